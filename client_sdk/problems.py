@@ -1,0 +1,200 @@
+"""Everything that can be wrong with a request, as RFC 9457 problem documents: kind, HTTP status, what a device then does.
+
+This file knows refusals and their advice. It has never heard of sockets, frameworks or sessions.
+
+::
+
+    Exception
+    |-- ProblemError                  their fault, or the moment's: the peer asked for what cannot be; has a document
+    |   |  kind                  status  a device then
+    |   |-- truncated               400  retry   sends the same bytes again
+    |   |-- unauthenticated         401  enrol   enrols again with the same key, once
+    |   |-- enrolment-refused       403  stop    needs a person: the token is wrong or used up
+    |   |-- not-selected            403  drop    this round is not for it
+    |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
+    |   |-- unknown-run             404  drop
+    |   |-- unknown-round           404  drop
+    |   |-- unknown-checkpoint      404  drop
+    |   |-- conflict                409  drop    the request contradicts the state of things
+    |   |-- late                    409  drop    the round has closed
+    |   |-- stale                   409  drop    another round or attempt is under way
+    |   |-- duplicate               409  drop    another update of this device came first and stands
+    |   |-- withdrawn               409  drop    this device has withdrawn from the round
+    |   |-- length-required         411  drop
+    |   |-- too-large               413  drop
+    |   |-- invalid-request         422  drop
+    |   |-- invalid-plan            422  drop    only operators send plans
+    |   |-- invalid-update          422  drop    names, shapes, dtypes, NaN, infinity, range
+    |   |-- digest-mismatch         422  retry   the bytes changed on the way
+    |   |-- protocol-version        426  stop    one of the two must be upgraded
+    |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
+    |   |-- busy                    503  retry   honours Retry-After
+    |   `-- disk-full               507  retry   honours Retry-After
+    `-- anything else                   our bug: never shown to a peer, answered as ``internal``
+
+*drop*: give up this round's work and record the reason. *retry*: the same request later. *stop*: end with the sentence.
+Where there is no round to give up (check-in, enrolment), *drop* means *stop*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Advice = Literal["drop", "retry", "enrol", "stop"]
+
+TYPE_PREFIX = "/problems/"
+DETAIL_LIMIT = 2000
+"""Characters of ``detail`` that are kept: it is a sentence, not a log."""
+
+
+class Kind(NamedTuple):
+    """What is fixed about a kind of problem."""
+
+    status: int
+    title: str
+    advice: Advice
+
+
+PROBLEMS: dict[str, Kind] = {
+    "truncated": Kind(400, "The body ended before its declared length", "retry"),
+    "unauthenticated": Kind(401, "The token is missing or not valid", "enrol"),
+    "enrolment-refused": Kind(403, "This device may not enrol", "stop"),
+    "not-selected": Kind(403, "This device was not selected for the round", "drop"),
+    "unknown-device": Kind(404, "No such device", "enrol"),
+    "unknown-run": Kind(404, "No such run", "drop"),
+    "unknown-round": Kind(404, "No such round", "drop"),
+    "unknown-checkpoint": Kind(404, "No such checkpoint", "drop"),
+    "conflict": Kind(409, "The request contradicts the present state", "drop"),
+    "late": Kind(409, "The round has closed", "drop"),
+    "stale": Kind(409, "Another round or attempt is under way", "drop"),
+    "duplicate": Kind(409, "Another update of this device was accepted first", "drop"),
+    "withdrawn": Kind(409, "This device has withdrawn from the round", "drop"),
+    "length-required": Kind(411, "Content-Length is missing", "drop"),
+    "too-large": Kind(413, "The body is longer than allowed", "drop"),
+    "invalid-request": Kind(422, "The request is not valid", "drop"),
+    "invalid-plan": Kind(422, "The plan is not valid", "drop"),
+    "invalid-update": Kind(422, "The update does not fit the run's model", "drop"),
+    "digest-mismatch": Kind(422, "The bytes do not have the announced digest", "retry"),
+    "protocol-version": Kind(426, "This protocol version is not spoken here", "stop"),
+    "internal": Kind(500, "The coordinator failed", "retry"),
+    "busy": Kind(503, "The coordinator is busy", "retry"),
+    "disk-full": Kind(507, "The coordinator's disk is full", "retry"),
+}
+
+
+class Problem(BaseModel):
+    """One problem document. ``type`` names the kind; a peer that does not know the kind goes by ``status``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str = Field(max_length=300)
+    """``/problems/<kind>``, a relative URI as RFC 9457 allows."""
+    title: str = Field(max_length=300)
+    """The same words for every problem of the kind."""
+    status: int = Field(ge=400, le=599)
+    detail: str = ""
+    """One plain sentence about this occurrence, with the fix where there is one."""
+    instance: str | None = None
+    """The request's path, where it helps."""
+    retry_after_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds after which the same request may succeed; also sent as the ``Retry-After`` header."""
+    retryable: bool = False
+    """Whether the same request may succeed later."""
+
+    @property
+    def kind(self) -> str:
+        """The last segment of ``type``: ``late``."""
+        return self.type.removeprefix(TYPE_PREFIX)
+
+    @property
+    def advice(self) -> Advice:
+        """What a device does; for a kind of a newer coordinator, what its status says."""
+        known = PROBLEMS.get(self.kind)
+        return known.advice if known is not None else _advice_of_status(self.status, self.retryable)
+
+    def __str__(self) -> str:
+        return self.detail or self.title
+
+
+class ProblemError(Exception):
+    """A problem as an exception: raised by the coordinator for what a peer did wrong, and by clients that were told so."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+    @property
+    def kind(self) -> str:
+        return self.problem.kind
+
+    @property
+    def status(self) -> int:
+        return self.problem.status
+
+    def __reduce__(self) -> tuple[type[ProblemError], tuple[Problem]]:
+        return (type(self), (self.problem,))
+
+
+def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_s: float | None = None) -> ProblemError:
+    """The error to raise: ``raise problem("late", "Round 7 closed 12 s ago.")``.
+
+    An unknown ``kind`` is a bug of the caller: KeyError. ``detail`` is cut at DETAIL_LIMIT characters.
+    """
+    status, title, advice = PROBLEMS[kind]
+    return ProblemError(
+        Problem(
+            type=TYPE_PREFIX + kind,
+            title=title,
+            status=status,
+            detail=detail if len(detail) <= DETAIL_LIMIT else detail[: DETAIL_LIMIT - 1] + "…",
+            instance=instance,
+            retry_after_s=retry_after_s,
+            retryable=advice == "retry",
+        )
+    )
+
+
+def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Problem:
+    """The problem in an error response, also when whoever answered (a proxy, say) does not send problem documents.
+
+    ``headers`` are looked up by their lower-case names (``httpx2.Headers`` or a dict with such keys); ``Retry-After`` in
+    seconds fills ``retry_after_s`` where the document has none. Never raises for what a peer sent.
+    """
+    headers = headers or {}
+    found: Problem | None = None
+    try:
+        found = Problem.model_validate_json(body)
+    except (ValidationError, ValueError):
+        pass
+    if found is None or not found.type.startswith(TYPE_PREFIX):
+        advice = _advice_of_status(status, retryable=False)
+        text = body[:200].decode("utf-8", "replace").strip() if body[:1] not in (b"<", b"{") else ""
+        told = found.detail if found else ""
+        found = Problem(
+            type="about:blank",
+            title=f"HTTP status {status}",
+            status=min(max(status, 400), 599),
+            detail=told or text or f"The server answered with HTTP status {status}.",
+            retryable=advice == "retry",
+        )
+    if found.retry_after_s is None:
+        found = found.model_copy(update={"retry_after_s": _seconds(headers.get("retry-after"))})
+    return found
+
+
+def _advice_of_status(status: int, retryable: bool) -> Advice:
+    if retryable or status in (408, 425, 429) or status >= 500:
+        return "retry"
+    if status == 401:
+        return "enrol"
+    return "stop" if status == 426 else "drop"
+
+
+def _seconds(header: str | None) -> float | None:
+    """``Retry-After`` as seconds; its other form, a date, is left aside since devices' clocks are not trusted."""
+    if header is None or not header.strip().isascii() or not header.strip().isdigit():
+        return None
+    return float(header.strip()[:9])
