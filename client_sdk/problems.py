@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a request, as RFC 9457 problem documents: kind, HTTP status, what a device then does.
+"""Everything that can be wrong with a request, as RFC 9457 problem documents: kind, status, what a device then does.
 
 This file knows refusals and their advice. It has never heard of sockets, frameworks or sessions.
 
@@ -120,7 +120,7 @@ class Problem(BaseModel):
 
 
 class ProblemError(Exception):
-    """A problem as an exception: raised by the coordinator for what a peer did wrong, and by clients that were told so."""
+    """A problem as an exception: raised by the coordinator for what a peer did wrong, and by clients told so."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -160,8 +160,8 @@ def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_
 def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Problem:
     """The problem in an error response, also when whoever answered (a proxy, say) does not send problem documents.
 
-    ``headers`` are looked up by their lower-case names (``httpx2.Headers`` or a dict with such keys); ``Retry-After`` in
-    seconds fills ``retry_after_s`` where the document has none. Never raises for what a peer sent.
+    ``headers`` are looked up by their lower-case names (``httpx2.Headers`` or a dict with such keys);
+    ``Retry-After`` in seconds fills ``retry_after_s`` where the document has none. Never raises for what a peer sent.
     """
     headers = headers or {}
     found: Problem | None = None
