@@ -1,4 +1,4 @@
-"""Every message between a device, an operator and the coordinator, with its route and version: one definition, both ends.
+"""Every message between a device, an operator and the coordinator, with route and version: one definition, both ends.
 
 This file knows the words on the wire. It has never heard of sockets, databases, time or tensors' contents.
 
@@ -8,7 +8,7 @@ How one round looks to a device::
     POST /v1/checkins                                   CheckIn       -> Assignment | Wait held open until there is work
     POST /v1/runs/{run}/rounds/{round}/started          Started       -> Noted             "I begin to train"
     GET  /v1/checkpoints/{digest}                                     -> safetensors       immutable, cacheable, ranges
-    PUT  /v1/runs/{run}/rounds/{round}/attempts/{attempt}/update      -> Receipt           body: safetensors, UpdateReport
+    PUT  /v1/runs/{run}/rounds/{round}/attempts/{attempt}/update      -> Receipt           safetensors and UpdateReport
     POST /v1/runs/{run}/rounds/{round}/withdrawn        Withdrawal    -> Noted             "do not wait for me"
     GET  /v1/runs/{run}/rounds/{round}/outcome                        -> Outcome           "what became of my work?"
 
@@ -36,7 +36,7 @@ PROTOCOL_HEADER = "Quorate-Protocol"
 TENSORS_MEDIA_TYPE = "application/vnd.safetensors"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 REPORT_KEY = "quorate.report"
-"""The one key of an update's safetensors ``__metadata__``: the UpdateReport as JSON. One key, so bytes have one order."""
+"""The one key of an update's safetensors ``__metadata__``: the UpdateReport, JSON. One key, so bytes have one order."""
 DIGEST_HEADER = "Content-Digest"
 """RFC 9530: the SHA-256 of a body that is sent, as ``content_digest`` writes it. Devices send it with updates."""
 
@@ -53,7 +53,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Route(StrEnum):
-    """Path templates, the same table at both ends. FastAPI takes them as they are; clients fill them by ``.format()``."""
+    """Path templates, one table at both ends. FastAPI takes them as they are; clients fill them by ``.format()``."""
 
     ENROL = "/v1/devices"
     CHECK_IN = "/v1/checkins"
@@ -116,8 +116,8 @@ class Task(BaseModel):
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size of the device's optimizer."""
     mu: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
-    """Proximal coefficient of FedProx (Li et al. 2020, arXiv:1812.06127): adds (mu/2)||w - w_global||^2 to the objective.
-    0: FedAvg."""
+    """Proximal coefficient of FedProx (Li et al. 2020, arXiv:1812.06127): adds (mu/2)||w - w_global||^2 to the
+    objective. 0: FedAvg."""
     max_grad_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Each gradient, proximal term included, is scaled down to this L2 norm. None: not clipped."""
     time_budget_s: float | None = Field(default=None, gt=0, le=86_400 * 7, allow_inf_nan=False)
@@ -125,8 +125,8 @@ class Task(BaseModel):
     codec: str = Field(default="float32@1", pattern=r"^[a-z0-9-]+@[0-9]+$")
     """Name and version of the codec of the update's tensors."""
     averaged: tuple[str, ...] = ("*",)
-    """Shell patterns (fnmatch) of the tensors that are sent and averaged. Integer and boolean tensors are never averaged,
-    whatever matches. Tensors that no pattern matches stay as they are in the checkpoint."""
+    """Shell patterns (fnmatch) of the tensors that are sent and averaged. Integer and boolean tensors are never
+    averaged, whatever matches. Tensors that no pattern matches stay as they are in the checkpoint."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Shuffles batches, with round and device. Public; the selection seed is another and stays on the coordinator."""
     score_held_out: bool = False
@@ -214,7 +214,7 @@ class CheckpointRef(Message):
 
 
 class Assignment(Message):
-    """Work for one device in one round. The same check-in again returns the same assignment: a lost answer costs nothing."""
+    """Work for one device in one round. The same check-in again returns the same: a lost answer costs nothing."""
 
     kind: Literal["assignment"] = "assignment"
     run: RunId
