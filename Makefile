@@ -1,0 +1,63 @@
+# Everything a developer or a first user calls. `make` alone lists it.
+# Needs make and a Python 3.11 or newer; `make install` brings the rest into .venv.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Folders that exist among those that must type-check strictly.
+TYPED := $(wildcard client_sdk coordinator simulation dashboards benchmarks scripts)
+SOAK_SECONDS ?= 600
+
+# One thread per process for numerical libraries: many small processes share the machine.
+export OMP_NUM_THREADS ?= 1
+# Read by `quorate demo` and by the installer.
+export COMPARE DEMO_JSON UPGRADE TORCH_INDEX_URL PYTHON SOAK_SECONDS
+
+.PHONY: help install demo test fast check format bench soak lock clean
+
+help: ## Say what there is
+	@echo "Quorate. Targets:"
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-16s%s\n", $$1, $$2}'
+
+install: $(STAMP) ## Create .venv with every extra, the project and its `quorate` script
+	@true
+
+$(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt scripts/install.py scripts/pip_settings.py
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/install.py
+	@scripts/debian.sh dataset-fashion-mnist || true
+
+demo: install ## Train MNIST on 400 devices of this machine (COMPARE=1 adds a bare loop, DEMO_JSON=file writes the rounds)
+	@$(BIN)/quorate demo
+
+test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrows it)
+	@$(BIN)/python -m pytest $(call only,$(ONLY))
+
+fast: install ## Run what takes under two minutes: no slow tests
+	@$(BIN)/python -m pytest -q -m "not slow and not service"
+
+check: install ## Lint, format, types (strict) and import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+
+format: install ## Let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json")
+	@set -e; for topic in $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))); do \
+		echo "== $$topic"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
+
+soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m "soak or property"
+
+lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest versions)
+	@$(BIN)/python scripts/lock.py
+
+clean: ## Remove .venv and every cache
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+# ONLY is a path (perhaps with ::test) where it exists, and a marker expression otherwise.
+only = $(if $(1),$(if $(wildcard $(firstword $(subst ::, ,$(1)))),$(1),-m "$(1)"))

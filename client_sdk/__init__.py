@@ -1,0 +1,1 @@
+"""What a device runs, and the words both sides speak."""

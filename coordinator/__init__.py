@@ -1,0 +1,1 @@
+"""Keeps the global model, selects devices, counts reports and commits rounds."""

@@ -1,0 +1,1 @@
+"""Whole fleets on one machine: the demo, virtual time and faults."""
