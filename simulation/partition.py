@@ -71,10 +71,13 @@ def partition(
 def label_skew(labels: Labels, parts: Sequence[npt.NDArray[np.integer]]) -> float:
     """How far the clients' labels are from the whole's: 0 (each like the whole) to almost 1.
 
-    The mean over clients, weighted by their examples, of the total variation distance, sum_k (n_k / n) * (1/2) sum_c |q_kc - p_c|,
-    with q_k the label shares of client k, p those of the whole and n_k the client's size. Accumulated in float64.
+    The mean over clients, weighted by their examples, of the total variation distance between the labels:
+    sum_k (n_k / n) * (1/2) sum_c |q_kc - p_c|, with q_k the label shares of client k, p those of the whole and n_k
+    the client's size. Accumulated in float64. Raises `ValueError` when the clients hold no examples at all.
     """
     y = _checked_labels(labels)
+    if not any(len(part) for part in parts):
+        raise ValueError("no client holds any example: there is no skew to measure")
     kinds, codes = np.unique(y, return_inverse=True)
     counts_KC = np.stack([np.bincount(codes[part], minlength=len(kinds)) for part in parts]).astype(np.float64)
     sizes_K1 = counts_KC.sum(axis=1, keepdims=True)
@@ -83,7 +86,7 @@ def label_skew(labels: Labels, parts: Sequence[npt.NDArray[np.integer]]) -> floa
 
 
 def _dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generator) -> list[Indices]:
-    """Hsu, Qi, Brown 2019, arXiv:1909.06335, section 3: client k draws q_k ~ Dir, then its examples' labels from q_k.
+    """Hsu, Qi, Brown 2019, arXiv:1909.06335: client k draws q_k ~ Dir, then its examples' labels from q_k.
 
     Drawn without replacement: once a label is used up, q_k is renormalized over the others. Drawing one by one and
     dropping draws of used-up labels is the same as drawing the missing ones in batches and capping them, which is what
@@ -122,10 +125,11 @@ def _sizes(n: int, clients: int, least: int, sigma: float, rng: np.random.Genera
     """How many examples each client gets, `[clients]`, summing to n: `least` each, the rest by log-normal shares."""
     shares_K = np.exp(sigma * rng.standard_normal(clients))
     exact_K = (n - clients * least) * (shares_K / shares_K.sum())
-    sizes_K = np.floor(exact_K).astype(np.int64)
+    sizes_K: Indices = np.floor(exact_K).astype(np.int64)
     short = n - clients * least - int(sizes_K.sum())
     sizes_K[np.argsort(sizes_K - exact_K, kind="stable")[:short]] += 1
-    return sizes_K + least
+    sizes_K += least
+    return sizes_K
 
 
 def _ends(sizes_K: Indices) -> Indices:
