@@ -130,7 +130,7 @@ def _run(
     """Run a command without a terminal; raise InstallError with its last lines when `check` and it failed."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, env=env)
     if check and done.returncode:
-        last = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("WARNING"))[-2000:]
+        last = "\n".join([line for line in done.stderr.splitlines() if not line.startswith("WARNING")][-12:])
         raise InstallError(
             f"{last}\n\nInstalling stopped at: {' '.join(command[1:])}\n"
             "Look that the package index can be reached with pip, then run `make install` again: it goes on from here."
