@@ -1,0 +1,110 @@
+"""Everything that can be set about one coordinator process, with its unit, its range and the reason for its default.
+
+Nothing here is about a run: that is the plan's. Values come from arguments of ``quorate serve``, else from the
+environment (``QUORATE_PORT=9000``), else from the defaults below. This file has never heard of HTTP or SQL.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class Settings(BaseSettings):
+    """Settings of one coordinator process: frozen, checked, each with a working default."""
+
+    model_config = SettingsConfigDict(env_prefix="QUORATE_", frozen=True, extra="forbid", populate_by_name=True)
+
+    # ------------------------------------------------------------ where things are
+
+    data: Path = Path("quorate-data")
+    """Folder of the database, the blobs and the enrolment token. Made when missing, readable by its owner only."""
+    database: str | None = None
+    """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
+    host: str = "127.0.0.1"
+    """Address to listen on: loopback only, since operators have no credentials yet."""
+    port: int = Field(default=8470, ge=0, le=65_535)
+    """TCP port. 0: the system chooses a free one, which ``quorate serve`` prints."""
+    enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
+    """What devices show to enrol. None: drawn once (256 bits) and kept in the data folder, mode 0600."""
+
+    # ------------------------------------------------------------ devices
+
+    examples_cap: int = Field(default=100_000, ge=1, le=2**31)
+    """Most examples a device may claim at enrolment. Sizes are self-reported and decide weights and selection."""
+    max_hold_s: float = Field(default=55.0, ge=0, le=300, allow_inf_nan=False)
+    """Longest time a check-in is held open, whatever the device asks. Proxies cut requests that idle for 60 to 100 s."""
+    reread_s: float = Field(default=20.0, gt=0, le=60, allow_inf_nan=False)
+    """How often a held check-in and an event stream read again without a signal: the longest that a change made by
+    another replica goes unseen. 10,000 waiting devices cost 500 reads a second at 20 s."""
+    waiting_s: float = Field(default=60.0, gt=0, le=3600, allow_inf_nan=False)
+    """How long a check-in keeps a device in the pool after its request ended: a reconnecting device keeps its place."""
+    pace_min_s: float = Field(default=5.0, ge=0, le=86_400, allow_inf_nan=False)
+    """Start of the window from which a device without work draws its next check-in (pace steering)."""
+    pace_max_s: float = Field(default=30.0, ge=0, le=86_400, allow_inf_nan=False)
+    """End of that window. The wider, the flatter the load when a whole fleet was refused at once."""
+
+    # ------------------------------------------------------------ limits
+
+    max_update_bytes: int = Field(default=2 * GIB, ge=KIB, le=64 * GIB)
+    """Longest update body, whatever the plan's codec allows."""
+    max_checkpoint_bytes: int = Field(default=16 * GIB, ge=KIB, le=256 * GIB)
+    """Longest checkpoint that an operator may upload."""
+    max_message_bytes: int = Field(default=256 * KIB, ge=4 * KIB, le=16 * MIB)
+    """Longest JSON body. Plans and check-ins of real devices stay below 64 KiB."""
+    uploads: int = Field(default=64, ge=1, le=4096)
+    """Bodies received at the same time. The rest wait with nothing but a socket, held back by TCP."""
+    upload_memory_bytes: int = Field(default=4 * MIB, ge=64 * KIB, le=GIB)
+    """Memory for received, unwritten bytes, shared by the uploads under way: each collects its part (64 KiB to 1 MiB)
+    before a thread hashes and writes it."""
+    body_idle_s: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
+    """A body of which nothing arrives for this long is dropped as truncated."""
+    streams: int = Field(default=256, ge=1, le=65_536)
+    """Event streams held open at the same time."""
+    threads: int = Field(default=8, ge=2, le=256)
+    """Threads for blocking work (database, files, validation). More would queue at the database's lock; held check-ins
+    need none."""
+
+    @field_validator("host")
+    @classmethod
+    def _loopback(cls, value: str) -> str:
+        if not is_loopback(value):
+            raise ValueError(
+                f"{value} is not a loopback address: operators have no credentials yet, so the coordinator listens on "
+                "127.0.0.1, ::1 or localhost only; reach it from elsewhere through an SSH tunnel"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _window(self) -> Self:
+        if self.pace_max_s < self.pace_min_s:
+            raise ValueError(f"pace_max_s ({self.pace_max_s}) is below pace_min_s ({self.pace_min_s}): give a window")
+        return self
+
+    @property
+    def database_url(self) -> str:
+        """The SQLAlchemy URL in use."""
+        return self.database or f"sqlite:///{self.data.resolve() / 'quorate.sqlite3'}"
+
+    @property
+    def blobs_folder(self) -> Path:
+        """Where blobs lie, each named by its digest."""
+        return self.data / "blobs"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` (a name or an address, without port) is this machine's own loopback."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
