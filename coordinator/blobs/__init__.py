@@ -1,0 +1,17 @@
+"""Content-addressed blobs: the port, its errors, and its two implementations (files, memory)."""
+
+from coordinator.blobs.files import FileBlobs
+from coordinator.blobs.memory import MemoryBlobs
+from coordinator.blobs.port import BlobError, Blobs, DigestMismatch, DiskFull, Missing, Spool, TooLarge
+
+__all__ = [
+    "BlobError",
+    "Blobs",
+    "DigestMismatch",
+    "DiskFull",
+    "FileBlobs",
+    "MemoryBlobs",
+    "Missing",
+    "Spool",
+    "TooLarge",
+]

@@ -1,0 +1,234 @@
+"""Blobs as files. Knows folders, fsync and crashes; has never heard of what the bytes mean.
+
+What is returned as stored is durable. The order that makes it so, in ``FileSpool.commit``::
+
+    write spool/<random>  ->  fsync it  ->  rename to <dd>/<digest>  ->  fsync folder <dd>
+                                            (a new <dd> is made, and its parent fsynced, before the rename)
+
+A crash at any point leaves either no file under the digest's name or the complete one: a name appears only by the
+rename, and the rename comes after the bytes are on the disk. Leftovers of a crash are files in ``spool/``; the next start
+sweeps those that no living process holds (whoever writes one has locked it), so opening the folder a second time does no
+harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from coordinator.blobs.port import BlobError, DiskFull, check_digest, check_limit, is_digest, missing
+
+_SPOOL = "spool"
+
+
+class FileSpool:
+    def __init__(self, owner: FileBlobs, limit: int | None) -> None:
+        self._owner = owner
+        self._limit = limit
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._reader: BinaryIO | None = None
+        self._committed: str | None = None
+        with _plain_errors("the spool"):
+            self._fd, self._file = _new_spool_file(owner.folder / _SPOOL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._discard()
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        view = memoryview(chunk).cast("B")
+        check_limit(self._size + len(view), self._limit)
+        self._hash.update(view)
+        self._size += len(view)
+        with _plain_errors("the spool"):
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def path(self) -> Path:
+        return self._file
+
+    @property
+    def handle(self) -> BinaryIO:
+        if self._reader is None:
+            self._reader = self._file.open("rb")
+        return self._reader
+
+    def commit(self, expected: str | None = None) -> str:
+        if self._committed is not None:
+            return self._committed
+        digest = self.digest
+        check_digest(digest, expected)
+        target = self._owner.folder / digest[:2] / digest
+        with _plain_errors("a blob"):
+            self._owner.make_prefix(digest[:2])
+            if not _is_file_of(target, self._size):
+                os.fsync(self._fd)
+                self._file.replace(target)
+            # Also for equal content: whoever renamed it may not have come to this line yet, and we acknowledge now.
+            _fsync_folder(target.parent)
+        self._discard()
+        self._file, self._committed = target, digest
+        return digest
+
+    def _discard(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._fd >= 0:
+            with suppress(OSError):
+                self._file.unlink()
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+
+class FileBlobs:
+    """Blobs as files ``<folder>/<first two digits>/<digest>``.
+
+    Folders are made 0700 and files 0600, because updates are private.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._lock = threading.Lock()
+        with _plain_errors(f"the blob folder {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / _SPOOL).mkdir(exist_ok=True, mode=0o700)
+            _sweep(self.folder / _SPOOL)
+            _fsync_folder(self.folder)
+            self._prefixes = {
+                entry.name for entry in os.scandir(self.folder) if entry.is_dir() and len(entry.name) == 2
+            }
+
+    def make_prefix(self, prefix: str) -> None:
+        """Makes the folder of these two digits, durably, unless that was done before."""
+        with self._lock:
+            if prefix not in self._prefixes:
+                (self.folder / prefix).mkdir(exist_ok=True, mode=0o700)
+                _fsync_folder(self.folder)
+                self._prefixes.add(prefix)
+
+    def put(self, data: bytes) -> str:
+        with self.spool() as spool:
+            spool.write(data)
+            return spool.commit()
+
+    def spool(self, limit: int | None = None) -> FileSpool:
+        return FileSpool(self, limit)
+
+    def open(self, digest: str) -> BinaryIO:
+        with _plain_errors("a blob", digest):
+            return self._name(digest).open("rb")
+
+    def path(self, digest: str) -> Path:
+        path = self._name(digest)
+        if not path.is_file():
+            raise missing(digest)
+        return path
+
+    def size(self, digest: str) -> int:
+        with _plain_errors("a blob", digest):
+            return self._name(digest).stat().st_size
+
+    def has(self, digest: str) -> bool:
+        return is_digest(digest) and self._name(digest).is_file()
+
+    def delete(self, digest: str) -> None:
+        if self.has(digest):
+            with _plain_errors("a blob"):
+                self._name(digest).unlink(missing_ok=True)
+
+    def digests(self) -> Iterator[str]:
+        for prefix in sorted(self.folder.iterdir()):
+            if len(prefix.name) == 2:
+                yield from sorted(file.name for file in prefix.iterdir() if is_digest(file.name))
+
+    def _name(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise missing(digest)
+        return self.folder / digest[:2] / digest
+
+
+@contextmanager
+def _plain_errors(what: str, digest: str | None = None) -> Iterator[None]:
+    """Turns the system's errors into ours: a full disk by name; no file, where a digest was asked for, as Missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if digest is not None:
+            raise missing(digest) from None
+        raise BlobError(f"Could not write {what}: {error.strerror}.") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"Could not write {what}: the disk is full.") from error
+        raise BlobError(f"Could not use {what}: {error.strerror or error}.") from error
+
+
+def _is_file_of(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _new_spool_file(folder: Path) -> tuple[int, Path]:
+    """A new file that this process has locked. A sweep may take it before it is locked; then the next is made."""
+    while True:
+        path = folder / secrets.token_hex(16)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, path
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        os.close(fd)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes the spool files that nobody holds."""
+    for file in folder.iterdir():
+        try:
+            fd = os.open(file, os.O_RDWR)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        finally:
+            os.close(fd)
+
+
+def _fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

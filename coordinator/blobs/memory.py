@@ -1,0 +1,121 @@
+"""Blobs in memory, for tests, the simulator and the fault explorer. As durable as the process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from coordinator.blobs.port import check_digest, check_limit, missing
+
+
+class MemorySpool:
+    def __init__(self, owner: MemoryBlobs, limit: int | None) -> None:
+        self._owner = owner
+        self._limit = limit
+        self._bytes = bytearray()
+        self._hash = hashlib.sha256()
+        self._reader: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        view = memoryview(chunk).cast("B")
+        check_limit(len(self._bytes) + len(view), self._limit)
+        self._bytes += view
+        self._hash.update(view)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    @property
+    def size(self) -> int:
+        return len(self._bytes)
+
+    @property
+    def path(self) -> Path:
+        return self._owner.shadow(self.digest, bytes(self._bytes))
+
+    @property
+    def handle(self) -> BinaryIO:
+        if self._reader is None:
+            self._reader = io.BytesIO(bytes(self._bytes))
+        return self._reader
+
+    def commit(self, expected: str | None = None) -> str:
+        check_digest(self.digest, expected)
+        self._owner.keep(self.digest, bytes(self._bytes))
+        return self.digest
+
+
+class MemoryBlobs:
+    """Blobs in a dict. ``path`` alone writes a file, in a temporary folder of its own."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._shadows: tempfile.TemporaryDirectory[str] | None = None
+
+    def keep(self, digest: str, data: bytes) -> None:
+        """What a spool's commit does."""
+        with self._lock:
+            self._blobs.setdefault(digest, data)
+
+    def shadow(self, digest: str, data: bytes) -> Path:
+        """A file with these bytes, for callers that need a path."""
+        with self._lock:
+            if self._shadows is None:
+                self._shadows = tempfile.TemporaryDirectory(prefix="quorate-blobs-", ignore_cleanup_errors=True)
+            path = Path(self._shadows.name) / digest
+            if not path.exists():
+                path.write_bytes(data)
+            return path
+
+    def put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self.keep(digest, bytes(data))
+        return digest
+
+    def spool(self, limit: int | None = None) -> MemorySpool:
+        return MemorySpool(self, limit)
+
+    def open(self, digest: str) -> BinaryIO:
+        return io.BytesIO(self._get(digest))
+
+    def path(self, digest: str) -> Path:
+        return self.shadow(digest, self._get(digest))
+
+    def size(self, digest: str) -> int:
+        return len(self._get(digest))
+
+    def has(self, digest: str) -> bool:
+        return digest in self._blobs
+
+    def delete(self, digest: str) -> None:
+        with self._lock:
+            self._blobs.pop(digest, None)
+            if self._shadows is not None:
+                (Path(self._shadows.name) / digest).unlink(missing_ok=True)
+
+    def digests(self) -> Iterator[str]:
+        with self._lock:
+            return iter(sorted(self._blobs))
+
+    def _get(self, digest: str) -> bytes:
+        try:
+            return self._blobs[digest]
+        except KeyError:
+            raise missing(digest) from None
