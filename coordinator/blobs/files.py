@@ -6,9 +6,9 @@ What is returned as stored is durable. The order that makes it so, in ``FileSpoo
                                             (a new <dd> is made, and its parent fsynced, before the rename)
 
 A crash at any point leaves either no file under the digest's name or the complete one: a name appears only by the
-rename, and the rename comes after the bytes are on the disk. Leftovers of a crash are files in ``spool/``; the next start
-sweeps those that no living process holds (whoever writes one has locked it), so opening the folder a second time does no
-harm.
+rename, and the rename comes after the bytes are on the disk. Leftovers of a crash are files in ``spool/``; the next
+start sweeps those that no living process holds (whoever writes one has locked it), so opening the folder a second time
+does no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from coordinator.blobs.port import BlobError, DiskFull, check_digest, check_limit, is_digest, missing
+from coordinator.blobs.port import BlobError, DiskFull, check_complete, check_digest, check_limit, is_digest, missing
 
 _SPOOL = "spool"
 
@@ -37,7 +37,8 @@ class FileSpool:
         self._hash = hashlib.sha256()
         self._size = 0
         self._reader: BinaryIO | None = None
-        self._committed: str | None = None
+        self._complete = True
+        self._committed = False
         with _plain_errors("the spool"):
             self._fd, self._file = _new_spool_file(owner.folder / _SPOOL)
 
@@ -51,12 +52,14 @@ class FileSpool:
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         view = memoryview(chunk).cast("B")
+        complete, self._complete = self._complete, False
         check_limit(self._size + len(view), self._limit)
         self._hash.update(view)
         self._size += len(view)
         with _plain_errors("the spool"):
             while view:
                 view = view[os.write(self._fd, view) :]
+        self._complete = complete
 
     @property
     def digest(self) -> str:
@@ -77,10 +80,11 @@ class FileSpool:
         return self._reader
 
     def commit(self, expected: str | None = None) -> str:
-        if self._committed is not None:
-            return self._committed
         digest = self.digest
         check_digest(digest, expected)
+        if self._committed:
+            return digest
+        check_complete(self._complete)
         target = self._owner.folder / digest[:2] / digest
         with _plain_errors("a blob"):
             self._owner.make_prefix(digest[:2])
@@ -90,7 +94,7 @@ class FileSpool:
             # Also for equal content: whoever renamed it may not have come to this line yet, and we acknowledge now.
             _fsync_folder(target.parent)
         self._discard()
-        self._file, self._committed = target, digest
+        self._file, self._committed = target, True
         return digest
 
     def _discard(self) -> None:

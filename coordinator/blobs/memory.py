@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from coordinator.blobs.port import check_digest, check_limit, missing
+from coordinator.blobs.port import check_complete, check_digest, check_limit, missing
 
 
 class MemorySpool:
@@ -19,6 +19,7 @@ class MemorySpool:
         self._owner = owner
         self._limit = limit
         self._bytes = bytearray()
+        self._complete = True
         self._hash = hashlib.sha256()
         self._reader: BinaryIO | None = None
 
@@ -33,9 +34,11 @@ class MemorySpool:
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         view = memoryview(chunk).cast("B")
+        complete, self._complete = self._complete, False
         check_limit(len(self._bytes) + len(view), self._limit)
         self._bytes += view
         self._hash.update(view)
+        self._complete = complete
 
     @property
     def digest(self) -> str:
@@ -57,6 +60,7 @@ class MemorySpool:
 
     def commit(self, expected: str | None = None) -> str:
         check_digest(self.digest, expected)
+        check_complete(self._complete)
         self._owner.keep(self.digest, bytes(self._bytes))
         return self.digest
 

@@ -138,3 +138,9 @@ def check_limit(size: int, limit: int | None) -> None:
 def check_digest(digest: str, expected: str | None) -> None:
     if expected is not None and digest != expected:
         raise DigestMismatch(f"The bytes have SHA-256 {digest}, but {expected[:80]} was announced.")
+
+
+def check_complete(complete: bool) -> None:
+    """A spool that refused or lost some of its bytes is never committed, even when its caller went on."""
+    if not complete:
+        raise BlobError("Some of the bytes were refused or could not be written, so the rest is not stored.")
