@@ -1,0 +1,50 @@
+"""The engine takes time and chance as arguments: no call in it asks the machine for either, or for a file.
+
+The import contracts keep whole modules out; this reads the calls of modules that may be imported (os, datetime, numpy).
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).resolve().parents[2] / "coordinator" / "engine"
+ASKS_THE_MACHINE = ("urandom", "getrandom", "now", "utcnow", "today", "random", "default_rng", "environ", "getenv")
+TOUCHES_DISK = ("open", "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "memmap", "fromfile")
+
+
+def impure(source: str) -> list[str]:
+    """Return `line: name` for every name in the source that asks the machine for time, chance, settings or files."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name) if name in (*ASKS_THE_MACHINE, *TOUCHES_DISK):
+                found.append(f"{node.lineno}: {name}")
+            case ast.Call(func=ast.Name(id=("open" | "print" | "input") as name)):
+                found.append(f"{node.lineno}: {name}")
+            case _:
+                pass
+    return found
+
+
+def test_no_call_of_the_engine_asks_the_machine() -> None:
+    files = sorted(ENGINE.rglob("*.py"))
+    assert files
+    assert {str(file.relative_to(ENGINE)): found for file in files if (found := impure(file.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.urandom(8)",
+        "numpy.random.default_rng()",
+        "datetime.now(UTC)",
+        "open('x')",
+        "Path('x').read_text()",
+        "os.environ['X']",
+    ],
+)
+def test_such_calls_are_seen(call: str) -> None:
+    assert impure(f"import os\nvalue = {call}\n")

@@ -1,0 +1,75 @@
+"""The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
+
+`client_sdk <- coordinator.engine <- coordinator.runtime <- {service, datacenter, simulation}`
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("client_sdk", "coordinator", "simulation", "dashboards")
+
+
+def lint_imports(folder: Path) -> tuple[bool, str]:
+    """Check the packages in the folder against its contracts; return whether all are kept, and what was said."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode == 0, " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.fixture
+def skeleton(tmp_path: Path) -> Path:
+    """Return a folder with this project's contracts and its rooms, all of them empty."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for package in (*ROOMS, "coordinator/engine", "coordinator/service", "client_sdk/learning"):
+        (tmp_path / package).mkdir(parents=True, exist_ok=True)
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "coordinator" / "runtime.py").touch()
+    return tmp_path
+
+
+def test_the_import_graph_has_one_direction() -> None:
+    kept, said = lint_imports(ROOT)
+    assert kept, said
+
+
+def test_an_empty_house_is_in_order(skeleton: Path) -> None:
+    kept, said = lint_imports(skeleton)
+    assert kept, said
+    assert "0 broken" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "statement", "contract"),
+    [
+        ("client_sdk/wrong.py", "import coordinator", "client_sdk imports no other room"),
+        ("client_sdk/wrong.py", "import fastapi", "client_sdk needs no server packages"),
+        ("client_sdk/wrong.py", "import torch", "torch stays in client_sdk.learning"),
+        ("coordinator/wrong.py", "import simulation", "coordinator never imports simulation"),
+        ("coordinator/wrong.py", "import torch", "The coordinator needs no torch"),
+        ("coordinator/runtime.py", "import coordinator.service", "One direction"),
+        ("coordinator/engine/wrong.py", "import coordinator.runtime", "One direction"),
+        ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
+        ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),
+    ],
+)
+def test_the_contracts_catch(skeleton: Path, module: str, statement: str, contract: str) -> None:
+    (skeleton / module).write_text(statement + "\n")
+    kept, said = lint_imports(skeleton)
+    assert not kept
+    broken = said.split("Broken contracts")[1]
+    assert contract in broken
+
+
+def test_the_contracts_look_through_what_the_engine_imports(skeleton: Path) -> None:
+    (skeleton / "client_sdk" / "clock.py").write_text("import time\n")
+    (skeleton / "coordinator" / "engine" / "wrong.py").write_text("import client_sdk.clock\n")
+    kept, said = lint_imports(skeleton)
+    assert not kept
+    assert "client_sdk.clock -> time" in said

@@ -1,0 +1,54 @@
+"""The wheel, and a Python in which nothing but that wheel's bare install lies. Both are made once a session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command outside the checkout, so that nothing is imported from its working folder."""
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def succeed(*command: str | Path) -> str:
+    """Run a command that must succeed; return what it printed."""
+    done = run(*command)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    succeed(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def bare_device_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Python whose clean environment holds the wheel without extras, at the locked versions.
+
+    The `quorate` script lies beside it. Nothing of the checkout is on its path.
+    """
+    folder = tmp_path_factory.mktemp("bare-device")
+    succeed(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    lock = ROOT / "requirements" / "lock.txt"
+    succeed(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "-c", lock, wheel)
+    return python

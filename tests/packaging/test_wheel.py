@@ -1,0 +1,85 @@
+"""The wheel as a user gets it: what is in it, and that a bare install of it is a device."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import zipfile
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import ROOT, run, succeed
+
+pytestmark = pytest.mark.slow
+
+ROOMS = ("client_sdk", "coordinator", "simulation", "dashboards")
+SERVER_PACKAGES = ("torch", "fastapi", "sqlalchemy", "flwr", "ray", "uvicorn", "alembic")
+
+
+def test_wheel_holds_every_room_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {*ROOMS, "quorate-0.1.0.dist-info"}
+    for room in ROOMS:
+        on_disk = {
+            str(path.relative_to(ROOT)) for path in (ROOT / room).rglob("*.py") if "node_modules" not in path.parts
+        }
+        assert on_disk <= set(names), "a module is missing from the wheel"
+        assert f"{room}/py.typed" in names
+
+
+def test_wheel_carries_the_migrations(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    revisions = [name for name in names if name.startswith("coordinator/store/migrations/versions/")]
+    assert revisions, "a coordinator from this wheel could not make its database"
+
+
+def test_wheel_is_labelled(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read("quorate-0.1.0.dist-info/METADATA").decode()
+        licence = archive.read("quorate-0.1.0.dist-info/licenses/LICENSE").decode()
+        entry_points = archive.read("quorate-0.1.0.dist-info/entry_points.txt").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "Requires-Python: >=3.11" in metadata
+    assert "Apache License" in licence
+    assert "quorate = client_sdk.cli:main" in entry_points
+
+
+def test_bare_install_is_what_the_design_lists(bare_device_python: Path) -> None:
+    listed = json.loads(
+        succeed(
+            bare_device_python,
+            "-c",
+            "import importlib.metadata as m, json; print(json.dumps([d.name.lower() for d in m.distributions()]))",
+        )
+    )
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {line.split(">")[0] for line in asked} <= set(listed)
+    assert not set(SERVER_PACKAGES) & set(listed)
+    assert Distribution.from_name("torch").version, "the checkout has torch, so its absence above says something"
+
+
+def test_front_door_opens_without_extras(bare_device_python: Path) -> None:
+    where = succeed(
+        bare_device_python,
+        "-c",
+        "import client_sdk; from client_sdk import Client, Update, participate; print(client_sdk.__file__)",
+    )
+    assert Path(where.strip()).is_relative_to(bare_device_python.parent.parent)
+    for package in SERVER_PACKAGES:
+        assert run(bare_device_python, "-c", f"import {package}").returncode != 0
+
+
+def test_quorate_says_how_to_use_it(bare_device_python: Path) -> None:
+    assert "Usage" in succeed(bare_device_python.with_name("quorate"), "--help")
+    assert "Usage" in succeed(bare_device_python.with_name("quorate"), "device", "--help")
+
+
+def test_quorate_names_the_missing_extra(bare_device_python: Path) -> None:
+    refused = run(bare_device_python.with_name("quorate"), "serve")
+    said = " ".join((refused.stdout + refused.stderr).split())
+    assert refused.returncode != 0
+    assert "quorate[coordinator]" in said
+    assert "Traceback" not in said
