@@ -1,0 +1,143 @@
+"""What a step asks the runtime to do.
+
+Two kinds. *Records* are rows written in the very transaction that appends the event: they happen with it or not at all. *Actions* are
+performed after it, may be performed again after a crash (``rounds.pending`` names them anew), and come back as events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Record: these devices have a live assignment in this round."""
+
+    round: int
+    attempt: int
+    devices: tuple[str, ...]
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Record: the claims of these devices on this round end. None: all that are left."""
+
+    round: int
+    devices: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRound:
+    """Record: the round's public row, as ``rounds.public_round`` gives it."""
+
+    round: int
+    status: str
+    reason: str
+    attempt: int
+    opened_at: float
+    collecting_at: float | None
+    closed_at: float | None
+    body: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    device: str
+    digest: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCheckpoint:
+    """Record: the next checkpoint of the line, and the updates it is made of."""
+
+    version: int
+    digest: str
+    parent: int
+    round: int
+    bytes: int
+    optimizer: str | None
+    contributions: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRefusal:
+    """Record: why an update, acknowledged or late, does not count."""
+
+    round: int
+    device: str
+    digest: str | None
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMetrics:
+    """Record: scores of one checkpoint."""
+
+    version: int
+    source: str
+    examples: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The answer to the peer: nothing changed. ``kind`` is a problem of ``client_sdk.problems``."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The answer to a report: it counts with this weight, unless the round is abandoned."""
+
+    device: str
+    digest: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Action: draw the cohort, if the pool is full or the time is up; comes back as Drawn."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Action, a hint: these devices have an assignment."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Action: add this update to the round's running sum. Comes back as nothing: a lost sum is folded again."""
+
+    round: int
+    contribution: Contribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Action: make the next checkpoint from these updates; comes back as Committed or CommitFailed."""
+
+    round: int
+    parent: str
+    contributions: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """Action: the raw updates of this round, and all before it, are no longer needed."""
+
+    round: int
+
+
+Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics
+Answer = Refused | Accepted
+Action = Draw | Wake | Fold | Commit | Discard
+Effect = Record | Answer | Action

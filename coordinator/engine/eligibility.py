@@ -1,0 +1,33 @@
+"""Whether a waiting device may work for a run, and if not, why, in a sentence that its owner understands."""
+
+from __future__ import annotations
+
+import json
+
+from client_sdk.protocol import CheckIn, Policy, Task
+
+
+def offer_of(check_in: CheckIn) -> str:
+    """What decides eligibility, as canonical JSON: devices with the same learners and policy give the same string."""
+    body = {"learners": check_in.learners, "policy": check_in.policy.model_dump(mode="json")}
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def reason_against(task: Task, offer: str) -> str | None:
+    """None when a device with this offer may do the task; else one sentence."""
+    parsed = json.loads(offer)
+    learners: dict[str, str] = parsed["learners"]
+    policy = Policy.model_validate(parsed["policy"])
+    have = learners.get(task.learner)
+    if have is None:
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "none"
+        return f"the plan wants the learner {task.learner}, which this device does not have (installed: {listed})"
+    if task.learner_version is not None and have != task.learner_version:
+        return f"the plan wants {task.learner} {task.learner_version}; this device has {have}"
+    if policy.learners is not None and task.learner not in policy.learners:
+        return f"the device's policy does not allow the learner {task.learner}"
+    if policy.secure_only:
+        return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
+    if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
+        return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
+    return None

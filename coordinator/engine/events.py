@@ -1,0 +1,179 @@
+"""What can happen to a run. Time is a field of each event; tensors pass as digests.
+
+An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds all that
+``step`` needs to decide, and nothing that it could not read again after a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """The run begins."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed. Changes the state only when a deadline has."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockFell:
+    """The coordinator's clock went back: open deadlines move back with it."""
+
+    at: float
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """The cohort was drawn from the pool, and claimed in the same transaction."""
+
+    at: float
+    round: int
+    cohort: tuple[tuple[str, int], ...]
+    """(device, examples) of each selected device, by device id."""
+    waiting: int
+    """Eligible devices in the pool."""
+    pool: str | None = None
+    """Digest of the blob that lists the pool, so that the draw can be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A device has the checkpoint and begins to train."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """An update was received, validated and made durable under its digest."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    bytes: int
+    examples: int
+    """Capped at the device's enrolment."""
+    steps: int
+    steps_planned: int
+    complete: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+    held_out: dict[str, float] = field(default_factory=dict)
+    held_out_examples: int = 0
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Fetch, train, encode: by the device's own clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrew:
+    """A device will not report for this round."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The next checkpoint is durable; with this event it becomes the model."""
+
+    at: float
+    round: int
+    digest: str
+    bytes: int
+    optimizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFailed:
+    """The updates of a closed round could not be made into a checkpoint."""
+
+    at: float
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """An evaluator scored a checkpoint."""
+
+    at: float
+    version: int
+    source: str
+    examples: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """The operator wants no new round to open. The one under way goes on."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The operator ends the run; a round under way is abandoned, unless it is committing."""
+
+    at: float
+
+
+Event = (
+    Created
+    | Tick
+    | ClockFell
+    | Drawn
+    | Started
+    | Reported
+    | Withdrew
+    | Committed
+    | CommitFailed
+    | Scored
+    | Paused
+    | Resumed
+    | Stopped
+)
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.__name__: TypeAdapter(cls) for cls in get_args(Event)}
+
+
+def kind_of(event: Event) -> str:
+    return type(event).__name__
+
+
+def to_json(event: Event) -> dict[str, object]:
+    """The event as JSON, without ``at``, which the log keeps in a column of its own."""
+    body: dict[str, object] = _ADAPTERS[kind_of(event)].dump_python(event, mode="json")
+    del body["at"]
+    return body
+
+
+def from_json(kind: str, at: float, body: dict[str, object]) -> Event:
+    """The event of a log's row. Raises ValueError for a kind that this code does not know."""
+    if kind not in _ADAPTERS:
+        raise ValueError(f"the log holds an event of kind {kind!r}, which this version does not know: it was written by a newer one")
+    event: Event = _ADAPTERS[kind].validate_python({**body, "at": at})
+    return event

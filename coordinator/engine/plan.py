@@ -1,0 +1,207 @@
+"""The Plan: everything a run was asked to do, frozen and checked before anything starts.
+
+This file knows which values make sense, alone and together. It knows nothing of how they are carried out.
+A plan is written as TOML::
+
+    name = "mnist"
+
+    [task]                      # the device's part, see client_sdk.protocol.Task
+    learner = "quorate:mnist-mlp"
+    epochs = 1
+    batch_size = 10
+    learning_rate = 0.1
+
+    [cohort]
+    select = 300
+    goal = 256
+
+    [finish]
+    rounds = 20
+
+Every field that is left out has the default written here. An unknown field is an error: it was meant to do something.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from client_sdk.protocol import MetricName, Task
+
+
+class PlanError(ValueError):
+    """A plan that cannot be carried out. The message names the field and says what to change."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Cohort(_Section):
+    """Who takes part in a round, and how long they have."""
+
+    select: int = Field(default=300, ge=1, le=100_000)
+    """Devices selected for a round, more than needed since some vanish. ``select = 300``"""
+    goal: int = Field(default=256, ge=1, le=100_000)
+    """Reports at which a round closes at once; at most ``select``. ``goal = 256``"""
+    quorum: float = Field(default=0.85, gt=0, le=1)
+    """The fraction of ``goal`` that still makes a round when the time is up; 0.85 of 256 is 218 reports. Fewer: abandoned."""
+    pool: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Waiting devices at which selection stops waiting for more; at least ``select``. A pool larger than ``select`` keeps the fastest
+    to check in from always being selected. None: ``select``."""
+    select_s: float = Field(default=60.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
+    """Seconds after which the cohort is drawn from whoever waits, pool full or not."""
+    collect_s: float = Field(default=600.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
+    """Seconds from selection to the deadline for reports."""
+    choose: Literal["uniform", "by_examples"] = "uniform"
+    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement; to be used
+    with ``aggregation.weighting = "equal"``, or large devices count twice over."""
+    min_examples: int = Field(default=1, ge=1)
+    """Devices with fewer examples are not eligible."""
+
+    @property
+    def quorum_count(self) -> int:
+        """The fewest reports that make a round."""
+        return math.ceil(self.quorum * self.goal - 1e-9)
+
+    @property
+    def pool_count(self) -> int:
+        return self.pool or self.select
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Cohort:
+        if self.goal > self.select:
+            raise ValueError(f"goal ({self.goal}) is above select ({self.select}): a round could never reach it")
+        if self.pool is not None and self.pool < self.select:
+            raise ValueError(f"pool ({self.pool}) is below select ({self.select}): there would be too few to select from")
+        return self
+
+
+class Aggregation(_Section):
+    """How the updates of a round become one step of the model."""
+
+    rule: Literal["mean", "median"] = "mean"
+    """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018, arXiv:1803.01498),
+    which withstands a minority of wrong updates; it reads all updates at the end and takes no weights."""
+    weighting: Literal["examples", "equal"] = "examples"
+    """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
+    weight_cap: int = Field(default=10_000, ge=1, le=2**20)
+    """The most that one device weighs, in examples: sizes are self-reported."""
+    partial: Literal["full", "examples_seen", "refuse"] = "full"
+    """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the fraction of its
+    examples that were seen, or not at all."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
+    server_optimizer: Literal["average"] = "average"
+    """What is done with the mean: *average* adds it to the model, times the server's learning rate."""
+    server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    """Step size on the server; 1 is plain FedAvg."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Aggregation:
+        if self.rule == "median" and self.weighting == "examples":
+            raise ValueError('the median takes no weights: set weighting = "equal"')
+        return self
+
+
+class Finish(_Section):
+    """When a run is done: whichever comes first."""
+
+    rounds: int = Field(default=100, ge=1, le=10_000_000)
+    """Committed rounds."""
+    metric: MetricName | None = None
+    """Name of the metric that ``target`` and ``patience`` look at, for example ``accuracy``."""
+    source: str = Field(default="evaluator", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    """Whose scores count: those that an evaluator reports under this name, or ``devices`` for their held-out data."""
+    better: Literal["higher", "lower"] = "higher"
+    """Which way the metric improves."""
+    target: float | None = Field(default=None, allow_inf_nan=False)
+    """The run is finished once the metric is at least this good."""
+    patience: int | None = Field(default=None, ge=1)
+    """Early stop: scored checkpoints in a row without an improvement by more than ``min_delta``."""
+    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Finish:
+        if self.metric is None and (self.target is not None or self.patience is not None):
+            raise ValueError('target and patience need a metric to look at, for example metric = "accuracy"')
+        if self.metric is not None and self.target is None and self.patience is None:
+            raise ValueError("a metric alone never ends a run: set target, patience or both")
+        return self
+
+
+class Retention(_Section):
+    """How long the raw updates of plain rounds are kept after their round."""
+
+    rounds: int = Field(default=0, ge=0, le=1_000_000)
+    """Rounds for which raw updates stay readable for ``quorate`` audits. 0: deleted once the round has ended."""
+
+
+class Plan(_Section):
+    """Everything that a run was asked to do."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,47}$")
+    """Short name: lower-case letters, digits, dashes. The run's id is made from it."""
+    task: Task
+    cohort: Cohort = Cohort()
+    aggregation: Aggregation = Aggregation()
+    finish: Finish = Finish()
+    retention: Retention = Retention()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Plan:
+        if self.cohort.choose == "by_examples" and self.aggregation.weighting == "examples":
+            raise ValueError(
+                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: set weighting = "equal"'
+            )
+        budget = self.task.time_budget_s
+        if budget is not None and budget > self.cohort.collect_s:
+            raise ValueError(
+                f"task.time_budget_s ({budget:g}) is above cohort.collect_s ({self.cohort.collect_s:g}): "
+                "reports would come after the deadline"
+            )
+        if self.finish.source == "devices" and self.finish.metric is not None and not self.task.score_held_out:
+            raise ValueError('finish.source = "devices" needs task.score_held_out = true: else no device reports a score')
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: what a device agrees to."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def parse(cls, data: object) -> Plan:
+        """A plan from parsed TOML or JSON; PlanError with one line for each mistake."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise PlanError("; ".join(_sentence(dict(item)) for item in error.errors())) from None
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> Plan:
+        """A plan from a file; PlanError when it can't be read, is no TOML, or makes no sense."""
+        try:
+            with open(path, "rb") as file:
+                data = tomllib.load(file)
+        except OSError as error:
+            raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path} is not valid TOML: {error}") from None
+        return cls.parse(data)
+
+
+def _sentence(item: dict[str, object]) -> str:
+    where = ".".join(str(part) for part in item["loc"]) if isinstance(item["loc"], tuple) else ""
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif item["type"] == "missing":
+        message = "is required"
+    return f"{where}: {message}" if where else message
