@@ -126,7 +126,10 @@ def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: Recipe) -> str | None
 def _read(path: Path, recipe: Recipe, complain: bool = False) -> Arrays | None:
     """The cached arrays, or None where there are none or they are damaged. Object arrays are never read."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise ValueError("no npz file")
             arrays: Arrays = {name: stored[name] for name in stored.files}
         fault = _fault(arrays, recipe)
     except FileNotFoundError:
