@@ -67,23 +67,35 @@ def deb_members(package: str, wanted: Mapping[str, int]) -> dict[str, bytes]:
     if apt is None or dpkg is None:
         raise DataUnavailable(f"install the Debian package {package} (apt-get install {package}).")
     with tempfile.TemporaryDirectory(prefix="quorate-apt-") as folder:
-        own = [apt, "-qq", "-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
-        for needed in ("lists/partial", "cache/archives/partial"):
-            (Path(folder) / needed).mkdir(parents=True)
         what = f"apt-get, asked for {package},"
         try:
             run_client([apt, "-qq", "download", package], folder, what)
         except DataUnavailable:
-            try:
-                run_client([*own, "update"], folder, what)
-                run_client([*own, "download", package], folder, what)
-            except DataUnavailable as error:
-                raise DataUnavailable(f"{error} You may also install it: apt-get install {package}.") from error
+            _download_with_fresh_lists(apt, package, folder, what)
         debs = sorted(Path(folder).glob("*.deb"))
         if len(debs) != 1:
             raise DataUnavailable(f"apt-get left {len(debs)} archives of {package} where one is expected.")
         tar = run_client([dpkg, "--fsys-tarfile", str(debs[0])], folder, "dpkg-deb")
     return tar_members(tar, wanted, f"the Debian package {package}")
+
+
+def _download_with_fresh_lists(apt: str, package: str, folder: str, what: str) -> None:
+    """`apt-get download` on package lists of its own, in `folder`; the system's lists stay as they are.
+
+    An update may fail for one source of many and still be enough; if it was not, its reason is the one to tell.
+    """
+    for needed in ("lists/partial", "cache/archives/partial"):
+        (Path(folder) / needed).mkdir(parents=True)
+    own = [apt, "-qq", "-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+    reason: DataUnavailable | None = None
+    try:
+        run_client([*own, "-o", "APT::Update::Error-Mode=any", "update"], folder, what)
+    except DataUnavailable as error:
+        reason = error
+    try:
+        run_client([*own, "download", package], folder, what)
+    except DataUnavailable as error:
+        raise DataUnavailable(f"{reason or error} You may also install it: apt-get install {package}.") from error
 
 
 def tar_members(archive: bytes, wanted: Mapping[str, int], what: str) -> dict[str, bytes]:

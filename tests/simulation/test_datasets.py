@@ -443,9 +443,18 @@ class TestDebian:
 
     def test_offline(self, clients: Clients) -> None:
         self.apt(clients, "True")
-        clients.add("apt-get", "print('E: Temporary failure resolving', file=sys.stderr); sys.exit(100)")
-        with pytest.raises(DataUnavailable, match="offline or behind a proxy"):
+        clients.add(
+            "apt-get",
+            "print('E: Temporary failure resolving' if 'update' in sys.argv else 'E: No source', file=sys.stderr)\n"
+            "sys.exit(100)",
+        )
+        with pytest.raises(DataUnavailable, match=r"offline or behind a proxy .*apt-get install small"):
             deb_members("small", {})
+
+    def test_one_broken_source_of_many_does_not_matter(self, clients: Clients) -> None:
+        own_lists = "any('Dir::State::lists=' in word for word in sys.argv)"
+        self.apt(clients, f"{own_lists} and 'update' not in sys.argv")
+        assert deb_members("small", {"package/x": 40}) == {"package/x": SMALL_IDX}
 
     def test_fashion_mnist_without_apt_says_what_to_install(
         self, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
