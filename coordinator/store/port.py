@@ -1,8 +1,9 @@
 """The Store port: what the coordinator needs from a database, and nothing about how one works.
 
-Everything that must happen together happens inside one ``transaction(run)``, which holds the run's lock in the store (not in this
-process), so a second replica needs nothing new. Reads outside a transaction see committed data only. The contract test
-(``tests/coordinator/store/contract.py``) is run against every implementation; the memory store that passes it serves as the fake.
+Everything that must happen together happens inside one ``transaction(run)``, which holds the run's lock in the store
+(not in this process), so a second replica needs nothing new. Reads outside a transaction see committed data only. The
+contract test (``tests/coordinator/store/contract.py``) is run against every implementation; the memory store that
+passes it serves as the fake.
 
 Times are Unix seconds (float). Bodies are JSON-compatible dicts. Tensors never come here: only their digests do.
 """
@@ -16,17 +17,26 @@ from typing import Protocol
 
 Json = dict[str, object]
 
+TERMINAL = ("committed", "abandoned")
+"""The statuses in which a round ends. The store lets none of them change."""
+
 
 class StoreError(Exception):
     """The store could not do its work (disk full, locked, gone). Nothing of the transaction happened."""
 
 
 class FenceLost(StoreError):
-    """Another replica has taken the commit since this fence was raised. Nothing happened; whoever holds the newer fence commits."""
+    """Another replica has taken the commit since this fence was raised.
+
+    Nothing happened; whoever holds the newer fence commits.
+    """
 
 
 class Conflict(StoreError):
-    """A unique key refused a row: a fork of the line, a device counted twice, an id taken. Nothing of the transaction happened."""
+    """A unique key refused a row: a fork of the line, a device counted twice, an id taken.
+
+    Nothing of the transaction happened.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,10 @@ class WaitingRow:
     examples: int
     """Capped at enrolment already."""
     offer: str
-    """Canonical JSON of what decides eligibility (learners, policy). Equal offers are equal strings, so eligibility is decided once for each."""
+    """Canonical JSON of what decides eligibility (learners, policy).
+
+    Equal offers are equal strings, so eligibility is decided once for each.
+    """
     since: float
     expires: float
 
@@ -62,7 +75,7 @@ class Claim:
     round: int
     attempt: int
     until: float
-    """When the round's deadline passes; for people and for cleaning up. Time never frees a claim: the round's end does."""
+    """When the round's deadline passes; for people. Time never frees a claim: the round's end does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +186,7 @@ class Reader(Protocol):
         ...
 
     def head(self, run: str) -> int:
-        """Sequence number of the run's last event; 0 for none. Read at every transaction, so it must cost one small row."""
+        """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
         ...
 
     def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
@@ -182,13 +195,16 @@ class Reader(Protocol):
 
     def device(self, device: str) -> DeviceRow | None: ...
     def device_by_key(self, public_key: str) -> DeviceRow | None: ...
-    def device_by_token(self, token_hash: str) -> DeviceRow | None: ...
+    def device_by_token(self, token_hash: str) -> DeviceRow | None:
+        """The device of this token; should several have it, the one whose id comes first."""
+        ...
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
         ...
 
     def waiting(self, now: float) -> list[WaitingRow]:
-        """Unexpired, unclaimed rows of the pool, in order of device id."""
+        """Unexpired (``expires > now``), unclaimed rows of the pool, in order of device id."""
         ...
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
@@ -196,7 +212,10 @@ class Reader(Protocol):
         ...
 
     def claim(self, device: str) -> Claim | None: ...
-    def claims(self, run: str | None = None) -> list[Claim]: ...
+    def claims(self, run: str | None = None) -> list[Claim]:
+        """All claims, or those of a run, by device id."""
+        ...
+
     def checkpoints(self, run: str) -> list[CheckpointRow]:
         """The line of a run, by version."""
         ...
@@ -211,15 +230,26 @@ class Reader(Protocol):
         ...
 
     def round(self, run: str, round: int) -> RoundRow | None: ...
-    def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]: ...
-    def refusals(self, run: str, round: int) -> list[RefusalRow]: ...
+    def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]:
+        """Rounds numbered above ``after``, in order."""
+        ...
+
+    def refusals(self, run: str, round: int) -> list[RefusalRow]:
+        """In the order in which they were recorded."""
+        ...
+
     def metrics(self, run: str) -> list[MetricRow]:
         """By version, source, name."""
         ...
 
 
 class Transaction(Reader, Protocol):
-    """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back)."""
+    """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
+
+    A StoreError voids the transaction, also when it is caught inside the block: leaving the block then raises another.
+    Rows name only runs and devices that are there (contributions and refusals outlive their devices); a body is JSON
+    without NaN; anything else is a StoreError.
+    """
 
     def insert_run(self, row: RunRow) -> None: ...
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
@@ -240,7 +270,10 @@ class Transaction(Reader, Protocol):
         ...
 
     def set_token(self, device: str, token_hash: str) -> None: ...
-    def seen(self, devices: Iterable[str], at: float) -> None: ...
+    def seen(self, devices: Iterable[str], at: float) -> None:
+        """When these devices last spoke. Ids that are unknown are passed over."""
+        ...
+
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         """Inserts or refreshes; a row that was there keeps its ``since``."""
         ...
@@ -259,11 +292,17 @@ class Transaction(Reader, Protocol):
         ...
 
     def insert_checkpoint(self, row: CheckpointRow) -> None:
-        """Conflict when the version exists or its parent has a child."""
+        """Conflict when the version exists, its parent has a child, or it is a second first one."""
         ...
 
-    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None: ...
-    def put_round(self, row: RoundRow) -> None: ...
+    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
+        """Conflict when a device counts in this round already."""
+        ...
+
+    def put_round(self, row: RoundRow) -> None:
+        """Inserts or replaces. Conflict when the round has ended and this row says another status."""
+        ...
+
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
     def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
 
@@ -272,10 +311,9 @@ class Store(Reader, Protocol):
     def transaction(self, run: str | None = None) -> AbstractContextManager[Transaction]:
         """Opens a writing transaction; with ``run`` it holds that run's lock from the first statement to the end.
 
-        Threads and replicas wait for each other here. Raises StoreError when the lock can't be had in time.
+        Threads and replicas wait for each other here. Raises StoreError when the lock can't be had in time, or when
+        this thread has a transaction open already.
         """
         ...
 
     def close(self) -> None: ...
-
-

@@ -1,0 +1,227 @@
+"""MemoryStore: the store contract in dicts. The fake of every test, the store of the simulator and the fault explorer.
+
+Durable as long as the object lives: a "crash" is an exception inside a transaction, after which nothing of it is
+there, and ``close`` forgets nothing, so that a restarted coordinator finds what the last one left. One lock lets one
+transaction write at a time; a second one, held for moments, keeps a commit and a read apart. It knows nothing of SQL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from coordinator.store.bodies import finite, to_text
+from coordinator.store.memory_reads import ALL, MemoryReads, RunRecord, Tables
+from coordinator.store.port import (
+    TERMINAL,
+    CheckpointRow,
+    Claim,
+    Conflict,
+    ContributionRow,
+    DeviceRow,
+    FenceLost,
+    Json,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    StoreError,
+    WaitingRow,
+)
+
+T = TypeVar("T")
+
+
+class MemoryTransaction(MemoryReads):
+    """The Transaction port over a layer of its own. After an error it is void: leaving its block can't commit it."""
+
+    def __init__(self, committed: Tables, guard: AbstractContextManager[bool]) -> None:
+        super().__init__(Tables(committed), guard)
+        self._void = False
+
+    def commit(self) -> None:
+        """Makes the layer's rows visible, all at once."""
+        if self._void:
+            raise StoreError("An error inside this transaction was ignored, so nothing of it was stored.")
+        with self._guard:
+            self._t.apply()
+
+    def insert_run(self, row: RunRow) -> None:
+        self._unique(self._t.runs.get(ALL, row.run), f"Run {row.run} exists already.")
+        snapshot = None if row.snapshot is None else self._text(row.snapshot)
+        record = RunRecord(replace(row, plan={}, snapshot=None), self._text(row.plan), snapshot)
+        self._t.runs.put(ALL, row.run, record)
+
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
+        record = self._run(run)
+        seq = record.row.seq
+        for at, kind, body in events:
+            seq += 1
+            self._t.events.put(run, seq, (at, kind, self._text(body)))
+        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, seq=seq)))
+        return seq
+
+    def snapshot(self, run: str, seq: int, state: Json) -> None:
+        record = self._run(run)
+        row = replace(record.row, snapshot_seq=seq)
+        self._t.runs.put(ALL, run, replace(record, row=row, snapshot=self._text(state)))
+
+    def raise_fence(self, run: str) -> int:
+        record = self._run(run)
+        fence = record.row.fence + 1
+        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, fence=fence)))
+        return fence
+
+    def require_fence(self, run: str, fence: int) -> None:
+        now = self._run(run).row.fence
+        if now != fence:
+            raise self._failed(FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}."))
+
+    def insert_device(self, row: DeviceRow) -> None:
+        self._unique(self._t.devices.get(ALL, row.device), f"Device {row.device} exists already.")
+        self._unique(self._t.device_of_key.get(ALL, row.public_key), "A device with this public key exists already.")
+        self._t.devices.put(ALL, row.device, row)
+        self._t.device_of_key.put(ALL, row.public_key, row.device)
+        self._t.devices_of_token.put(row.token_hash, row.device, row.device)
+
+    def set_token(self, device: str, token_hash: str) -> None:
+        row = self._device(device)
+        self._t.devices_of_token.drop(row.token_hash, device)
+        self._t.devices_of_token.put(token_hash, device, device)
+        self._t.devices.put(ALL, device, replace(row, token_hash=token_hash))
+
+    def seen(self, devices: Iterable[str], at: float) -> None:
+        for device in devices:
+            row = self._t.devices.get(ALL, device)
+            if row is not None:
+                self._t.devices.put(ALL, device, replace(row, last_seen_at=at))
+
+    def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
+        for row in rows:
+            self._device(row.device)
+            old = self._t.waiting.get(ALL, row.device)
+            self._t.waiting.put(ALL, row.device, row if old is None else replace(row, since=old.since))
+
+    def drop_waiting(self, devices: Iterable[str]) -> None:
+        for device in devices:
+            self._t.waiting.drop(ALL, device)
+
+    def expire_waiting(self, now: float) -> int:
+        expired = [device for device, row in self._t.waiting.rows(ALL).items() if row.expires <= now]
+        self.drop_waiting(expired)
+        return len(expired)
+
+    def put_claims(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self._unique(self._t.claims.get(ALL, claim.device), f"Device {claim.device} has a claim already.")
+            self._run(claim.run)
+            self._device(claim.device)
+            self._t.claims.put(ALL, claim.device, claim)
+            self._t.claims_of_round.put((claim.run, claim.round), claim.device, claim)
+            self._t.waiting.drop(ALL, claim.device)
+
+    def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None:
+        held = self._t.claims_of_round.rows((run, round))
+        for device in list(held) if devices is None else devices:
+            if device in held:
+                self._t.claims.drop(ALL, device)
+                self._t.claims_of_round.drop((run, round), device)
+
+    def insert_checkpoint(self, row: CheckpointRow) -> None:
+        self._unique(self._t.checkpoints.get(row.run, row.version), f"Run {row.run} has version {row.version} already.")
+        self._unique(
+            self._t.child_of.get(row.run, row.parent_version),
+            f"Version {row.parent_version} of run {row.run} has a child already.",
+        )
+        self._run(row.run)
+        if row.parent_version is not None:
+            parent = self._t.checkpoints.get(row.run, row.parent_version)
+            self._known(parent, f"version {row.parent_version} of run {row.run}")
+        self._t.checkpoints.put(row.run, row.version, row)
+        self._t.child_of.put(row.run, row.parent_version, row.version)
+        self._t.checkpoints_of_digest.put(row.digest, (row.run, row.version), True)
+
+    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
+        for row in rows:
+            group = (row.run, row.round)
+            self._unique(self._t.contributions.get(group, row.device), f"Device {row.device} counts already.")
+            self._run(row.run)
+            self._t.contributions.put(group, row.device, row)
+
+    def put_round(self, row: RoundRow) -> None:
+        self._run(row.run)
+        old = self._t.rounds.get(row.run, row.round)
+        if old is not None and old[0].status in TERMINAL and old[0].status != row.status:
+            raise self._failed(Conflict(f"Round {row.round} of run {row.run} is {old[0].status} and stays so."))
+        self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
+
+    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
+        for row in rows:
+            self._run(row.run)
+            self._t.refusals.put((row.run, row.round), self._t.refusals.count((row.run, row.round)), row)
+
+    def put_metrics(self, rows: Iterable[MetricRow]) -> None:
+        for row in rows:
+            self._run(row.run)
+            try:
+                finite(row.value, row.name)
+            except StoreError as error:
+                raise self._failed(error) from None
+            self._t.metrics.put(row.run, (row.version, row.source, row.name), row)
+
+    def _run(self, run: str) -> RunRecord:
+        return self._known(self._t.runs.get(ALL, run), f"run {run}")
+
+    def _device(self, device: str) -> DeviceRow:
+        return self._known(self._t.devices.get(ALL, device), f"device {device}")
+
+    def _known(self, row: T | None, what: str) -> T:
+        if row is None:
+            raise self._failed(StoreError(f"The store knows no {what}."))
+        return row
+
+    def _unique(self, row: object | None, message: str) -> None:
+        if row is not None:
+            raise self._failed(Conflict(message))
+
+    def _text(self, body: Json) -> str:
+        try:
+            return to_text(body)
+        except StoreError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: StoreError) -> StoreError:
+        self._void = True
+        return error
+
+
+class MemoryStore(MemoryReads):
+    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one to end."""
+
+    def __init__(self, *, lock_timeout_s: float = 30.0) -> None:
+        super().__init__(Tables(), threading.RLock())
+        self._writing = threading.Lock()
+        self._writer: int | None = None
+        self._lock_timeout_s = lock_timeout_s
+
+    @contextmanager
+    def transaction(self, run: str | None = None) -> Iterator[MemoryTransaction]:
+        """Opens a writing transaction. All runs share one lock here."""
+        if self._writer == threading.get_ident():
+            raise StoreError("This thread has a transaction open already.")
+        if not self._writing.acquire(timeout=self._lock_timeout_s):
+            raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
+        self._writer = threading.get_ident()
+        try:
+            transaction = MemoryTransaction(self._t, self._guard)
+            yield transaction
+            transaction.commit()
+        finally:
+            self._writer = None
+            self._writing.release()
+
+    def close(self) -> None:
+        """Keeps everything: this object is the database."""

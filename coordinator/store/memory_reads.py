@@ -1,0 +1,176 @@
+"""The tables of the memory store, and every read over them: of committed rows, or of a transaction's view.
+
+Knows the rows and their order; has never heard of transactions, only of a guard that keeps commits away while it reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+
+from coordinator.store.bodies import from_text
+from coordinator.store.layers import Layer
+from coordinator.store.port import (
+    CheckpointRow,
+    Claim,
+    ContributionRow,
+    DeviceRow,
+    EventRow,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    WaitingRow,
+)
+
+ALL = ""
+"""The group of a table that has only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run's row, with its bodies kept as text (``row`` itself has none)."""
+
+    row: RunRow
+    plan: str
+    snapshot: str | None
+
+    def whole(self) -> RunRow:
+        """The row as it was given."""
+        snapshot = None if self.snapshot is None else from_text(self.snapshot)
+        return replace(self.row, plan=from_text(self.plan), snapshot=snapshot)
+
+
+class Tables:
+    """All tables; the last five are indexes. With ``base`` a layer over each of them."""
+
+    def __init__(self, base: Tables | None = None) -> None:
+        self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
+        self.events: Layer[str, int, tuple[float, str, str]] = Layer(base.events if base else None)
+        self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
+        self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
+        self.claims: Layer[str, str, Claim] = Layer(base.claims if base else None)
+        self.checkpoints: Layer[str, int, CheckpointRow] = Layer(base.checkpoints if base else None)
+        self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer(base.contributions if base else None)
+        self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer(base.rounds if base else None)
+        self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
+        self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
+        self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
+        self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
+        self.child_of: Layer[str, int | None, int] = Layer(base.child_of if base else None)
+        self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer(
+            base.checkpoints_of_digest if base else None
+        )
+        self.claims_of_round: Layer[tuple[str, int], str, Claim] = Layer(base.claims_of_round if base else None)
+
+    def apply(self) -> None:
+        """Commits every layer into its base."""
+        for layer in vars(self).values():
+            layer.apply()
+
+
+class MemoryReads:
+    """The Reader port over ``tables``."""
+
+    def __init__(self, tables: Tables, guard: AbstractContextManager[bool]) -> None:
+        self._t = tables
+        self._guard = guard
+
+    def run(self, run: str) -> RunRow | None:
+        with self._guard:
+            record = self._t.runs.get(ALL, run)
+        return None if record is None else record.whole()
+
+    def runs(self) -> list[RunRow]:
+        with self._guard:
+            records = self._t.runs.rows(ALL)
+        return sorted((record.whole() for record in records.values()), key=lambda row: (row.created_at, row.run))
+
+    def head(self, run: str) -> int:
+        with self._guard:
+            record = self._t.runs.get(ALL, run)
+        return 0 if record is None else record.row.seq
+
+    def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
+        found = []
+        with self._guard:
+            last = self.head(run)
+            for seq in range(max(after, 0) + 1, min(max(after, 0) + limit, last) + 1):
+                event = self._t.events.get(run, seq)
+                if event is not None:
+                    found.append((seq, event))
+        return [EventRow(seq=seq, at=at, kind=kind, body=from_text(body)) for seq, (at, kind, body) in found]
+
+    def device(self, device: str) -> DeviceRow | None:
+        with self._guard:
+            return self._t.devices.get(ALL, device)
+
+    def device_by_key(self, public_key: str) -> DeviceRow | None:
+        with self._guard:
+            device = self._t.device_of_key.get(ALL, public_key)
+            return None if device is None else self._t.devices.get(ALL, device)
+
+    def device_by_token(self, token_hash: str) -> DeviceRow | None:
+        with self._guard:
+            device = min(self._t.devices_of_token.rows(token_hash), default=None)
+            return None if device is None else self._t.devices.get(ALL, device)
+
+    def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
+        with self._guard:
+            rows = self._t.devices.rows(ALL)
+        return [rows[device] for device in nsmallest(limit, (device for device in rows if device > after))]
+
+    def waiting(self, now: float) -> list[WaitingRow]:
+        with self._guard:
+            claimed = self._t.claims.rows(ALL)
+            rows = self._t.waiting.rows(ALL)
+        return [row for device, row in sorted(rows.items()) if row.expires > now and device not in claimed]
+
+    def waiting_by_offer(self, now: float) -> dict[str, int]:
+        return dict(Counter(row.offer for row in self.waiting(now)))
+
+    def claim(self, device: str) -> Claim | None:
+        with self._guard:
+            return self._t.claims.get(ALL, device)
+
+    def claims(self, run: str | None = None) -> list[Claim]:
+        with self._guard:
+            rows = self._t.claims.rows(ALL)
+        return [claim for _, claim in sorted(rows.items()) if run is None or claim.run == run]
+
+    def checkpoints(self, run: str) -> list[CheckpointRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.checkpoints.rows(run).items())]
+
+    def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
+        with self._guard:
+            return self._t.checkpoints.get(run, version)
+
+    def knows_checkpoint(self, digest: str) -> bool:
+        with self._guard:
+            return bool(self._t.checkpoints_of_digest.rows(digest))
+
+    def contributions(self, run: str, round: int) -> list[ContributionRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.contributions.rows((run, round)).items())]
+
+    def round(self, run: str, round: int) -> RoundRow | None:
+        with self._guard:
+            found = self._t.rounds.get(run, round)
+        return None if found is None else replace(found[0], body=from_text(found[1]))
+
+    def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]:
+        with self._guard:
+            rows = self._t.rounds.rows(run)
+        first = nsmallest(limit, (number for number in rows if number > after))
+        return [replace(rows[number][0], body=from_text(rows[number][1])) for number in first]
+
+    def refusals(self, run: str, round: int) -> list[RefusalRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.refusals.rows((run, round)).items())]
+
+    def metrics(self, run: str) -> list[MetricRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.metrics.rows(run).items())]
