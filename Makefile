@@ -24,14 +24,14 @@ install: $(STAMP) ## Create .venv with every extra, the project and its `quorate
 	@true
 
 $(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt scripts/install.py scripts/pip_settings.py
-	@python=$$(scripts/find_python.sh) && "$$python" scripts/install.py
+	@python=$$(scripts/find_python.sh) && "$$python" -u scripts/install.py
 	@scripts/debian.sh dataset-fashion-mnist || true
 
 demo: install ## Train MNIST on 400 devices of this machine (COMPARE=1 adds a bare loop, DEMO_JSON=file writes the rounds)
 	@$(BIN)/quorate demo
 
 test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrows it)
-	@$(BIN)/python -m pytest $(call only,$(ONLY))
+	@$(BIN)/python -m pytest $(call only,$(ONLY)) $(ARGS)
 
 fast: install ## Run what takes under two minutes: no slow tests
 	@$(BIN)/python -m pytest -q -m "not slow and not service"

