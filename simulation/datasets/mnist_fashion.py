@@ -17,7 +17,10 @@ from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 
 PACKAGE = "dataset-fashion-mnist"
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
-"""Where the Debian package puts the four files."""
+"""Where the installed Debian package has the four files."""
+
+IN_PACKAGE = "./usr/share/datasets/fashion-mnist"
+"""The same folder, as the package's archive names it."""
 
 
 def _build() -> Arrays:
@@ -25,9 +28,9 @@ def _build() -> Arrays:
     if all((FOLDER / f"{file}.gz").is_file() for file in files):
         packed = {file: _read(FOLDER / f"{file}.gz", limit) for file, limit in files.items()}
     else:
-        wanted = {f".{FOLDER}/{file}.gz": limit for file, limit in files.items()}
+        wanted = {f"{IN_PACKAGE}/{file}.gz": limit for file, limit in files.items()}
         members = deb_members(PACKAGE, wanted)
-        packed = {file: members[f".{FOLDER}/{file}.gz"] for file in files}
+        packed = {file: members[f"{IN_PACKAGE}/{file}.gz"] for file in files}
     return decode_layout({file: gunzip(packed[file], limit, f"{file}.gz") for file, limit in files.items()})
 
 
