@@ -1,0 +1,245 @@
+"""What tensors there are: names, dtypes, shapes, in file order, and every way in which tensors can be wrong.
+
+Knows the dtypes of safetensors and their numpy counterparts. Has never heard of bytes in a file, sums, codecs or HTTP.
+
+Errors::
+
+    TensorError(ValueError)          anything wrong with tensors; its text is one plain sentence
+    |- MalformedTensors              the bytes are no safetensors file as this project takes them
+    |  |- TruncatedTensors           the file ends before its header says so
+    |  '- TrailingBytes              the file goes on after its header says it ends
+    |- ManifestMismatch              a sound file with other names, shapes or dtypes than expected
+    |- NotFinite                     NaN or infinity among the values
+    '- OutOfRange                    a finite value too large for what was asked
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Tensors = dict[str, Array]
+"""Arrays by name. Order carries no meaning: files and flat vectors have an order of their own."""
+
+BF16 = np.dtype([("bf16", "<u2")])
+"""bfloat16 as a dtype of its own that needs no dependency: the upper 16 bits of a float32, in one field."""
+
+NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "BOOL": np.dtype(np.bool_),
+        "U8": np.dtype("u1"),
+        "I8": np.dtype("i1"),
+        "I16": np.dtype("<i2"),
+        "U16": np.dtype("<u2"),
+        "F16": np.dtype("<f2"),
+        "BF16": BF16,
+        "I32": np.dtype("<i4"),
+        "U32": np.dtype("<u4"),
+        "F32": np.dtype("<f4"),
+        "F64": np.dtype("<f8"),
+        "I64": np.dtype("<i8"),
+        "U64": np.dtype("<u8"),
+    }
+)
+"""Known dtypes, in the order in which safetensors ranks them (a file holds the highest rank first)."""
+
+FLOATING = frozenset({"F16", "BF16", "F32", "F64"})
+"""What can be averaged. F64 is averaged in float32's precision."""
+
+DIMENSIONS_LIMIT = 32
+"""Most dimensions of one tensor: what every numpy takes."""
+
+_RANK = {name: rank for rank, name in enumerate(NUMPY_DTYPES)}
+_NAME_OF = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+class TensorError(ValueError):
+    """Something is wrong with tensors. The text is one plain sentence that may be shown to whoever sent them."""
+
+
+class MalformedTensors(TensorError):
+    """Not a safetensors file as this project takes them."""
+
+
+class TruncatedTensors(MalformedTensors):
+    """The bytes end before the header says so."""
+
+
+class TrailingBytes(MalformedTensors):
+    """The bytes go on after the header says they end."""
+
+
+class ManifestMismatch(TensorError):
+    """Other names, shapes or dtypes than expected."""
+
+
+class NotFinite(TensorError):
+    """NaN or infinity among the values."""
+
+
+class OutOfRange(TensorError):
+    """A finite value, or a weight, outside the documented range."""
+
+
+def shown(name: str) -> str:
+    """``name`` quoted for an error text, at most about 60 characters: a peer chose it."""
+    return repr(name if len(name) <= 60 else name[:57] + "...")
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The safetensors name of a numpy dtype, either byte order. ManifestMismatch for dtypes that no file can hold."""
+    name = _NAME_OF.get(dtype.newbyteorder("<"))
+    if name is None:
+        raise ManifestMismatch(f"arrays of dtype {dtype} cannot be stored; known are {', '.join(NUMPY_DTYPES)}")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor: ``dtype`` by its safetensors name, ``shape`` in elements (empty: a scalar)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dtype, str) or self.dtype not in NUMPY_DTYPES:
+            raise MalformedTensors(f"dtype {shown(str(self.dtype))} is not one of {', '.join(NUMPY_DTYPES)}")
+        if len(self.shape) > DIMENSIONS_LIMIT:
+            raise MalformedTensors(f"a tensor has {len(self.shape)} dimensions; at most {DIMENSIONS_LIMIT} are taken")
+        if any(type(n) is not int or n < 0 for n in self.shape):
+            raise MalformedTensors("a shape holds something else than whole numbers from 0 up")
+        if math.prod(max(n, 1) for n in self.shape) * self.itemsize >= 2**62:
+            raise MalformedTensors("a shape is larger than any memory")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return NUMPY_DTYPES[self.dtype].itemsize
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Mapping[str, TensorSpec]):
+    """Names and specs of the tensors of a file, in file order. Two are equal when names, dtypes and shapes are."""
+
+    tensors: Mapping[str, TensorSpec]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Array]) -> Manifest:
+        """The manifest of arrays, in the order in which they are written."""
+        return cls({name: TensorSpec(dtype_name(a.dtype), a.shape) for name, a in tensors.items()}).in_file_order()
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Manifest) and dict(self.tensors) == dict(other.tensors)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.tensors.items()))
+
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors together: the dimension of the flat vector."""
+        return sum(spec.elements for spec in self.tensors.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors' data, header not counted."""
+        return sum(spec.nbytes for spec in self.tensors.values())
+
+    def in_file_order(self) -> Manifest:
+        """The same tensors as the safetensors library lays them out: by falling rank of the dtype, then by name."""
+        return Manifest(dict(sorted(self.tensors.items(), key=lambda item: (-_RANK[item[1].dtype], item[0]))))
+
+    def select(self, patterns: Iterable[str]) -> Manifest:
+        """The floating-point tensors that match one of the shell ``patterns`` (fnmatch): what is averaged.
+
+        Dtypes stay as they are in the model; ``as_float32`` gives the manifest of their deltas. ManifestMismatch when none matches.
+        """
+        wanted = tuple(patterns)
+        kept = {
+            name: spec
+            for name, spec in self.tensors.items()
+            if spec.dtype in FLOATING and any(fnmatchcase(name, pattern) for pattern in wanted)
+        }
+        if not kept:
+            raise ManifestMismatch(f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}")
+        return Manifest(kept)
+
+    def with_dtype(self, dtype: str) -> Manifest:
+        """The same names and shapes, all of ``dtype``, in file order."""
+        return Manifest({name: TensorSpec(dtype, spec.shape) for name, spec in self.tensors.items()}).in_file_order()
+
+    def as_float32(self) -> Manifest:
+        """The manifest of float32 deltas for these tensors: all F32, and so in the order of their names."""
+        return self.with_dtype("F32")
+
+    def slices(self) -> dict[str, slice]:
+        """Where each tensor lies in the flat vector: name -> slice of elements, in this manifest's order."""
+        found, start = {}, 0
+        for name, spec in self.tensors.items():
+            found[name] = slice(start, start + spec.elements)
+            start += spec.elements
+        return found
+
+    def check(self, found: Manifest, what: str = "the update") -> None:
+        """Raise ManifestMismatch, with one sentence that says what differs, unless ``found`` equals this manifest."""
+        if found == self:
+            return
+        missing = sorted(self.tensors.keys() - found.tensors.keys())
+        extra = sorted(found.tensors.keys() - self.tensors.keys())
+        if missing or extra:
+            parts = [f"{word} {_listed(names)}" for word, names in (("lacks", missing), ("has unexpected", extra)) if names]
+            raise ManifestMismatch(f"{what} {' and '.join(parts)}")
+        for name, want in self.tensors.items():
+            have = found.tensors[name]
+            if have.dtype != want.dtype:
+                raise ManifestMismatch(f"{what} has {shown(name)} as {have.dtype}, expected {want.dtype}")
+            if have.shape != want.shape:
+                raise ManifestMismatch(f"{what} has {shown(name)} of shape {list(have.shape)}, expected {list(want.shape)}")
+
+    def to_json(self) -> str:
+        """``[[name, dtype, shape], ...]`` in file order."""
+        rows = [[name, spec.dtype, list(spec.shape)] for name, spec in self.tensors.items()]
+        return json.dumps(rows, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """What ``to_json`` wrote. MalformedTensors for anything else."""
+        try:
+            rows = [(name, dtype, tuple(shape)) for name, dtype, shape in json.loads(text)]
+        except (ValueError, TypeError, RecursionError):
+            raise MalformedTensors("this is not a manifest: expected a list of [name, dtype, shape]") from None
+        if any(not isinstance(name, str) for name, _, _ in rows) or len({name for name, _, _ in rows}) != len(rows):
+            raise MalformedTensors("this is not a manifest: its names are not distinct texts")
+        return cls({name: TensorSpec(dtype, shape) for name, dtype, shape in rows})
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(shown(name) for name in names[:3]) + more
