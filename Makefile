@@ -11,8 +11,8 @@ SOAK_SECONDS ?= 600
 
 # One thread per process for numerical libraries: many small processes share the machine.
 export OMP_NUM_THREADS ?= 1
-# Read by `quorate demo` and by the installer.
-export COMPARE DEMO_JSON UPGRADE TORCH_INDEX_URL PYTHON SOAK_SECONDS
+# COMPARE, DEMO_JSON, PYTHON, TORCH_INDEX_URL and UPGRADE reach the programs through the environment, as make passes them.
+export SOAK_SECONDS
 
 .PHONY: help install demo test fast check format bench soak lock clean
 
@@ -51,7 +51,7 @@ bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"
 		echo "== $$topic"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 
 soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m "soak or property"
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property" $(ARGS)
 
 lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest versions)
 	@$(BIN)/python scripts/lock.py

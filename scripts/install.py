@@ -73,7 +73,8 @@ def _install_torch() -> None:
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "-c", str(LOCK)]
     index = os.environ.get("TORCH_INDEX_URL")
     if index:
-        _run([*pip, "--extra-index-url", index, "--index-url", index, wanted])
+        # Beside the user's own indexes: what torch needs comes from there, and 2.13.0+cpu counts as newer than 2.13.0.
+        _run([*pip, "--extra-index-url", index, wanted])
         return
     if platform.system() == "Linux" and not _has_gpu() and _would_bring_cuda([*pip, wanted]):
         _install_uv()
