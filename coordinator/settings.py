@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     examples_cap: int = Field(default=100_000, ge=1, le=2**31)
     """Most examples a device may claim at enrolment. Sizes are self-reported and decide weights and selection."""
     max_hold_s: float = Field(default=55.0, ge=0, le=300, allow_inf_nan=False)
-    """Longest time a check-in is held open, whatever the device asks. Proxies cut requests that idle for 60 to 100 s."""
+    """Longest time a check-in is held open, whatever the device asks. Proxies cut requests idle for 60 to 100 s."""
     reread_s: float = Field(default=20.0, gt=0, le=60, allow_inf_nan=False)
     """How often a held check-in and an event stream read again without a signal: the longest that a change made by
     another replica goes unseen. 10,000 waiting devices cost 500 reads a second at 20 s."""

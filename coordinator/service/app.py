@@ -1,0 +1,157 @@
+"""Puts the HTTP service together: routes, errors, health, meters, docs. Knows every part, decides nothing.
+
+The coordinator's driver starts when the server starts, and is closed when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from client_sdk.problems import Problem, ProblemError
+from client_sdk.protocol import PROBLEM_MEDIA_TYPE
+from coordinator.service.checkpoints import checkpoint_routes
+from coordinator.service.core import Service
+from coordinator.service.devices import device_routes
+from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
+from coordinator.service.edge import Edge
+from coordinator.service.errors import log, problem_of, problem_response
+from coordinator.service.openapi import complete
+from coordinator.service.operators import operator_routes
+from coordinator.service.stream import stream_routes
+from coordinator.service.uploads import Uploads
+
+if TYPE_CHECKING:
+    from coordinator.runtime import Coordinator
+    from coordinator.settings import Settings
+
+_ABOUT = """\
+A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
+Every error is a problem document (RFC 9457) that says in one sentence what is wrong and how to mend it."""
+
+_TAGS = [
+    {"name": "runs", "description": "What operators do: create, follow and end training jobs."},
+    {"name": "fleet", "description": "The devices, seen by operators."},
+    {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
+    {"name": "devices", "description": "What devices do, in the order in which they do it."},
+    {"name": "process", "description": "Health and meters of this process."},
+]
+
+
+def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
+    """The ASGI application of one coordinator."""
+    service = Service(coordinator, settings, coordinator.signals)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.work(coordinator.start)
+        try:
+            yield
+        finally:
+            service.stop()
+            await service.work(coordinator.close)
+            service.close()
+
+    app = FastAPI(
+        title="Quorate",
+        version=_version(),
+        description=_ABOUT,
+        openapi_tags=_TAGS,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        responses={"default": {"model": Problem, "description": "A problem", "content": {PROBLEM_MEDIA_TYPE: {}}}},
+    )
+    app.state.service = service
+    uploads = Uploads(service)
+    app.router.routes += [
+        *device_routes(service, uploads),
+        *checkpoint_routes(service, uploads),
+        *stream_routes(service),
+        *operator_routes(service),
+        *_process_routes(service, _mount_pages(app)),
+    ]
+    complete(app)
+    app.add_middleware(Edge, meters=service.meters)
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        found = problem_of(error, path=request.url.path)
+        service.meters.refused(found)
+        return problem_response(found, getattr(error, "headers", None) if isinstance(error, HTTPException) else None)
+
+    for kind in (ProblemError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, on_error)
+    return app
+
+
+def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
+    async def healthz() -> Response:
+        """The process answers."""
+        return JSONResponse({"ok": True})
+
+    async def readyz() -> Response:
+        """The database and the blobs can be used and the driver runs; 503 otherwise."""
+        told: dict[str, Any] = await service.work(service.coordinator.healthy)
+        ready = not service.stopping and all(value is not False for value in told.values())
+        return JSONResponse({"ok": ready, **told}, 200 if ready else 503)
+
+    async def metrics() -> Response:
+        """Meters for Prometheus."""
+        return Response(await service.work(service.meters.text), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def docs() -> Response:
+        return docs_page()
+
+    async def script() -> Response:
+        return docs_script()
+
+    async def home() -> Response:
+        return RedirectResponse(home_path)
+
+    def route(path: str, endpoint: Any, summary: str, shown: bool = True) -> APIRoute:
+        return APIRoute(
+            path, endpoint, methods=["GET"], summary=summary, tags=["process"], include_in_schema=shown,
+            response_class=Response,
+        )  # fmt: skip
+
+    return [
+        route("/healthz", healthz, "Is the process alive?"),
+        route("/readyz", readyz, "Can it work?"),
+        route("/metrics", metrics, "Prometheus"),
+        route(DOCS_PATH, docs, "This page", shown=False),
+        route(f"{DOCS_PATH}.js", script, "Its script", shown=False),
+        route("/", home, "The page to open", shown=False),
+    ]
+
+
+def _mount_pages(app: FastAPI) -> str:
+    """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name).
+
+    Returns the path that a browser is sent to from ``/``: the first page, or the docs where none is installed.
+    """
+    first = ""
+    for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):
+        try:
+            app.mount(f"/{page.name}", page.load()())
+        except Exception as error:  # noqa: BLE001 - a page that is broken must not stop the coordinator
+            log.error("a page could not be loaded", page=page.name, exc_info=error)
+        else:
+            first = first or f"/{page.name}/"
+    return first or DOCS_PATH
+
+
+def _version() -> str:
+    try:
+        return version("quorate")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,129 @@
+"""Checkpoints by digest: immutable, so cacheable for ever; whole or in ranges; uploaded once, digest checked.
+
+RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
+server may). A device that shows a token must show a good one; without a token the request is an operator's.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from client_sdk.protocol import TENSORS_MEDIA_TYPE, Digest, Noted, Route
+from coordinator.service.core import Service
+from coordinator.service.errors import plain, problem_response
+from coordinator.service.files import FilePart
+from coordinator.service.route import LeanRoute, bearer, json_response
+from coordinator.service.uploads import Uploads
+
+if TYPE_CHECKING:
+    from coordinator.blobs.port import Spool
+
+_WHOLE_BYTES = 256 * 1024
+"""Up to this size a file is read in the same thread that looked it up."""
+NO_BYTES = (0, 0)
+"""A range that lies outside of the file."""
+_RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
+
+
+def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
+    """GET, HEAD and PUT of one checkpoint."""
+    coordinator = service.coordinator
+
+    def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
+        if token is not None:
+            coordinator.authenticate(token)
+        path = coordinator.checkpoint_file(digest)
+        size = path.stat().st_size
+        return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None
+
+    async def get(request: Request, digest: Digest) -> Response:
+        """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
+        token = bearer(request) if "authorization" in request.headers else None
+        path, size, content = await service.work(find, digest, token)
+        etag = f'"{digest}"'
+        headers = {
+            "ETag": etag,
+            "Cache-Control": "public, max-age=31536000, immutable",
+            "Accept-Ranges": "bytes",
+            "Content-Disposition": f'attachment; filename="{digest}.safetensors"',
+        }
+        wanted = request.headers.get("if-none-match", "")
+        if wanted and (wanted.strip() == "*" or etag in wanted.replace("W/", "")):
+            return Response(status_code=304, headers=headers)
+        start, stop, status = 0, size, 200
+        asked = request.headers.get("range")
+        if asked is not None and request.headers.get("if-range", etag) == etag:
+            span = parse_range(asked, size)
+            if span is NO_BYTES:
+                headers["Content-Range"] = f"bytes */{size}"
+                told = f"The checkpoint has {size} bytes; {asked[:80]!r} is none of them."
+                return problem_response(plain(416, told), headers)
+            if span is not None:
+                start, stop = span
+                status = 206
+                headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        headers["Content-Length"] = str(stop - start)
+        if request.method == "HEAD":
+            return Response(status_code=status, headers=headers, media_type=TENSORS_MEDIA_TYPE)
+        if content is not None:
+            return Response(content[start:stop], status, headers, TENSORS_MEDIA_TYPE)
+        return FilePart(service.work, path, start, stop, status, headers, TENSORS_MEDIA_TYPE)
+
+    async def put(request: Request, digest: Digest) -> Response:
+        """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest it is named by."""
+
+        def finish(spool: Spool) -> None:
+            coordinator.put_checkpoint(spool, digest)
+
+        await uploads.receive(request, service.settings.max_checkpoint_bytes, finish)
+        return json_response(Noted(), 201)
+
+    file: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}
+    options: dict[str, Any] = {"tags": ["checkpoints"]}
+    return [
+        LeanRoute(
+            Route.CHECKPOINT,
+            get,
+            methods=["GET"],
+            summary="Download a checkpoint",
+            response_class=Response,
+            responses={
+                200: {**file, "description": "the whole file"},
+                206: {**file, "description": "the range asked for"},
+                304: {"description": "you have it"},
+                416: {"description": "no such range"},
+            },
+            **options,
+        ),
+        LeanRoute(Route.CHECKPOINT, get, methods=["HEAD"], include_in_schema=False, **options),
+        LeanRoute(
+            Route.CHECKPOINT,
+            put,
+            methods=["PUT"],
+            status_code=201,
+            response_model=Noted,
+            summary="Upload a checkpoint",
+            openapi_extra={"requestBody": {"required": True, **file}},
+            **options,
+        ),
+    ]
+
+
+def parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """``(start, stop)`` in bytes; NO_BYTES where none of the file's is asked for; None: the header is to be ignored."""
+    found = _RANGE.match(header.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if first == "":
+        length = min(int(last), size)
+        return (size - length, size) if length else NO_BYTES
+    start, stop = int(first), min(int(last) + 1, size) if last else size
+    if last and int(last) < int(first):
+        return None
+    return (start, stop) if start < size else NO_BYTES

@@ -1,0 +1,70 @@
+"""What the routes share: the coordinator, the settings, the meters, and the threads that do whatever blocks.
+
+The event loop only moves bytes and waits. Whatever reads the database, touches a file, hashes or validates goes through
+``Service.work`` into a thread; held check-ins and event streams hold none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from starlette.types import Receive
+
+from client_sdk.problems import problem
+from coordinator.service.observe import Meters
+from coordinator.settings import Settings
+from coordinator.signals import Signals
+
+if TYPE_CHECKING:
+    from coordinator.runtime import Coordinator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OVERLOAD = 4096
+"""Requests that may queue for a thread before new ones are told to come back: some seconds of work."""
+
+
+class Service:
+    """One process's HTTP side of a coordinator. Lives as ``app.state.service``."""
+
+    def __init__(self, coordinator: Coordinator, settings: Settings, signals: Signals) -> None:
+        self.coordinator = coordinator
+        self.settings = settings
+        self.signals = signals
+        self.meters = Meters(coordinator)
+        self.stopping = False
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
+        self._queued = 0
+
+    async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``task`` in a thread; what it raises comes back."""
+        self._queued += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, lambda: task(*args, **kwargs))
+        finally:
+            self._queued -= 1
+
+    def admit(self) -> None:
+        """busy when far too much waits for a thread already: a new request would only wait longer."""
+        if self._queued >= OVERLOAD:
+            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=5)
+
+    def stop(self) -> None:
+        """Answers whoever is held and lets nobody be held again. Requests still come in until the sockets close."""
+        self.stopping = True
+        self.signals.close()
+
+    def close(self) -> None:
+        """Waits for the threads' work to end."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+async def until_gone(receive: Receive) -> None:
+    """Returns when the peer has closed its connection. Drops what the peer still sends."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,27 @@
+"""The page that explains the API to a person: one file, no network but this server, so it works without internet."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from starlette.responses import Response
+
+DOCS_PATH = "/docs"
+
+_POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (files("coordinator.service") / "assets" / name).read_bytes()
+
+
+def docs_page() -> Response:
+    """The page. It draws itself from ``/openapi.json``."""
+    return Response(_asset("docs.html"), media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+def docs_script() -> Response:
+    """The page's script."""
+    return Response(_asset("docs.js"), media_type="text/javascript", headers={"Cache-Control": "no-cache"})

@@ -1,0 +1,102 @@
+"""Turns whatever went wrong into one RFC 9457 problem document; the only place that decides what a peer is told.
+
+::
+
+    ProblemError                 as it is: the peer's fault, with kind, sentence and advice
+    pydantic's errors            invalid-request: which field, and why
+    HTTPException                about:blank with the status's own words: no such route, method not allowed, range
+    StoreError                   busy: nothing happened, ask again
+    BlobError                    disk-full, digest-mismatch, too-large
+    OSError ENOSPC, EDQUOT       disk-full
+    ClientDisconnect             nobody is left to tell
+    anything else                internal: our bug. Logged with its traceback here; the peer sees one sentence and an id
+
+It has never heard of rounds or devices.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from client_sdk.problems import Problem, ProblemError, problem
+from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION
+from coordinator.blobs.port import DigestMismatch, DiskFull, TooLarge
+from coordinator.store.port import StoreError
+
+log = structlog.get_logger("coordinator.service")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHOWN = 5
+
+
+def problem_of(error: BaseException, *, path: str = "") -> Problem:
+    """The document for ``error``; logs it when it is a bug of ours."""
+    match error:
+        case ProblemError():
+            return error.problem
+        case RequestValidationError():
+            return problem("invalid-request", sentence(error.errors())).problem
+        case ValidationError():
+            return problem("invalid-request", sentence(error.errors(include_url=False))).problem
+        case HTTPException():
+            return plain(error.status_code, str(error.detail))
+        case StoreError():
+            log.warning("store refused", path=path, error=str(error))
+            return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
+        case DiskFull() | OSError() if isinstance(error, DiskFull) or error.errno in _FULL:
+            return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+        case DigestMismatch():
+            return problem("digest-mismatch", str(error)).problem
+        case TooLarge():
+            return problem("too-large", str(error)).problem
+        case _:
+            reference = secrets.token_hex(4)
+            log.error("bug", path=path, reference=reference, exc_info=error)
+            return problem("internal", f"A bug in the coordinator; its log tells more under {reference}.").problem
+
+
+def plain(status: int, detail: str) -> Problem:
+    """A problem that needs no kind of its own: the status says it all (RFC 9457, section 4.2.1)."""
+    title = HTTPStatus(status).phrase
+    return Problem(type="about:blank", title=title, status=status, detail=detail if detail != title else "")
+
+
+def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The document as a response, with the headers that its kind asks for."""
+    extra = dict(headers or {})
+    if found.retry_after_s is not None:
+        extra["Retry-After"] = str(math.ceil(found.retry_after_s))
+    if found.status == 401:
+        extra["WWW-Authenticate"] = "Bearer"
+    if found.status == 426:
+        extra["Upgrade"] = f"quorate/{PROTOCOL_VERSION}"
+    return Response(
+        found.model_dump_json(exclude_none=True),
+        status_code=found.status,
+        media_type=PROBLEM_MEDIA_TYPE,
+        headers=extra,
+    )
+
+
+def sentence(errors: Sequence[Any]) -> str:
+    """Pydantic's list of errors in one line: ``hold_s: Input should be greater than or equal to 0 (got -1)``."""
+    told = []
+    for error in errors[:_SHOWN]:
+        where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
+        given = error.get("input")
+        value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
+        told.append((f"{where}: " if where else "") + str(error["msg"]) + value)
+    if len(errors) > _SHOWN:
+        told.append(f"and {len(errors) - _SHOWN} more")
+    return "; ".join(told) + "."

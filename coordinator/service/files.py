@@ -1,0 +1,51 @@
+"""Sends a part of a file, read by threads in pieces, as fast as the receiver takes it. Knows nothing of contents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from coordinator.service.core import until_gone
+
+_PIECE = 256 * 1024
+
+Work = Callable[..., Awaitable[Any]]
+
+
+class FilePart(Response):
+    """Bytes ``start`` to ``stop`` of a file. ``work`` runs a function in a thread. Stops when the receiver is gone."""
+
+    def __init__(
+        self,
+        work: Work,
+        path: Path,
+        start: int,
+        stop: int,
+        status: int,
+        headers: Mapping[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(None, status, headers, media_type)
+        self._work, self._path, self._span = work, path, (start, stop)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        at, stop = self._span
+        descriptor: int = await self._work(os.open, self._path, os.O_RDONLY)
+        gone = asyncio.ensure_future(until_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while at < stop and not gone.done():
+                piece: bytes = await self._work(os.pread, descriptor, min(_PIECE, stop - at), at)
+                if not piece:
+                    raise OSError(f"{self._path.name} ends at {at}, {stop} bytes were promised")
+                at += len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": at < stop})
+        finally:
+            gone.cancel()
+            await asyncio.shield(self._work(os.close, descriptor))

@@ -1,0 +1,121 @@
+"""What Prometheus sees: requests, refusals, rounds, waiting devices, bytes and latencies.
+
+One registry per service, so that two in one process do not mix. This file counts what others tell it; of a coordinator
+it knows only the lists of runs and rounds, which it reads when it is scraped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from client_sdk.problems import Problem
+
+if TYPE_CHECKING:
+    from coordinator.runtime import Coordinator
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_PAGE = 1000
+
+
+class Meters:
+    """All meters of one service."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "quorate_requests", "Requests answered", ["route", "method", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "quorate_request_seconds",
+            "From a request's first byte to the last of its answer; held check-ins included",
+            ["route"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.problems = Counter("quorate_problems", "Requests refused, by kind", ["kind"], registry=self.registry)
+        self.bytes_in = Counter("quorate_received_bytes", "Bytes of request bodies", registry=self.registry)
+        self.bytes_out = Counter("quorate_sent_bytes", "Bytes of response bodies", registry=self.registry)
+        self.held = Gauge("quorate_held_check_ins", "Check-ins held open by this process now", registry=self.registry)
+        self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
+        self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
+        self.open_streams = 0
+        self.registry.register(_Rounds(coordinator))
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, route: str, method: str, status: int, seconds: float, bytes_out: int) -> None:
+        """Counts one answered request. ``route`` is the template, so that labels stay few."""
+        key = (route, method, status)
+        found = self._children.get(key)
+        if found is None:
+            found = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
+            self._children[key] = found
+        found[0].inc()
+        found[1].observe(seconds)
+        if bytes_out:
+            self.bytes_out.inc(bytes_out)
+
+    def refused(self, found: Problem) -> None:
+        """Counts one refusal by its kind; those without a kind by their status."""
+        self.problems.labels(found.kind if found.type != "about:blank" else f"http-{found.status}").inc()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Counts an event stream as open for as long as the block lasts."""
+        self.open_streams += 1
+        self.streams.set(self.open_streams)
+        try:
+            yield
+        finally:
+            self.open_streams -= 1
+            self.streams.set(self.open_streams)
+
+    def text(self) -> bytes:
+        """The exposition format. Reads the store: call it in a thread."""
+        return generate_latest(self.registry)
+
+
+class _Rounds(Collector):
+    """Counts ended rounds by outcome, from the public record: right after a restart too, and with several replicas."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._ended: dict[tuple[str, str], int] = {}
+        self._counted_to: dict[str, int] = {}
+
+    def describe(self) -> list[CounterMetricFamily]:
+        return [CounterMetricFamily("quorate_rounds", "Rounds that ended")]
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        runs = GaugeMetricFamily("quorate_runs", "Runs by status", labels=["status"])
+        statuses: dict[str, int] = {}
+        with self._lock:
+            for run in self._coordinator.runs():
+                statuses[run.status] = statuses.get(run.status, 0) + 1
+                self._count(run.run)
+            rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
+            for labels, count in sorted(self._ended.items()):
+                rounds.add_metric(labels, count)
+        for status, count in sorted(statuses.items()):
+            runs.add_metric([status], count)
+        yield rounds
+        yield runs
+
+    def _count(self, run: str) -> None:
+        while True:
+            page = self._coordinator.rounds(run, self._counted_to.get(run, 0), _PAGE)
+            for row in page:
+                if row.status == "open":
+                    return
+                self._counted_to[run] = row.round
+                key = (row.status, row.kind)
+                self._ended[key] = self._ended.get(key, 0) + 1
+            if len(page) < _PAGE:
+                return

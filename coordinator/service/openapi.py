@@ -1,0 +1,120 @@
+"""Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
+
+The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py``; here they become descriptions.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fastapi import FastAPI
+
+from client_sdk import problems, protocol
+
+_KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
+_DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "EnrolRequest": {
+        "public_key": _KEY,
+        "enrolment_token": "the token that quorate serve prints",
+        "proof": _KEY * 2,
+        "examples": 600,
+        "label": "ward 7",
+    },
+    "Enrolled": {"device": "d-4k7m2q9x", "token": "kept secret by the device", "examples_cap": 600},
+    "CheckIn": {"examples": 600, "learners": {"quorate:mnist-mlp": "0.1.0"}, "policy": {}, "hold_s": 25},
+    "Assignment": {
+        "kind": "assignment",
+        "run": "mnist-1",
+        "round": 7,
+        "attempt": 0,
+        "device": "d-4k7m2q9x",
+        "checkpoint": {"version": 6, "digest": _DIGEST, "bytes": 796_840},
+        "plan_digest": _KEY,
+        "task": {"learner": "quorate:mnist-mlp", "epochs": 1, "batch_size": 10, "learning_rate": 0.1},
+        "report_within_s": 30,
+        "max_update_bytes": 862_376,
+    },
+    "Wait": {"kind": "wait", "reason": "The cohort of round 7 is full.", "min_s": 5, "max_s": 30},
+    "Started": {"attempt": 0},
+    "Withdrawal": {"attempt": 0, "reason": "The battery is low."},
+    "Receipt": {
+        "run": "mnist-1",
+        "round": 7,
+        "attempt": 0,
+        "device": "d-4k7m2q9x",
+        "digest": _DIGEST,
+        "weight": 600,
+    },
+    "Outcome": {
+        "run": "mnist-1",
+        "round": 7,
+        "device": "d-4k7m2q9x",
+        "result": "counted",
+        "digest": _DIGEST,
+        "version": 7,
+    },
+    "CreateRun": {
+        "plan": {"name": "mnist", "rounds": 10, "task": {"learner": "quorate:mnist-mlp"}},
+        "init": _DIGEST,
+        "origin": "model.safetensors",
+    },
+    "MetricReport": {
+        "version": 7,
+        "digest": _DIGEST,
+        "source": "test",
+        "score": {"examples": 10_000, "metrics": {"accuracy": 0.94, "loss": 0.21}},
+    },
+    "EventView": {"seq": 412, "at": 1_790_000_000.0, "kind": "reported", "body": {"round": 7, "device": "d-4k7m2q9x"}},
+    "Problem": {
+        "type": "/problems/late",
+        "title": "The round has closed",
+        "status": 409,
+        "detail": "Round 7 closed 12 s ago with 256 reports.",
+        "retryable": False,
+    },
+}
+
+
+def complete(app: FastAPI) -> None:
+    """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            schemas = document.get("components", {}).get("schemas", {})
+            for name, schema in schemas.items():
+                _describe(name, schema)
+            document["components"]["securitySchemes"] = {"device": {"type": "http", "scheme": "bearer"}}
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe(name: str, schema: dict[str, Any]) -> None:
+    told = {**stories(protocol), **stories(problems)}.get(name, {})
+    for field, described in schema.get("properties", {}).items():
+        if field in told:
+            described["description"] = told[field]
+    if name in EXAMPLES:
+        schema["examples"] = [EXAMPLES[name]]
+
+
+@cache
+def stories(module: ModuleType) -> dict[str, dict[str, str]]:
+    """``{class: {field: docstring under the field}}`` of a module, from its source."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ClassDef):
+            for field, below in zip(node.body, node.body[1:], strict=False):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found.setdefault(node.name, {})[name] = inspect.cleandoc(text)
+    return found

@@ -1,0 +1,117 @@
+"""The operators' routes: create, list, show, pause, resume and stop runs; read rounds, metrics, devices, checkpoints.
+
+Operators have no credentials yet: the service listens on loopback only, and ``edge`` refuses what comes from web pages
+of elsewhere. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter
+from starlette.responses import Response
+
+from client_sdk.protocol import (
+    CheckpointView,
+    CreateRun,
+    DeviceId,
+    DeviceView,
+    MetricReport,
+    MetricView,
+    RoundView,
+    Route,
+    RunId,
+    RunView,
+)
+from coordinator.service.core import Service
+from coordinator.service.devices import RoundNumber
+from coordinator.service.route import LeanRoute, json_response
+
+Action = Annotated[Literal["pause", "resume", "stop"], Path(description="what to do with the run")]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="at most this many")]
+AfterRound = Annotated[int, Query(ge=0, description="rounds with a number above this")]
+AfterDevice = Annotated[DeviceId | Literal[""], Query(description="devices whose id sorts after this, for paging")]
+
+_LISTS: dict[type[BaseModel], TypeAdapter[Any]] = {
+    model: TypeAdapter(list[model])  # type: ignore[valid-type]
+    for model in (RunView, RoundView, CheckpointView, MetricView, DeviceView)
+}
+
+
+def operator_routes(service: Service) -> list[APIRoute]:
+    """All routes that operators use, except the event stream and the checkpoints' bytes."""
+    coordinator = service.coordinator
+
+    async def create(request: Request, body: CreateRun) -> Response:
+        """Starts a run from a plan and an uploaded checkpoint (`PUT /v1/checkpoints/{digest}`)."""
+        view = await service.work(coordinator.create_run, body)
+        response = json_response(view, 201)
+        response.headers["Location"] = Route.RUN.format(run=view.run)
+        return response
+
+    async def runs(request: Request) -> Response:
+        """All runs, oldest first."""
+        return listed(RunView, await service.work(coordinator.runs))
+
+    async def show(request: Request, run: RunId) -> Response:
+        """One run: its status and why, the round under way and how far its devices are."""
+        return json_response(await service.work(coordinator.run, run))
+
+    async def act(request: Request, run: RunId, action: Action) -> Response:
+        """Pauses (the round under way is still finished), resumes, or stops a run for good."""
+        acts = {"pause": coordinator.pause, "resume": coordinator.resume, "stop": coordinator.stop}
+        return json_response(await service.work(acts[action], run))
+
+    async def rounds(run: RunId, after: AfterRound = 0, limit: Limit = 1000) -> Response:
+        """The rounds of a run, in order."""
+        return listed(RoundView, await service.work(coordinator.rounds, run, after, limit))
+
+    async def one_round(request: Request, run: RunId, round: RoundNumber) -> Response:
+        """One round: how it ended and why, its funnel, its checkpoint."""
+        return json_response(await service.work(coordinator.round, run, round))
+
+    async def checkpoints(request: Request, run: RunId) -> Response:
+        """The run's line of checkpoints, each with its parent."""
+        return listed(CheckpointView, await service.work(coordinator.checkpoints, run))
+
+    async def metrics(request: Request, run: RunId) -> Response:
+        """All metrics of a run: per checkpoint, source and name, with the number of examples behind each."""
+        return listed(MetricView, await service.work(coordinator.metrics, run))
+
+    async def report_metrics(request: Request, run: RunId, body: MetricReport) -> Response:
+        """An evaluator's scores for one checkpoint. Reported again they replace the earlier ones."""
+        return listed(MetricView, await service.work(coordinator.report_metrics, run, body))
+
+    async def devices(after: AfterDevice = "", limit: Limit = 1000) -> Response:
+        """Enrolled devices in order of id: when they were last seen and what they do now."""
+        return listed(DeviceView, await service.work(coordinator.devices, limit, after))
+
+    def lean(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> LeanRoute:
+        return LeanRoute(path, endpoint, methods=[method], response_model=model, summary=summary, **{**_TAGS, **more})
+
+    def full(path: Route, endpoint: Any, model: Any, summary: str, **more: Any) -> APIRoute:
+        return APIRoute(path, endpoint, methods=["GET"], response_model=model, summary=summary, **{**_TAGS, **more})
+
+    return [
+        lean(Route.RUNS, "POST", create, RunView, "Create a run", status_code=201),
+        lean(Route.RUNS, "GET", runs, list[RunView], "List runs"),
+        lean(Route.RUN, "GET", show, RunView, "Show a run"),
+        full(Route.ROUNDS, rounds, list[RoundView], "List a run's rounds"),
+        lean(Route.ROUND, "GET", one_round, RoundView, "Show a round"),
+        lean(Route.RUN_CHECKPOINTS, "GET", checkpoints, list[CheckpointView], "List a run's checkpoints"),
+        lean(Route.METRICS, "GET", metrics, list[MetricView], "Read a run's metrics"),
+        lean(Route.METRICS, "POST", report_metrics, list[MetricView], "Report metrics"),
+        lean(Route.RUN_ACTION, "POST", act, RunView, "Pause, resume or stop a run"),
+        full(Route.DEVICES, devices, list[DeviceView], "List devices", tags=["fleet"]),
+    ]
+
+
+_TAGS: dict[str, Any] = {"tags": ["runs"]}
+
+
+def listed(model: type[BaseModel], rows: Sequence[BaseModel]) -> Response:
+    """Messages as one JSON array."""
+    return Response(_LISTS[model].dump_json(list(rows)), media_type="application/json")

@@ -1,0 +1,91 @@
+"""Holds a check-in open until there is work, without a thread and without a timer that ticks.
+
+::
+
+    check_in --Assignment or Wait--> answer
+       |None
+       v
+    wait for device:<id> --woken, or every reread_s--> assignment? --yes--> answer
+       |                                                    |no: wait on
+       |hold over, or the server stops --> hold_over: Wait
+       |client gone --> leave the pool, answer nobody
+
+A device that asks again while an older request of its own is still held gets the newer one served; the older answers
+*wait* at once, and its going away does not take the device out of the pool. This file knows nothing of rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from client_sdk.protocol import Assignment, CheckIn, Wait
+from coordinator.service.core import Service, until_gone
+
+if TYPE_CHECKING:
+    from coordinator.store.port import DeviceRow
+
+
+class Polls:
+    """The check-ins held by this process, the latest of each device."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._latest: dict[str, object] = {}
+
+    async def check_in(self, token: str, message: CheckIn, receive: Receive) -> Assignment | Wait:
+        """The answer to one check-in, as soon as there is one. ClientDisconnect when the client went away instead."""
+        service, coordinator = self._service, self._service.coordinator
+        hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
+        message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
+
+        def begin() -> tuple[DeviceRow, int, Assignment | Wait | None]:
+            device = coordinator.authenticate(token)
+            seen = service.signals.version(_key(device.device))
+            return device, seen, coordinator.check_in(device, message)
+
+        device, seen, answer = await service.work(begin)
+        if answer is None and hold_s > 0:
+            answer = await self._hold(device.device, seen, hold_s, receive)
+        if answer is None:
+            return await service.work(coordinator.hold_over, device, message)
+        return answer
+
+    async def _hold(self, device: str, seen: int, hold_s: float, receive: Receive) -> Assignment | None:
+        service, key = self._service, _key(device)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + hold_s
+        gone = loop.create_task(until_gone(receive))
+        gone.add_done_callback(lambda _: service.signals.wake(key))
+        mine = object()
+        if self._latest.get(device) is not None:
+            service.signals.wake(key)
+        self._latest[device] = mine
+        service.meters.held.inc()
+        try:
+            while (left_s := deadline - loop.time()) > 0 and not service.stopping:
+                await service.signals.async_wait(key, seen, min(left_s, service.settings.reread_s))
+                if self._latest.get(device) is not mine:
+                    return None
+                if gone.done():
+                    break
+                seen = service.signals.version(key)
+                answer = await service.work(service.coordinator.assignment, device)
+                if answer is not None:
+                    return answer
+            if gone.done():
+                await service.work(service.coordinator.leave, device)
+                raise ClientDisconnect
+            return None
+        finally:
+            gone.cancel()
+            service.meters.held.dec()
+            if self._latest.get(device) is mine:
+                del self._latest[device]
+
+
+def _key(device: str) -> str:
+    return f"device:{device}"

@@ -1,0 +1,103 @@
+"""Routes that read a request with as little as possible between the socket and the handler.
+
+FastAPI solves dependencies anew for every request, 0.3 ms of CPU each; a round of 300 devices has some 1,500 requests.
+A ``LeanRoute`` takes the same endpoint signature, so OpenAPI describes it as any other, but only ever fills in the
+request, the path's parameters and one JSON body. This file knows HTTP and pydantic, and nothing about what is served.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client_sdk.problems import ProblemError, problem
+from client_sdk.protocol import PROTOCOL_HEADER
+from coordinator.service.edge import version_refusal
+from coordinator.service.errors import sentence
+
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+class LeanRoute(APIRoute):
+    """An APIRoute whose endpoint is called directly: ``async def endpoint(request, <path parameters>, body)``."""
+
+    protocol_required = False
+
+    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = _direct(endpoint, set(self.param_convertors), self.protocol_required)
+
+
+class DeviceRoute(LeanRoute):
+    """A LeanRoute for devices: the protocol's version must be in each request."""
+
+    protocol_required = True
+
+
+def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -> ASGIApp:
+    hints = get_type_hints(endpoint, include_extras=True)
+    adapters: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(hints[name]) for name in path_names if name in hints}
+    models = [
+        (name, hints[name])
+        for name in inspect.signature(endpoint).parameters
+        if isinstance(hints.get(name), type) and issubclass(hints[name], BaseModel)
+    ]
+    body_name, body_model = models[0] if models else (None, None)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        scope["app"].state.service.admit()
+        if protocol_required and PROTOCOL_HEADER not in request.headers:
+            refused = version_refusal(None)
+            if refused is not None:
+                raise ProblemError(refused)
+        values: dict[str, Any] = {}
+        for name, adapter in adapters.items():
+            try:
+                values[name] = adapter.validate_python(scope["path_params"][name])
+            except ValidationError as error:
+                told = sentence([{**row, "loc": (name,)} for row in error.errors(include_url=False)])
+                raise problem("invalid-request", told) from None
+        if body_name is not None and body_model is not None:
+            values[body_name] = body_model.model_validate_json(await read_body(request))
+        response = await endpoint(request, **values)
+        await response(scope, receive, send)
+
+    return app
+
+
+async def read_body(request: Request) -> bytes:
+    """A JSON body of at most ``settings.max_message_bytes``; too-large before more than that is in memory."""
+    limit: int = request.app.state.service.settings.max_message_bytes
+    announced = request.headers.get("content-length")
+    if announced is not None and announced.isdigit() and int(announced) > limit:
+        raise problem("too-large", f"The message is {announced} bytes long; at most {limit} are read.")
+    parts: list[bytes] = []
+    length = 0
+    async for part in request.stream():
+        length += len(part)
+        if length > limit:
+            raise problem("too-large", f"The message is longer than {limit} bytes.")
+        parts.append(part)
+    request.app.state.service.meters.bytes_in.inc(length)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def bearer(request: Request) -> str:
+    """The device's token; unauthenticated when there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise problem("unauthenticated", "Send the token from enrolment as 'Authorization: Bearer <token>'.")
+    return token.strip()
+
+
+def json_response(message: BaseModel, status: int = 200) -> Response:
+    """One message as JSON. It was validated when it was made, so it is not validated again."""
+    return Response(message.model_dump_json(), status_code=status, media_type="application/json")

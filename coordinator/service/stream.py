@@ -1,0 +1,105 @@
+"""A run's log as server-sent events: each event once, in order, resumable at any of them.
+
+``id`` is the event's sequence number, ``event`` its kind, ``data`` the whole EventView. A client that lost the
+connection sends ``Last-Event-ID`` (browsers do it by themselves) and gets what followed. The stream ends when the run
+has ended and everything was sent; asked again for what follows the end, the answer is 204, which tells a browser's
+EventSource to stop. Between events a comment keeps proxies from closing an idle connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Header, Query, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response, StreamingResponse
+
+from client_sdk.problems import problem
+from client_sdk.protocol import EventView, Route, RunId
+from coordinator.service.core import Service
+
+if TYPE_CHECKING:
+    from coordinator.runtime import Coordinator
+
+_PAGE = 500
+_HEARTBEAT_S = 15.0
+_BREATH_S = 0.05
+"""A busy run wakes its streams for every report; they look at most this often."""
+
+After = Annotated[int | None, Query(ge=0, description="events with a sequence number above this")]
+LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the same, as browsers send it; it wins")]
+Follow = Annotated[bool, Query(description="false: end at the newest event")]
+
+
+def stream_routes(service: Service) -> list[APIRoute]:
+    """The one route of events."""
+
+    async def events(
+        request: Request, run: RunId, after: After = None, follow: Follow = True, last_event_id: LastId = None
+    ) -> Response:
+        """Events of a run as a stream, from the first, or from where the client was; ends when the run has ended."""
+        if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
+            raise problem("invalid-request", f"Last-Event-ID must be a whole number, not {last_event_id[:40]!r}.")
+        start = int(last_event_id) if last_event_id is not None else after or 0
+        page, ended = await service.work(read, service.coordinator, run, start)
+        if not page and ended and follow:
+            return Response(status_code=204)
+        if service.meters.open_streams >= service.settings.streams:
+            raise problem("busy", f"{service.settings.streams} event streams are open already.", retry_after_s=30)
+        return StreamingResponse(
+            _events(service, run, start, follow),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    return [
+        APIRoute(
+            Route.EVENTS,
+            events,
+            methods=["GET"],
+            summary="Follow a run's events",
+            tags=["runs"],
+            response_class=StreamingResponse,
+            responses={
+                200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "the events"},
+                204: {"description": "the run has ended and nothing follows"},
+            },
+        )
+    ]
+
+
+def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
+    """The next page of events, and whether the run had ended before it was read."""
+    ended = coordinator.run(run).status in ("finished", "stopped")
+    return coordinator.events(run, after, _PAGE), ended
+
+
+async def _events(service: Service, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
+    key = f"run:{run}"
+    loop = asyncio.get_running_loop()
+    wait_s = min(_HEARTBEAT_S, service.settings.reread_s)
+    with service.meters.stream():
+        spoke = loop.time()
+        yield b"retry: 2000\n\n"
+        while True:
+            seen = service.signals.version(key)
+            page, ended = await service.work(read, service.coordinator, run, after)
+            if page:
+                after = page[-1].seq
+                spoke = loop.time()
+                yield b"".join(map(_frame, page))
+            if len(page) == _PAGE:
+                continue
+            if ended or not follow or service.stopping:
+                return
+            if loop.time() - spoke >= _HEARTBEAT_S:
+                spoke = loop.time()
+                yield b": still here\n\n"
+            if await service.signals.async_wait(key, seen, wait_s):
+                await asyncio.sleep(_BREATH_S)
+
+
+def _frame(event: EventView) -> bytes:
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()

@@ -1,0 +1,138 @@
+"""Receives a long body into a spool: hashed and written by threads, piece by piece, never whole in memory.
+
+The limit is known before the first byte is read. Uploads under way share ``upload_memory_bytes``: few get pieces of
+1 MiB (fewer trips into threads), many get pieces of 64 KiB. A sender that goes away, stops sending, sends too much or
+bytes of another digest leaves nothing behind: the spool discards what was never committed. This file knows nothing of
+safetensors or rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
+
+from client_sdk.problems import problem
+from client_sdk.protocol import DIGEST_HEADER, read_content_digest
+from coordinator.service.core import Service
+
+if TYPE_CHECKING:
+    from coordinator.blobs.port import Spool
+
+T = TypeVar("T")
+
+_PIECE_MIN = 64 * 1024
+_PIECE_MAX = 1024 * 1024
+
+
+class Uploads:
+    """The bodies that this process receives now."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._slots = asyncio.Semaphore(service.settings.uploads)
+        self._active = 0
+
+    async def receive(self, request: Request, limit: int, finish: Callable[[Spool], T]) -> T:
+        """Spools the request's body, at most ``limit`` bytes, and hands it to ``finish`` in a thread.
+
+        Problems: length-required, too-large, truncated, digest-mismatch (the sender announced a digest), busy,
+        disk-full; and whatever ``finish`` raises. Returns what ``finish`` returns.
+        """
+        service = self._service
+        announced = _length(request, limit)
+        expected = _expected(request)
+        async with self._slot():
+            spool = await service.work(service.coordinator.blobs.spool, limit)
+            try:
+                received = await self._pour(request, spool, limit)
+                if announced is not None and received != announced:
+                    raise problem("truncated", f"The body ended after {received} of {announced} bytes.")
+
+                def end() -> T:
+                    if expected is not None and spool.digest != expected:
+                        told = f"The bytes received have digest {spool.digest}, not {expected} as announced."
+                        raise problem("digest-mismatch", told)
+                    return finish(spool)
+
+                return await service.work(end)
+            finally:
+                await asyncio.shield(service.work(spool.__exit__, None, None, None))
+
+    async def _pour(self, request: Request, spool: Spool, limit: int) -> int:
+        service = self._service
+        parts: list[bytes] = []
+        held = received = 0
+        more = True
+        while more:
+            message = await self._next(request, received)
+            part = message.get("body", b"")
+            more = message.get("more_body", False)
+            if part:
+                parts.append(part)
+                held += len(part)
+                received += len(part)
+                if received > limit:
+                    raise problem("too-large", f"The body is longer than the {limit} bytes that are taken here.")
+            if held and (not more or held >= self._piece()):
+                whole = parts[0] if len(parts) == 1 else b"".join(parts)
+                parts.clear()
+                held = 0
+                await service.work(spool.write, whole)
+        service.meters.bytes_in.inc(received)
+        return received
+
+    async def _next(self, request: Request, received: int) -> Message:
+        idle_s = self._service.settings.body_idle_s
+        try:
+            async with asyncio.timeout(idle_s):
+                message = await request.receive()
+        except TimeoutError:
+            told = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
+            raise problem("truncated", told) from None
+        if message["type"] == "http.disconnect":
+            self._service.meters.problems.labels("truncated").inc()
+            raise ClientDisconnect
+        return message
+
+    def _piece(self) -> int:
+        share = self._service.settings.upload_memory_bytes // max(self._active, 1)
+        return min(max(share, _PIECE_MIN), _PIECE_MAX)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        async with self._slots:
+            self._active += 1
+            self._service.meters.uploads.inc()
+            try:
+                yield
+            finally:
+                self._active -= 1
+                self._service.meters.uploads.dec()
+
+
+def _length(request: Request, limit: int) -> int | None:
+    header = request.headers.get("content-length")
+    if header is None:
+        if request.headers.get("transfer-encoding", "").lower() != "chunked":
+            raise problem("length-required", "Send Content-Length, or the body in chunks.")
+        return None
+    length = int(header) if header.isdigit() else -1
+    if length > limit:
+        raise problem("too-large", f"The body is {length} bytes long; at most {limit} are taken here.")
+    return length if length >= 0 else None
+
+
+def _expected(request: Request) -> str | None:
+    header = request.headers.get(DIGEST_HEADER)
+    if header is None:
+        return None
+    digest = read_content_digest(header)
+    if digest is None:
+        raise problem("invalid-request", f"{DIGEST_HEADER} must be sha-256=:<base64 of 32 bytes>: (RFC 9530).")
+    return digest
