@@ -1,0 +1,19 @@
+"""The Clock port: the only place where the coordinator asks what time it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Unix time in seconds. May jump either way: time affects progress, never correctness."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        return time.time()

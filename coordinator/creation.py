@@ -1,0 +1,94 @@
+"""How a run begins: a plan that makes sense, an initial checkpoint that fits it, a free name, a secret selection seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from client_sdk import codecs
+from client_sdk.problems import problem
+from client_sdk.protocol import CreateRun
+from client_sdk.tensors import TensorError, iter_values, read_header
+from coordinator.blobs import Blobs, Missing
+from coordinator.clock import Clock
+from coordinator.engine.plan import Plan, PlanError
+from coordinator.fleet import Entropy
+from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
+
+_MOST_OF_A_NAME = 10_000
+
+
+def check_checkpoint(path: Path) -> None:
+    """ProblemError unless the file is a canonical checkpoint: strict safetensors, no metadata, no NaN or infinity."""
+    try:
+        header = read_header(path)
+        if header.metadata:
+            raise problem(
+                "invalid-request",
+                "a checkpoint is addressed by its bytes without __metadata__: remove it (quorate run create --init does)",
+            )
+        for name, block in iter_values(path, header):
+            if not np.isfinite(block).all():
+                raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+    except TensorError as error:
+        raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
+
+
+def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, entropy: Entropy) -> RunRow:
+    """Writes the run and version 0 of its line in one transaction."""
+    try:
+        plan = Plan.parse(request.plan)
+    except PlanError as error:
+        raise problem("invalid-plan", str(error)) from None
+    try:
+        size = blobs.size(request.init)
+        header = read_header(blobs.path(request.init))
+    except Missing:
+        raise problem("unknown-checkpoint", f"the initial checkpoint {request.init} has not been uploaded") from None
+    except TensorError as error:
+        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: {error}") from None
+    try:
+        codecs.get(plan.task.codec)
+    except codecs.UnknownCodec as error:
+        raise problem("invalid-plan", f"task.codec: {error}") from None
+    if not header.manifest.select(plan.task.averaged):
+        named = ", ".join(plan.task.averaged)
+        raise problem(
+            "invalid-plan", f"task.averaged ({named}) matches no floating-point tensor of the initial checkpoint"
+        )
+    now = clock.now()
+    seed = int.from_bytes(entropy(8), "big") >> 1
+    for number in range(1, _MOST_OF_A_NAME):
+        run = plan.name if number == 1 else f"{plan.name}-{number}"
+        if store.run(run) is not None:
+            continue
+        row = RunRow(
+            run=run,
+            name=plan.name,
+            plan=plan.model_dump(mode="json"),
+            plan_digest=plan.digest,
+            selection_seed=seed,
+            init=request.init,
+            origin=request.origin,
+            created_at=now,
+        )
+        first = CheckpointRow(
+            run=run,
+            version=0,
+            digest=request.init,
+            parent_version=None,
+            round=None,
+            origin=request.origin,
+            bytes=size,
+            optimizer=None,
+            created_at=now,
+        )
+        try:
+            with store.transaction() as tx:
+                tx.insert_run(row)
+                tx.insert_checkpoint(first)
+        except Conflict:
+            continue
+        return row
+    raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {plan.name} already: choose another name")

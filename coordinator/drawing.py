@@ -1,0 +1,40 @@
+"""Draws a cohort: reads who waits, logs the list, draws from it and claims, all in one transaction under the run's lock."""
+
+from __future__ import annotations
+
+import json
+
+from coordinator.blobs import Blobs
+from coordinator.engine import events as ev
+from coordinator.engine import selection
+from coordinator.engine.state import RunState
+from coordinator.fleet import Fleet
+from coordinator.runlog import RunLog
+from coordinator.store.port import Transaction
+
+
+def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
+    """Draws if the run is selecting and its pool is full or its time is up; else does nothing, so a wrong hint does no harm."""
+
+    def make(tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
+        if state.phase != "selecting" or state.deadline is None:
+            return None
+        cohort = state.plan.cohort
+        pool = fleet.eligible(state, tx.waiting(now))
+        if len(pool) < cohort.pool_count and now < state.deadline:
+            return None
+        if len(pool) < cohort.quorum_count:
+            return ev.Drawn(at=now, round=state.round, cohort=(), waiting=len(pool))
+        chosen = selection.draw(
+            pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round
+        )
+        sizes = dict(pool)
+        return ev.Drawn(
+            at=now,
+            round=state.round,
+            cohort=tuple((device, sizes[device]) for device in chosen),
+            waiting=len(pool),
+            pool=blobs.put(json.dumps(pool, separators=(",", ":")).encode()),
+        )
+
+    log.submit(make)

@@ -1,0 +1,118 @@
+"""The engine's records as rows of the store, written inside the transaction that appends their event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.engine import effects as fx
+from coordinator.store.port import (
+    CheckpointRow,
+    Claim,
+    ContributionRow,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    Transaction,
+)
+
+RECORDS = (fx.Claim, fx.Release, fx.RecordRound, fx.RecordCheckpoint, fx.RecordRefusal, fx.RecordMetrics)
+
+
+def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
+    """Writes (at, record) in order. Releases that follow one another are written as one, and so are refusals."""
+    released: list[str] = []
+    refusals: list[RefusalRow] = []
+    rounds: dict[int, RoundRow] = {}
+    for position, (at, record) in enumerate(records):
+        match record:
+            case fx.Release(round=round_number, devices=devices):
+                if devices is None:
+                    tx.drop_claims(run, round_number)
+                    continue
+                released += devices
+                following = records[position + 1][1] if position + 1 < len(records) else None
+                if not (isinstance(following, fx.Release) and following.round == round_number and following.devices is not None):
+                    tx.drop_claims(run, round_number, released)
+                    released = []
+            case fx.Claim():
+                tx.put_claims(
+                    Claim(device=device, run=run, round=record.round, attempt=record.attempt, until=record.until)
+                    for device in record.devices
+                )
+            case fx.RecordRound():
+                rounds[record.round] = _round_row(run, record)
+                if record.status != "open":
+                    tx.put_round(rounds.pop(record.round))
+            case fx.RecordCheckpoint():
+                _checkpoint(tx, run, at, record)
+            case fx.RecordRefusal():
+                refusals.append(
+                    RefusalRow(
+                        run=run,
+                        round=record.round,
+                        device=record.device,
+                        digest=record.digest,
+                        kind=record.kind,
+                        reason=record.reason,
+                        at=at,
+                    )
+                )
+            case fx.RecordMetrics():
+                tx.put_metrics(
+                    MetricRow(
+                        run=run,
+                        version=record.version,
+                        source=record.source,
+                        name=name,
+                        value=value,
+                        examples=record.examples,
+                        at=at,
+                    )
+                    for name, value in record.metrics.items()
+                )
+    for row in rounds.values():
+        tx.put_round(row)
+    if refusals:
+        tx.insert_refusals(refusals)
+
+
+def _round_row(run: str, record: fx.RecordRound) -> RoundRow:
+    return RoundRow(
+        run=run,
+        round=record.round,
+        attempt=record.attempt,
+        kind="federated",
+        status=record.status,
+        reason=record.reason,
+        opened_at=record.opened_at,
+        collecting_at=record.collecting_at,
+        closed_at=record.closed_at,
+        body=record.body,
+    )
+
+
+def _checkpoint(tx: Transaction, run: str, at: float, record: fx.RecordCheckpoint) -> None:
+    tx.insert_checkpoint(
+        CheckpointRow(
+            run=run,
+            version=record.version,
+            digest=record.digest,
+            parent_version=record.parent,
+            round=record.round,
+            origin=f"round {record.round}",
+            bytes=record.bytes,
+            optimizer=record.optimizer,
+            created_at=at,
+        )
+    )
+    tx.insert_contributions(
+        ContributionRow(
+            run=run,
+            round=record.round,
+            device=item.device,
+            digest=item.digest,
+            weight=item.weight,
+            version=record.version,
+        )
+        for item in record.contributions
+    )
