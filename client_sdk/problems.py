@@ -110,6 +110,11 @@ class Problem(BaseModel):
         return self.type.removeprefix(TYPE_PREFIX)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether a coordinator wrote it. An error page of something in between says nothing final."""
+        return self.type.startswith(TYPE_PREFIX)
+
+    @property
     def advice(self) -> Advice:
         """What a device does; for a kind of a newer coordinator, what its status says."""
         known = PROBLEMS.get(self.kind)
@@ -169,7 +174,7 @@ def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = 
         found = Problem.model_validate_json(body)
     except (ValidationError, ValueError):
         pass
-    if found is None or not found.type.startswith(TYPE_PREFIX):
+    if found is None or not found.is_ours:
         advice = _advice_of_status(status, retryable=False)
         text = body[:200].decode("utf-8", "replace").strip() if body[:1] not in (b"<", b"{") else ""
         told = found.detail if found else ""

@@ -1,0 +1,66 @@
+"""The device's key: Ed25519 (RFC 8032), drawn on the device, kept for life.
+
+This file knows keys and signatures. It has never heard of storage, messages on the wire, or whom the device talks to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+Entropy = Callable[[int], bytes]
+"""Gives that many unpredictable bytes: ``os.urandom`` on devices, a seeded stream in simulations and tests."""
+
+SEED_BYTES = 32
+
+
+class Signer(Protocol):
+    """Whatever holds the device's key: ``DeviceKey``, or a phone's key store that never lets the key out."""
+
+    @property
+    def public_hex(self) -> str:
+        """The public key, 32 bytes in lower-case hexadecimal."""
+
+    def sign(self, message: bytes) -> bytes:
+        """The Ed25519 signature, 64 bytes."""
+
+
+class DeviceKey:
+    """An Ed25519 private key in memory. Its ``repr`` shows the public half only."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"A device key is {SEED_BYTES} bytes, not {len(seed)}.")
+        self.seed = seed
+        """The 32 bytes to keep secret, from which ``DeviceKey(seed)`` gives the same key again."""
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public_hex: str = self._key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def create(cls, entropy: Entropy = os.urandom) -> DeviceKey:
+        """A new key from 32 bytes of ``entropy``."""
+        return cls(entropy(SEED_BYTES))
+
+    @classmethod
+    def from_bytes(cls, seed: bytes) -> DeviceKey:
+        """The key of a saved ``seed``. ValueError where it is not 32 bytes."""
+        return cls(seed)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"DeviceKey(public={self.public_hex[:16]}…)"
+
+
+def verify(public_hex: str, message: bytes, signature: bytes) -> bool:
+    """Whether ``signature`` is this key's over ``message``. False also for a key that is no key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_hex)).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""What the owner of a device agreed to, checked against an assignment before anything is trained.
+
+This file knows rules and gives their reasons as sentences, the same for log, record and coordinator. It trains nothing.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from client_sdk import codecs
+from client_sdk.protocol import Assignment, CheckIn, Task
+
+
+def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
+    """Why this device will not do this work, in one sentence; None when it will.
+
+    ``offer`` is what the device said of itself at check-in: its learners, its policy, its number of examples. A
+    coordinator that reads check-ins gives no such work; a device checks all the same, since nothing on the wire widens
+    its policy."""
+    task, policy = assignment.task, offer.policy
+    if policy.learners is not None and task.learner not in policy.learners:
+        allowed = ", ".join(policy.learners) or "none"
+        return f"This device's owner allows these learners only: {allowed}. The plan wants {task.learner}."
+    lacking = learner_refusal(task, offer.learners)
+    if lacking is not None:
+        return lacking
+    if assignment.secure:
+        return "This device's SDK has no secure aggregation; a newer quorate package may have it."
+    if policy.secure_only:
+        return "This device's owner allows rounds with secure aggregation only, and this round has none."
+    epochs = epochs_asked(task, offer.examples)
+    if policy.max_epochs is not None and epochs > policy.max_epochs:
+        asked = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
+        return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {asked}."
+    try:
+        codecs.get(task.codec)
+    except ValueError as error:
+        return f"This device cannot encode as the plan asks: {error}"
+    return None
+
+
+def learner_refusal(task: Task, learners: dict[str, str]) -> str | None:
+    """Why none of these installed ``learners`` (name -> version) can do the task; None when one can."""
+    installed = learners.get(task.learner)
+    if installed is None:
+        have = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "no learner at all"
+        return f"This device has not got the learner {task.learner}; it has {have}."
+    if task.learner_version is not None and installed != task.learner_version:
+        return f"This device has {task.learner} {installed}; the plan wants {task.learner_version}."
+    return None
+
+
+def epochs_asked(task: Task, examples: int) -> int:
+    """How many passes over ``examples`` the task begins: ``epochs``, or ``steps`` counted in passes, rounded up."""
+    if task.steps is None:
+        return task.epochs or 1
+    return ceil(task.steps * min(task.batch_size, max(examples, 1)) / max(examples, 1))

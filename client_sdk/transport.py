@@ -1,0 +1,202 @@
+"""HTTP connections whose waiting can be ended: a long poll gives way within a second when the device is told to stop.
+
+This file knows connections, proxies and how to interrupt a read. It has never heard of Quorate's routes or messages.
+
+A read that waits for a server cannot be interrupted from another thread, so here it waits in slices and asks between
+them whether to go on. Whoever makes a request says when to stop, for its own thread only; so a fleet of hundreds of
+clients in one process may share one ``open_http``.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpcore2
+import httpx2
+
+SLICE_S = 0.5
+"""Longest time a read waits before it asks again whether to stop."""
+
+_stopped: ContextVar[Callable[[], bool] | None] = ContextVar("quorate_stopped", default=None)
+
+
+class Interrupted(Exception):
+    """The request was given up because its thread was told to stop. Whether it arrived is not known."""
+
+
+@contextmanager
+def until(stopped: Callable[[], bool]) -> Iterator[None]:
+    """Requests of this thread inside the block end with Interrupted soon after ``stopped()`` is true."""
+    token = _stopped.set(stopped)
+    try:
+        yield
+    finally:
+        _stopped.reset(token)
+
+
+def open_http(coordinator: str, *, verify: ssl.SSLContext | bool = True) -> httpx2.Client:
+    """An HTTP client for one coordinator's URL, without a limit on connections, its waits interruptible (``until``).
+
+    The environment's proxy for that URL is used (``HTTPS_PROXY``, ``NO_PROXY``). ValueError where the URL is not http
+    or https.
+    """
+    url = check_url(coordinator)
+    return httpx2.Client(
+        base_url=url,
+        transport=_Transport(_proxy_of(url), verify),
+        timeout=httpx2.Timeout(connect=5.0, read=30.0, write=30.0, pool=30.0),
+        follow_redirects=False,
+    )
+
+
+def check_url(coordinator: str) -> str:
+    """The URL without a slash at its end. ValueError, in a sentence, where it is none."""
+    parts = urlsplit(coordinator)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{coordinator!r} is not a coordinator's URL; it looks like http://127.0.0.1:8080")
+    return coordinator.rstrip("/")
+
+
+def _proxy_of(url: str) -> str | None:
+    parts = urlsplit(url)
+    if proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+class _Transport(httpx2.BaseTransport):
+    """httpx2's requests over an httpcore2 pool that has our network backend."""
+
+    def __init__(self, proxy: str | None, verify: ssl.SSLContext | bool) -> None:
+        if isinstance(verify, bool):
+            context = httpcore2.default_ssl_context()
+            if not verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+        else:
+            context = verify
+        shared: dict[str, Any] = {
+            "ssl_context": context,
+            "max_connections": None,
+            "max_keepalive_connections": None,
+            "keepalive_expiry": 3.0,
+            "network_backend": _Backend(),
+        }
+        if proxy is None:
+            self._pool: httpcore2.ConnectionPool = httpcore2.ConnectionPool(**shared)
+        else:
+            self._pool = httpcore2.HTTPProxy(proxy_url=proxy if "://" in proxy else f"http://{proxy}", **shared)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not isinstance(request.stream, httpx2.SyncByteStream):
+            raise TypeError("this transport sends synchronous bodies only")
+        url = httpcore2.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        with _as_httpx2():
+            answer = self._pool.handle_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=url,
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        return httpx2.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=_Body(answer),
+            extensions=answer.extensions,
+        )
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx2.SyncByteStream):
+    def __init__(self, answer: httpcore2.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _as_httpx2():
+            yield from self._answer.iter_stream()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+@contextmanager
+def _as_httpx2() -> Iterator[None]:
+    """httpcore2's errors under httpx2's names: both call them the same."""
+    try:
+        yield
+    except Exception as error:
+        kind = getattr(httpx2, type(error).__name__, None)
+        if type(error).__module__.partition(".")[0] != "httpcore2" or kind is None:
+            raise
+        raise kind(str(error)) from error
+
+
+class _Backend(httpcore2.SyncBackend):
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        _stop_here()
+        return _Stream(super().connect_tcp(host, port, timeout, local_address, socket_options))
+
+
+class _Stream(httpcore2.NetworkStream):
+    """A stream whose reads wait in slices."""
+
+    def __init__(self, inner: httpcore2.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if _stopped.get() is None:
+            return self._inner.read(max_bytes, timeout)
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = SLICE_S if ends_at is None else ends_at - time.monotonic()
+            try:
+                return self._inner.read(max_bytes, max(0.001, min(SLICE_S, left)))
+            except httpcore2.ReadTimeout:
+                _stop_here()
+                if left <= SLICE_S and ends_at is not None:
+                    raise
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        _stop_here()
+        self._inner.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _stop_here() -> None:
+    stopped = _stopped.get()
+    if stopped is not None and stopped():
+        raise Interrupted
