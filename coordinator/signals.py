@@ -37,7 +37,6 @@ class Signals:
         self._events: dict[str, set[threading.Event]] = {}
         self._futures: dict[str, set[asyncio.Future[bool]]] = {}
         self._crossing: dict[asyncio.AbstractEventLoop, _LoopFutures] = {}
-        self._closed = False
 
     def version(self, key: str) -> int:
         """A number that changes when ``key`` is woken. Read it before reading what the key stands for."""
@@ -74,12 +73,6 @@ class Signals:
             keys = [*self._events, *self._futures]
         self.wake_many(keys)
 
-    def close(self) -> None:
-        """Wakes everybody, and lets nobody wait any more: each later wait returns False at once."""
-        with self._lock:
-            self._closed = True
-        self.wake_all()
-
     @property
     def waiting(self) -> int:
         """How many threads and tasks wait now."""
@@ -89,14 +82,12 @@ class Signals:
     def wait(self, key: str, seen: int, timeout_s: float) -> bool:
         """Holds this thread until ``key`` is woken (True) or ``timeout_s`` seconds have passed (False).
 
-        Returns True at once when the version is no longer ``seen``, and False at once after ``close``.
+        Returns True at once when the version is no longer ``seen``.
         """
         event = threading.Event()
         with self._lock:
             if self._versions[hash(key) % _CELLS] != seen:
                 return True
-            if self._closed:
-                return False
             self._events.setdefault(key, set()).add(event)
         try:
             return event.wait(timeout_s)
@@ -111,8 +102,6 @@ class Signals:
         with self._lock:
             if self._versions[hash(key) % _CELLS] != seen:
                 return True
-            if self._closed:
-                return False
             self._futures.setdefault(key, set()).add(future)
         timer = loop.call_later(timeout_s, _settle, future, False)
         try:

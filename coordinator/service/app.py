@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +19,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from client_sdk.problems import Problem, ProblemError
 from client_sdk.protocol import PROBLEM_MEDIA_TYPE
+from coordinator.driver import Driver
+from coordinator.runtime import Coordinator
 from coordinator.service.checkpoints import checkpoint_routes
 from coordinator.service.core import Service
 from coordinator.service.devices import device_routes
@@ -29,10 +31,7 @@ from coordinator.service.openapi import complete
 from coordinator.service.operators import operator_routes
 from coordinator.service.stream import stream_routes
 from coordinator.service.uploads import Uploads
-
-if TYPE_CHECKING:
-    from coordinator.runtime import Coordinator
-    from coordinator.settings import Settings
+from coordinator.settings import Settings
 
 _ABOUT = """\
 A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
@@ -53,12 +52,13 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.work(coordinator.start)
+        driver = Driver(coordinator)
+        await service.work(driver.start)
         try:
             yield
         finally:
             service.stop()
-            await service.work(coordinator.close)
+            await service.work(driver.close)
             service.close()
 
     app = FastAPI(
@@ -101,7 +101,7 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
     async def readyz() -> Response:
         """The database and the blobs can be used and the driver runs; 503 otherwise."""
-        told: dict[str, Any] = await service.work(service.coordinator.healthy)
+        told = await service.work(service.coordinator.healthy)
         ready = not service.stopping and all(value is not False for value in told.values())
         return JSONResponse({"ok": ready, **told}, 200 if ready else 503)
 

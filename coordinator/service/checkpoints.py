@@ -59,7 +59,7 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
         asked = request.headers.get("range")
         if asked is not None and request.headers.get("if-range", etag) == etag:
             span = parse_range(asked, size)
-            if span is NO_BYTES:
+            if span == NO_BYTES:
                 headers["Content-Range"] = f"bytes */{size}"
                 told = f"The checkpoint has {size} bytes; {asked[:80]!r} is none of them."
                 return problem_response(plain(416, told), headers)

@@ -57,7 +57,7 @@ class Service:
     def stop(self) -> None:
         """Answers whoever is held and lets nobody be held again. Requests still come in until the sockets close."""
         self.stopping = True
-        self.signals.close()
+        self.signals.wake_all()
 
     def close(self) -> None:
         """Waits for the threads' work to end."""

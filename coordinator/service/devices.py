@@ -80,7 +80,7 @@ def device_routes(service: Service, uploads: Uploads) -> list[DeviceRoute]:
 
     async def started(request: Request, run: RunId, round: RoundNumber, body: Started) -> Response:
         """The device has the checkpoint and begins to train. For people only; losing it loses nothing."""
-        await as_device(request, lambda device: coordinator.started(device, run, round, body.attempt))
+        await as_device(request, lambda device: coordinator.started(device.device, run, round, body.attempt))
         return json_response(Noted())
 
     async def put_update(request: Request, run: RunId, round: RoundNumber, attempt: Attempt) -> Response:
@@ -91,7 +91,7 @@ def device_routes(service: Service, uploads: Uploads) -> list[DeviceRoute]:
         """
 
         def admit(device: DeviceRow) -> tuple[DeviceRow, int]:
-            return device, coordinator.update_limit(device, run, round, attempt)
+            return device, coordinator.update_limit(device.device, run, round, attempt)
 
         device, limit = await as_device(request, admit)
         limit = min(limit, service.settings.max_update_bytes)
@@ -103,12 +103,14 @@ def device_routes(service: Service, uploads: Uploads) -> list[DeviceRoute]:
 
     async def withdrawn(request: Request, run: RunId, round: RoundNumber, body: Withdrawal) -> Response:
         """The device will not report for this round. It may check in again at once."""
-        await as_device(request, lambda device: coordinator.withdraw(device, run, round, body.attempt, body.reason))
+        await as_device(
+            request, lambda device: coordinator.withdraw(device.device, run, round, body.attempt, body.reason)
+        )
         return json_response(Noted())
 
     async def outcome(request: Request, run: RunId, round: RoundNumber) -> Response:
         """What became of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
-        return json_response(await as_device(request, lambda device: coordinator.outcome(device, run, round)))
+        return json_response(await as_device(request, lambda device: coordinator.outcome(device.device, run, round)))
 
     def route(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> DeviceRoute:
         extra: dict[str, Any] = {"parameters": _HEADERS, **more.pop("extra", {})}

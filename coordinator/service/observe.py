@@ -107,6 +107,9 @@ class _Rounds(Collector):
             runs.add_metric([status], count)
         yield rounds
         yield runs
+        waiting = self._coordinator.healthy().get("waiting")
+        if isinstance(waiting, int):
+            yield GaugeMetricFamily("quorate_waiting_devices", "Devices in the pool, of all replicas", value=waiting)
 
     def _count(self, run: str) -> None:
         while True:

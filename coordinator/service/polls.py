@@ -51,7 +51,7 @@ class Polls:
         if answer is None and hold_s > 0:
             answer = await self._hold(device.device, seen, hold_s, receive)
         if answer is None:
-            return await service.work(coordinator.hold_over, device, message)
+            return await service.work(coordinator.hold_over, device.device, message)
         return answer
 
     async def _hold(self, device: str, seen: int, hold_s: float, receive: Receive) -> Assignment | None:

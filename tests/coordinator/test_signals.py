@@ -107,18 +107,19 @@ def test_wakes_from_many_threads_reach_every_task() -> None:
     asyncio.run(scenario())
 
 
-def test_closing_wakes_everybody_and_keeps_nobody() -> None:
+def test_everybody_can_be_woken() -> None:
     signals = Signals()
 
     async def scenario() -> None:
-        task = asyncio.create_task(signals.async_wait("fleet", signals.version("fleet"), 60))
+        tasks = [
+            asyncio.create_task(signals.async_wait(key, signals.version(key), 60))
+            for key in ("fleet", "run:a", "run:b")
+        ]
         await asyncio.sleep(0)
-        signals.close()
-        assert await task is True
-        assert await signals.async_wait("fleet", signals.version("fleet"), 60) is False
+        signals.wake_all()
+        assert await asyncio.gather(*tasks) == [True, True, True]
 
     asyncio.run(scenario())
-    assert signals.wait("fleet", signals.version("fleet"), 60) is False
 
 
 def test_waking_a_closed_loop_is_harmless() -> None:

@@ -1,0 +1,187 @@
+"""One server process: its folder, its lock on it, its enrolment token, its socket, and how it stops.
+
+::
+
+    lock the folder -> open store and blobs -> bind the port -> start the driver -> ready -> SIGINT or SIGTERM
+                                                                    -> answer whoever is held -> close
+
+What can go wrong before *ready* is told in one sentence (``CannotServe``). Knows uvicorn and files; decides no round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from coordinator.blobs import BlobError, FileBlobs
+from coordinator.runtime import Coordinator
+from coordinator.service.app import create_app
+from coordinator.settings import Settings
+from coordinator.store import open_store
+from coordinator.store.port import StoreError
+
+TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
+LOCK_FILE = "serve.lock"
+_BACKLOG = 4096
+_GRACE_S = 5
+_KEEP_ALIVE_S = 75
+"""Idle connections stay open this long: a device trains between two requests, and a new connection costs both ends."""
+
+
+class CannotServe(Exception):
+    """The server did not start; the message is one sentence with the fix."""
+
+
+def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None:
+    """Serves until SIGINT or SIGTERM. ``on_ready(url, settings)`` is called when requests are answered.
+
+    Must run in the process's main thread. CannotServe when it could not start.
+    """
+    _raise_file_limit()
+    with _folder(settings.data):
+        settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
+        listener = _bind(settings.host, settings.port)
+        try:
+            store = open_store(settings.database_url)
+        except (StoreError, OSError) as error:
+            listener.close()
+            raise CannotServe(f"The database cannot be opened: {error}") from error
+        try:
+            coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
+            url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
+            server = _Server(coordinator, settings, lambda: on_ready(url, settings))
+            server.run(sockets=[listener])
+        except BlobError as error:
+            raise CannotServe(f"The blobs cannot be opened: {error}") from error
+        finally:
+            listener.close()
+            store.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our signals: the first asks to stop, the second insists; held requests are answered before."""
+
+    def __init__(self, coordinator: Coordinator, settings: Settings, on_ready: Callable[[], None]) -> None:
+        self._app = create_app(coordinator, settings)
+        self._on_ready = on_ready
+        super().__init__(
+            uvicorn.Config(
+                self._app,
+                lifespan="on",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.service.stop()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+@contextlib.contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """The folder, made and locked: one server at a time writes to it. The lock ends with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotServe(
+            f"The data folder {folder} cannot be used ({error.strerror}); give one that you may write to by --data."
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
+            raise CannotServe(
+                f"Another coordinator (process {owner or 'unknown'}) serves the folder {folder}; "
+                "stop it, or give another folder by --data."
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _token(folder: Path) -> str:
+    """The enrolment token of this folder: drawn once, kept readable by its owner only."""
+    path = folder / TOKEN_FILE
+    with contextlib.suppress(FileNotFoundError):
+        token = path.read_text("ascii").strip()
+        if token:
+            return token
+    token = secrets.token_urlsafe(32)
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    return token
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            told = f"Port {port} is in use by another program; choose another by --port (0 takes any free one)."
+        else:
+            told = f"Port {port} of {host} cannot be opened ({error.strerror}); choose another by --port."
+        raise CannotServe(told) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _in_url(host: str) -> str:
+    return f"[{host.strip('[]')}]" if ":" in host else host
+
+
+def _raise_file_limit() -> None:
+    """Each held check-in is an open file; the usual soft limit of 1024 would turn devices away."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    if soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
