@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +39,13 @@ def widen(array: Array) -> Float32:
     return array.astype(np.float32)
 
 
-def narrow(array: Float32, dtype: str) -> Array:
-    """float32 ``array`` as ``dtype`` (F32, F16, BF16 or F64), rounded to nearest, ties to even; NaN and infinity stay what they are.
+def narrow(array: Float32, dtype: str | np.dtype[Any]) -> Array:
+    """float32 ``array`` as ``dtype`` (F32, F16, BF16 or F64, by name or of numpy), rounded to nearest, ties to even; NaN and infinity stay what they are.
 
     OutOfRange when a finite value would become infinite: nothing overflows silently.
     """
+    if not isinstance(dtype, str):
+        dtype = dtype_name(dtype)
     if dtype == "F32":
         return array
     if dtype == "F64":

@@ -94,6 +94,13 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= 60 else name[:57] + "...")
 
 
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype, little endian, of a safetensors dtype. MalformedTensors for unknown names."""
+    if name not in NUMPY_DTYPES:
+        raise MalformedTensors(f"dtype {shown(name)} is not one of {', '.join(NUMPY_DTYPES)}")
+    return NUMPY_DTYPES[name]
+
+
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The safetensors name of a numpy dtype, either byte order. ManifestMismatch for dtypes that no file can hold."""
     name = _NAME_OF.get(dtype.newbyteorder("<"))
@@ -177,9 +184,10 @@ class Manifest(Mapping[str, TensorSpec]):
         return Manifest(dict(sorted(self.tensors.items(), key=lambda item: (-_RANK[item[1].dtype], item[0]))))
 
     def select(self, patterns: Iterable[str]) -> Manifest:
-        """The floating-point tensors that match one of the shell ``patterns`` (fnmatch): what is averaged.
+        """The float32 deltas of a model: its floating-point tensors that match one of the shell ``patterns`` (fnmatch).
 
-        Dtypes stay as they are in the model; ``as_float32`` gives the manifest of their deltas. ManifestMismatch when none matches.
+        All are F32, whatever the model's dtype, and so in the order of their names: the order of the flat vector that
+        is summed. ManifestMismatch when none matches.
         """
         wanted = tuple(patterns)
         kept = {
@@ -189,7 +197,7 @@ class Manifest(Mapping[str, TensorSpec]):
         }
         if not kept:
             raise ManifestMismatch(f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}")
-        return Manifest(kept)
+        return Manifest(kept).as_float32()
 
     def with_dtype(self, dtype: str) -> Manifest:
         """The same names and shapes, all of ``dtype``, in file order."""
@@ -207,7 +215,7 @@ class Manifest(Mapping[str, TensorSpec]):
             start += spec.elements
         return found
 
-    def check(self, found: Manifest, what: str = "the update") -> None:
+    def require(self, found: Manifest, what: str = "the update") -> None:
         """Raise ManifestMismatch, with one sentence that says what differs, unless ``found`` equals this manifest."""
         if found == self:
             return

@@ -36,9 +36,19 @@ from client_sdk.manifest import (
     TrailingBytes,
     TruncatedTensors,
     dtype_name,
+    numpy_dtype,
     shown,
 )
-from client_sdk.tensorfile import HEADER_LIMIT, Header, Source, canonical_bytes, digest, from_bytes, read_header, to_bytes
+from client_sdk.tensorfile import (
+    HEADER_LIMIT,
+    Header,
+    Source,
+    canonical_bytes,
+    digest,
+    from_bytes,
+    read_header,
+    to_bytes,
+)
 
 __all__ = [
     "BF16",
@@ -68,6 +78,7 @@ __all__ = [
     "l2_norm",
     "l2_norm_of_blocks",
     "narrow",
+    "numpy_dtype",
     "pieces",
     "read_header",
     "scaled",
@@ -81,7 +92,7 @@ __all__ = [
 def flatten(tensors: Mapping[str, Array], manifest: Manifest) -> Float32:
     """All of ``manifest``'s tensors as one float32 vector of ``manifest.elements``, in its order. ManifestMismatch when they differ in
     names or shapes; dtypes may be any floating ones."""
-    manifest.as_float32().check(Manifest.of(tensors).as_float32(), "the tensors")
+    manifest.as_float32().require(Manifest.of(tensors).as_float32(), "the tensors")
     flat = np.empty(manifest.elements, np.float32)
     for name, place in manifest.slices().items():
         flat[place] = widen(tensors[name]).reshape(-1)

@@ -1,0 +1,112 @@
+"""The codecs that send every value by itself: as float32, or rounded to float16.
+
+Knows one dtype for all tensors. Has never heard of compression, weights or the wire's other end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from client_sdk.codecs.port import BLOCK
+from client_sdk.exact_sum import peak
+from client_sdk.floats import Float32, narrow, pieces, widen
+from client_sdk.manifest import (
+    NUMPY_DTYPES,
+    Array,
+    Manifest,
+    ManifestMismatch,
+    NotFinite,
+    OutOfRange,
+    Tensors,
+    TruncatedTensors,
+    dtype_name,
+    shown,
+)
+from client_sdk.tensorfile import HEADER_LIMIT, Header
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Deltas as they are, in one dtype: rounded to nearest, ties to even, when it is narrower than float32."""
+
+    name: str
+    dtype: str
+    """F32 or F16."""
+
+    def encode(self, delta: Mapping[str, Array]) -> Tensors:
+        """float32 deltas in this codec's dtype. Raises NotFinite, OutOfRange (float16 ends at 65504), ManifestMismatch."""
+        return {name: self._encoded(name, array) for name, array in delta.items()}
+
+    def _encoded(self, name: str, array: Array) -> Array:
+        if dtype_name(array.dtype) != "F32":
+            raise ManifestMismatch(f"the delta of {shown(name)} has dtype {array.dtype}; a codec takes float32")
+        try:
+            peak(array)
+            return narrow(array, self.dtype)
+        except NotFinite:
+            raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
+        except OutOfRange as error:
+            raise OutOfRange(f"the delta of {shown(name)} does not fit {self.name}: {error}") from None
+
+    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
+        """float32 of each. Raises ManifestMismatch when a tensor has another dtype than this codec writes."""
+        manifest = Manifest.of(tensors)
+        self.wire(manifest).require(manifest)
+        return {name: widen(array) for name, array in tensors.items()}
+
+    def wire(self, manifest: Manifest) -> Manifest:
+        """The same names and shapes, in this codec's dtype."""
+        return manifest.with_dtype(self.dtype)
+
+    def max_bytes(self, manifest: Manifest) -> int:
+        """Bytes of the data, and of the longest header that is taken."""
+        return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
+
+    def blocks(
+        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+    ) -> Iterator[Float32]:
+        """See ``Codec.blocks``. float32 in memory is given as views of ``source``."""
+        self.wire(header.manifest).require(header.manifest)
+        if isinstance(source, Path):
+            return self._from_file(source, header, block)
+        return self._from_memory(source, header, block)
+
+    def _from_memory(self, source: bytes | bytearray | memoryview, header: Header, block: int) -> Iterator[Float32]:
+        for begin, elements in self._places(header):
+            if not elements:
+                continue
+            stored: Array = np.frombuffer(source, NUMPY_DTYPES[self.dtype], elements, begin)
+            for part in pieces(stored, block):
+                yield widen(part)
+
+    def _from_file(self, path: Path, header: Header, block: int) -> Iterator[Float32]:
+        buffer: Array = np.empty(block, NUMPY_DTYPES[self.dtype])
+        with path.open("rb", buffering=0) as file:
+            for begin, elements in self._places(header):
+                file.seek(begin)
+                for start in range(0, elements, block):
+                    part = buffer[: min(block, elements - start)]
+                    _fill(file, memoryview(part.view(np.uint8)))
+                    yield widen(part)
+
+    @staticmethod
+    def _places(header: Header) -> list[tuple[int, int]]:
+        """(first byte, elements) of each tensor, in the order of the names: that of float32 deltas, whatever the file's."""
+        return [(header.offsets[name][0], header.manifest[name].elements) for name in sorted(header.manifest)]
+
+
+def _fill(file: BinaryIO, buffer: memoryview) -> None:
+    while buffer.nbytes:
+        count = file.readinto(buffer)  # type: ignore[attr-defined]
+        if not count:
+            raise TruncatedTensors("the file became shorter while it was read")
+        buffer = buffer[count:]
+
+
+FLOAT32 = Identity("float32@1", "F32")
+FLOAT16 = Identity("float16@1", "F16")

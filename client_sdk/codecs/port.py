@@ -1,0 +1,47 @@
+"""What a codec is: the way in which float32 deltas travel, under a name and a version that a plan can ask for.
+
+Knows manifests and blocks. Has never heard of any codec in particular, of weights, devices or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from client_sdk.floats import Float32
+from client_sdk.manifest import Array, Manifest, Tensors
+from client_sdk.tensorfile import Header
+
+BLOCK = 65536
+"""Elements of a block, where nothing else is said: 256 KiB of float32."""
+
+
+class Codec(Protocol):
+    """A named, versioned encoding of deltas. What one version writes, that version reads, for good."""
+
+    @property
+    def name(self) -> str:
+        """``name@version``, as in ``Task.codec``."""
+
+    def encode(self, delta: Mapping[str, Array]) -> Tensors:
+        """float32 deltas by name, as the tensors that travel. Raises NotFinite, OutOfRange, ManifestMismatch (not float32)."""
+
+    def decode(self, tensors: Mapping[str, Array]) -> Tensors:
+        """The float32 deltas in tensors that travelled. Values are not checked. Raises ManifestMismatch (another dtype)."""
+
+    def wire(self, manifest: Manifest) -> Manifest:
+        """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter."""
+
+    def max_bytes(self, manifest: Manifest) -> int:
+        """The longest body for deltas of ``manifest``, in bytes, header and report included."""
+
+    def blocks(
+        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+    ) -> Iterator[Float32]:
+        """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the names.
+
+        A block ends where its tensor ends. It may be overwritten when the next one is asked for. Values are not checked. Memory: one
+        block. Raises TruncatedTensors when a file has become shorter than ``header`` says, OSError when it cannot be read.
+        """
+

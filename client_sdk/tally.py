@@ -1,0 +1,39 @@
+"""Means of metrics that add up exactly: the same bits whatever the order of the devices.
+
+Knows numbers by name, each with the examples behind it. Has never heard of tensors or rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """For each name: (sum of value * examples, examples), the sum as an exact fraction. Adding has no order."""
+
+    sums: Mapping[str, tuple[Fraction, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float], examples: int) -> Tally:
+        """Metrics of one device, means over its ``examples``. ValueError for NaN or infinity."""
+        found = {}
+        for name, value in metrics.items():
+            try:
+                found[name] = (Fraction(float(value)) * examples, examples)
+            except (ValueError, OverflowError):
+                raise ValueError(f"the metric {name!r} is {value}, not a finite number") from None
+        return cls(found)
+
+    def __add__(self, other: Tally) -> Tally:
+        total = dict(self.sums)
+        for name, (value, examples) in other.sums.items():
+            mine, already = total.get(name, (Fraction(0), 0))
+            total[name] = (mine + value, already + examples)
+        return Tally(total)
+
+    def means(self) -> dict[str, float]:
+        """The mean of each metric over the examples behind it, in the order of the names; those without examples are left out."""
+        return {name: float(value / examples) for name, (value, examples) in sorted(self.sums.items()) if examples}

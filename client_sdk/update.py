@@ -1,0 +1,234 @@
+"""An update: what a device's training changed. A sum of updates is an update too, and its mean is the same bits in any order.
+
+Knows deltas by name, weights, metrics and work, and the body in which an update travels: safetensors whose one metadata key holds the
+report. Has never heard of rounds' rules, how a codec works, or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pydantic import ValidationError
+
+from client_sdk import codecs
+from client_sdk.exact_sum import ExactSum, peak
+from client_sdk.floats import Float32, widen
+from client_sdk.manifest import Array, Manifest, ManifestMismatch, NotFinite, OutOfRange, TensorError, Tensors, shown
+from client_sdk.protocol import REPORT_KEY, Score, UpdateReport, Work
+from client_sdk.tally import Tally
+from client_sdk.tensorfile import Header, to_bytes
+from client_sdk.tensors import split
+
+
+class BadReport(TensorError):
+    """An update's report is missing, or a field of it is not what the protocol says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seconds:
+    """How long the device took, by its own clock: see ``UpdateReport``."""
+
+    fetch_s: float = 0.0
+    train_s: float = 0.0
+    encode_s: float = 0.0
+
+
+class Update:
+    """What one device's training changed, or the sum of such updates: both have ``+``, a weight, a count and a mean.
+
+    ::
+
+        round = Update({"w": w_local - w_global}, examples=600, metrics={"loss": 0.3}) + other
+        new = {name: w_global[name] + change for name, change in round.mean().items()}
+
+    ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``: what the device
+    trained on; the weight unless ``weight`` gives another whole number. ``metrics``: means over those examples. ``held_out``: the
+    received model scored on held-out data. Raises ManifestMismatch (no floating-point array), OutOfRange (examples, weight) and
+    ValueError (a metric that is not finite). Values are checked when they are added or encoded.
+    """
+
+    def __init__(
+        self,
+        delta: Mapping[str, Array],
+        examples: int,
+        *,
+        work: Work | None = None,
+        metrics: Mapping[str, float] | None = None,
+        held_out: Score | None = None,
+        weight: int | None = None,
+    ) -> None:
+        for what, number in (("examples", examples), ("the weight", examples if weight is None else weight)):
+            if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
+                raise OutOfRange(f"{what} must be a whole number from 0 up, not {number!r}")
+        self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
+        self._sum: ExactSum | None = None
+        self._weight = int(examples if weight is None else weight)
+        self._metrics = Tally.of(metrics or {}, int(examples))
+        self._scores = Tally.of(held_out.metrics, held_out.examples) if held_out else Tally()
+        self._scored = held_out.examples if held_out else 0
+        self._work = work or Work()
+        self._epochs = Fraction(self._work.epochs)
+        self._given = (dict(metrics or {}), held_out)
+        self.examples = int(examples)
+        """Training examples behind this update, all devices together."""
+        self.manifest = Manifest.of(self._delta)
+        """Names and shapes of the deltas: all F32, in the order of their names."""
+
+    def __repr__(self) -> str:
+        return f"<Update of {self.count}, weight {self.weight}, {len(self.manifest)} tensors, {self.manifest.elements} values>"
+
+    @property
+    def delta(self) -> Tensors:
+        """A device's own change, float32 by name; of a sum, its mean."""
+        return dict(self._delta) if self._delta is not None else self.mean()
+
+    @property
+    def weight(self) -> int:
+        """The whole number with which the delta counts; of a sum, of all its parts together."""
+        return self._sum.total_weight if self._sum else self._weight
+
+    @property
+    def count(self) -> int:
+        """Devices' updates in this one."""
+        return self._sum.count if self._sum else 1
+
+    @property
+    def work(self) -> Work:
+        """Steps, epochs and examples seen, added up; complete when every part was."""
+        return self._work.model_copy(update={"epochs": float(self._epochs)})
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Training metrics by name: means over the examples of the updates that gave them."""
+        return dict(self._given[0]) if self._sum is None else self._metrics.means()
+
+    @property
+    def held_out(self) -> Score | None:
+        """The received model's score on held-out data, over all devices that scored it; None when none did."""
+        if self._sum is None:
+            return self._given[1]
+        return Score(examples=self._scored, metrics=self._scores.means()) if self._scored else None
+
+    def mean(self) -> Tensors:
+        """The weighted mean of the deltas, float32 by name: float32(sum_k w_k q(x_k) * 2^-32 / sum_k w_k), see ``exact_sum``.
+
+        A function of the set of updates: order and grouping change no bit. Raises NotFinite, OutOfRange, EmptySum (no weight).
+        """
+        total = self._sum if self._sum is not None else self._folded_into(ExactSum(self.manifest.elements))
+        return split(total.mean(), self.manifest)
+
+    def __add__(self, other: Update) -> Update:
+        """The sum of two updates; neither changes. Raises ManifestMismatch, NotFinite, OutOfRange, SumOverflow."""
+        if not isinstance(other, Update):
+            return NotImplemented
+        return self._as_sum()._absorb(other)
+
+    def __radd__(self, other: object) -> Update:
+        """``sum(updates)`` starts from 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    @classmethod
+    def total(cls, updates: Iterable[Update]) -> Update:
+        """The sum of at least one update, in one accumulator: what ``+`` gives, without a copy for each. Errors as ``+``."""
+        result: Update | None = None
+        for update in updates:
+            result = update._as_sum() if result is None else result._absorb(update)
+        if result is None:
+            raise ManifestMismatch("there is no update to sum")
+        return result
+
+    def _as_sum(self) -> Update:
+        twin = object.__new__(Update)
+        twin.__dict__.update(self.__dict__)
+        twin._delta = None
+        twin._sum = self._sum.copy() if self._sum else self._folded_into(ExactSum(self.manifest.elements))
+        return twin
+
+    def _absorb(self, other: Update) -> Update:
+        if self._sum is None:
+            raise TypeError("only a sum of its own can absorb")
+        self.manifest.require(other.manifest, "the other update")
+        if other._sum is None:
+            other._folded_into(self._sum)
+        else:
+            self._sum.merge(other._sum)
+        self.examples += other.examples
+        self._metrics += other._metrics
+        self._scores += other._scores
+        self._scored += other._scored
+        self._epochs += other._epochs
+        self._work = Work(
+            steps=self._work.steps + other._work.steps,
+            steps_planned=self._work.steps_planned + other._work.steps_planned,
+            examples_seen=self._work.examples_seen + other._work.examples_seen,
+            complete=self._work.complete and other._work.complete,
+        )
+        return self
+
+    def _folded_into(self, total: ExactSum) -> ExactSum:
+        """Check all values, then add them: ``total`` is unchanged when anything is refused."""
+        largest = 0.0
+        for name, array in self.delta.items():
+            try:
+                largest = max(largest, peak(array))
+            except NotFinite:
+                raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
+            except OutOfRange as error:
+                raise OutOfRange(f"the delta of {shown(name)} is out of range: {error}") from None
+        total.add_blocks(self._flat(), self._weight, largest)
+        return total
+
+    def _flat(self) -> Iterator[Float32]:
+        return (array.reshape(-1) for array in self.delta.values())
+
+
+def encode_update(
+    update: Update,
+    codec: codecs.Codec | str,
+    run: str,
+    round: int,
+    attempt: int = 0,
+    seconds: Seconds | None = None,
+) -> bytes:
+    """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give equal bytes.
+
+    A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for metrics or counts
+    that the protocol does not take.
+    """
+    chosen = codecs.get(codec) if isinstance(codec, str) else codec
+    took = seconds or Seconds()
+    try:
+        report = UpdateReport(
+            run=run,
+            round=round,
+            attempt=attempt,
+            codec=chosen.name,
+            examples=update.examples,
+            work=update.work,
+            fetch_s=took.fetch_s,
+            train_s=took.train_s,
+            encode_s=took.encode_s,
+            metrics=update.metrics,
+            held_out=update.held_out,
+        )
+    except ValidationError as error:
+        raise BadReport(f"the update's report cannot be made: {_first(error)}") from None
+    return to_bytes(chosen.encode(update.delta), {REPORT_KEY: report.model_dump_json()})
+
+
+def decode_report(header: Header) -> UpdateReport:
+    """The report in the header of an update's body. BadReport when it is missing, not alone, or not what the protocol says."""
+    if set(header.metadata) != {REPORT_KEY}:
+        raise BadReport(f"the update's metadata must hold {REPORT_KEY} and nothing else")
+    try:
+        return UpdateReport.model_validate_json(header.metadata[REPORT_KEY])
+    except ValidationError as error:
+        raise BadReport(f"the update's report is not valid: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in found["loc"])
+    return f"{shown(place)}: {found['msg']}" if place else found["msg"]
