@@ -1,0 +1,169 @@
+"""A device's examples as torch batches, whatever they came as. Knows arrays and datasets; nothing of models or rounds.
+
+What a device may hand over: ``(x, y)`` as two arrays, an object with ``.x`` and ``.y``, a map-style torch ``Dataset``
+of pairs, or an object with parts: ``.train``, and ``.test`` or ``.held_out``, each one of these. Arrays (numpy, also
+memory-mapped ones, or torch) are never copied as a whole: a batch gathers its rows. Inputs of a floating type become
+the model's own; integer inputs stay what they are (images of bytes, tokens). Integer targets become int64, torch's
+type for indices; float64 targets become float32, but for models of float64.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from client_sdk.learning.errors import DataError, NoExamples
+
+
+class Examples(Protocol):
+    """Examples that can be counted and taken by index."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def take(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        """The batch (inputs, targets) at ``indices`` (int64 [k]), in that order."""
+
+    def span(self, start: int, stop: int) -> tuple[Any, Any]:
+        """The batch of the examples start..stop-1."""
+
+
+class ArrayExamples:
+    """``x`` and ``y`` held as tensors of shape [examples, ...]."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def take(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        return self._x.index_select(0, indices), self._y.index_select(0, indices)
+
+    def span(self, start: int, stop: int) -> tuple[Any, Any]:
+        return self._x[start:stop], self._y[start:stop]
+
+
+class DatasetExamples:
+    """A map-style torch dataset whose items are pairs (input, target), collated by torch's ``default_collate``."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+        self._count = len(dataset)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        return self._collate(indices.tolist())
+
+    def span(self, start: int, stop: int) -> tuple[Any, Any]:
+        return self._collate(list(range(start, stop)))
+
+    def _collate(self, indices: list[int]) -> tuple[Any, Any]:
+        items = [self._dataset[index] for index in indices]
+        if not isinstance(items[0], (tuple, list)) or len(items[0]) != 2:
+            raise DataError(
+                f"The dataset's items must be pairs (input, target), but item {indices[0]} is {_kind(items[0])}."
+            )
+        inputs, targets = default_collate(items)
+        return inputs, targets
+
+
+def training_part(data: Any) -> Any:
+    """``data.train`` where the data has parts, else the data itself."""
+    return data.train if _has_parts(data) and hasattr(data, "train") else data
+
+
+def held_out_part(data: Any) -> Any | None:
+    """``data.held_out`` or ``data.test`` where the data has such a part, else None."""
+    if _has_parts(data):
+        for part in ("held_out", "test"):
+            if getattr(data, part, None) is not None:
+                return getattr(data, part)
+    return None
+
+
+def as_examples(data: Any, what: str = "training data") -> Examples:
+    """Bring data of any kind above into one form. Raises DataError, and NoExamples where there are none; ``what``
+    names it."""
+    examples: Examples
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        examples = _arrays(*data.tensors, what)
+    elif isinstance(data, Dataset):
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise DataError(
+                f"The {what} is a stream of unknown length: use a dataset with a length and items by index."
+            )
+        examples = DatasetExamples(data)
+    elif isinstance(data, (tuple, list)) and len(data) == 2:
+        examples = _arrays(data[0], data[1], what)
+    elif hasattr(data, "x") and hasattr(data, "y"):
+        examples = _arrays(data.x, data.y, what)
+    else:
+        raise DataError(f"The {what} must be (x, y), an object with .x and .y, or a torch Dataset, not {_kind(data)}.")
+    if len(examples) == 0:
+        raise NoExamples(f"The {what} holds no example.")
+    return examples
+
+
+def cast(batch: tuple[Any, Any], floating: torch.dtype) -> tuple[Any, Any]:
+    """Bring inputs to the model's number type and targets to what losses take. Inputs that are no tensor stay as they
+    are."""
+    inputs, targets = batch
+    if isinstance(inputs, torch.Tensor) and inputs.dtype != floating and inputs.is_floating_point():
+        inputs = inputs.to(floating)
+    if isinstance(targets, torch.Tensor):
+        if targets.dtype is torch.float64 and floating != torch.float64:
+            targets = targets.float()
+        elif targets.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+            targets = targets.long()
+    return inputs, targets
+
+
+def _has_parts(data: Any) -> bool:
+    return not isinstance(data, (Dataset, tuple, list, torch.Tensor, np.ndarray))
+
+
+def _arrays(x: Any, y: Any, what: str) -> ArrayExamples:
+    inputs, targets = _tensor(x, f"x of the {what}"), _tensor(y, f"y of the {what}")
+    if len(inputs) != len(targets):
+        raise DataError(
+            f"The {what} has {len(inputs)} inputs (x) and {len(targets)} targets (y): they must be as many."
+        )
+    return ArrayExamples(inputs, targets)
+
+
+def _tensor(array: Any, what: str) -> torch.Tensor:
+    """A tensor on the array's own memory wherever torch can read it."""
+    try:
+        tensor = array.detach() if isinstance(array, torch.Tensor) else _from_numpy(np.asarray(array))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"The {what} is no array of numbers: {_first_line(error)}.") from error
+    if tensor.ndim == 0:
+        raise DataError(f"The {what} is a single number: its first dimension must count the examples.")
+    return tensor
+
+
+def _from_numpy(array: npt.NDArray[Any]) -> torch.Tensor:
+    """Shares memory unless bytes are swapped or strides are negative; nothing here writes, so it may be read-only."""
+    plain = np.require(array, array.dtype.newbyteorder("="), "C")
+    if plain.flags.writeable:
+        return torch.from_numpy(plain)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(plain)
+
+
+def _kind(thing: Any) -> str:
+    length = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
+    return f"a {type(thing).__name__}{length}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0].rstrip(".")

@@ -1,0 +1,85 @@
+"""Scores of a model on examples: means over all of them, whatever the batches. Knows nothing of rounds or
+checkpoints' bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.protocol import Score
+
+Measure = Callable[[Any, Any], Any]
+"""(outputs, targets) of a batch -> their mean: a number or a tensor with one element."""
+
+
+def score(
+    module: nn.Module,
+    examples: Examples,
+    measures: Mapping[str, Measure],
+    *,
+    batch: int,
+    floating: torch.dtype,
+    what: str,
+) -> Score:
+    """The mean of each measure over all examples, in eval mode and without gradients: sum_b n_b m_b / sum_b n_b over
+    batches b of n_b.
+
+    The sum is kept in float64. ``floating`` is the model's number type. Raises Diverged for a mean that is not
+    finite, naming the measure and ``what`` was scored, and LearnerFailed when model or measure fails. The module is
+    left in eval mode.
+    """
+    total, sums = len(examples), dict.fromkeys(measures, 0.0)
+    module.eval()
+    with torch.no_grad():
+        for start in range(0, total, batch):
+            stop = min(start + batch, total)
+            with explained(f"on examples {start} to {stop - 1} of the {what}"):
+                inputs, targets = cast(examples.span(start, stop), floating)
+                outputs = module(inputs)
+                for name, measure in measures.items():
+                    sums[name] += number(name, measure(outputs, targets)) * (stop - start)
+    means = {name: value / total for name, value in sums.items()}
+    for name, value in means.items():
+        if not math.isfinite(value):
+            raise Diverged(f"The model's {name} on the {what} is {value}: its weights or the data are not finite.")
+    return Score(examples=total, metrics=means)
+
+
+def number(name: str, value: Any) -> float:
+    """A measure's value as a float. Raises LearnerFailed for anything but one number."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise LearnerFailed(
+                f"{name} gave a tensor of shape {list(value.shape)}: it must give one number, the batch's mean"
+            )
+        return float(value.item())
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise LearnerFailed(
+            f"{name} gave a {type(value).__name__}: it must give one number, the batch's mean"
+        ) from None
+
+
+class explained:  # noqa: N801
+    """Turns any error of the learner's own code into LearnerFailed with where it happened. A class: entered once a
+    step."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, LearningError):
+            return
+        if isinstance(error, Exception):
+            line = (str(error).strip() or "no message").split("\n", 1)[0].rstrip(".")
+            raise LearnerFailed(f"The learner failed {self._where}: {type(error).__name__}: {line}.") from error

@@ -1,0 +1,221 @@
+"""Learner: a model, its loss, optimizer and metrics, written once; devices, simulation and datacenter run it.
+
+This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update,
+a score. It has never heard of messages, sockets or storage.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_sdk.learning import state
+from client_sdk.learning.budget import Clock, Deadline, TimeLimit
+from client_sdk.learning.data import as_examples, held_out_part, training_part
+from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
+from client_sdk.learning.evaluation import Measure, explained, score
+from client_sdk.learning.local_sgd import local_sgd
+from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
+from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.protocol import Score, Task
+from client_sdk.tensors import Array, Float32, Tensors, widen
+from client_sdk.update import Update
+
+_METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
+_SCORING_BATCH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """What a model's author writes::
+
+        learner = Learner(
+            model=lambda: nn.Linear(784, 10),
+            loss=nn.functional.cross_entropy,
+            metrics={"accuracy": accuracy},
+        )
+
+    Raises ValueError or TypeError, in one sentence, for a definition that cannot work.
+    """
+
+    model: Callable[[], nn.Module]
+    """Makes the model, on the CPU, with fresh weights. Called for every device and round, so nothing leaks from one
+    to the next."""
+    loss: Callable[[Any, Any], torch.Tensor]
+    """(outputs, targets) of a batch -> their mean loss, a tensor with one element."""
+    optimizer: OptimizerFactory = PlainSGD
+    """Called as ``optimizer(trained_parameters, lr=task.learning_rate)`` for every device and round; its state is not
+    kept."""
+    metrics: Mapping[str, Measure] = field(default_factory=dict)
+    """Name -> function of (outputs, targets) that gives the batch's mean. The loss is always scored, as ``loss``."""
+    averaged: tuple[str, ...] = ("*",)
+    """Shell patterns of the tensors that are trained and sent. Parameters that none matches are frozen; the plan's
+    ``averaged`` may select fewer, never more. Tied weights go by their first name."""
+    version: str = "0"
+    """Devices say it when they check in; a plan may insist on one."""
+    training_metrics: bool = False
+    """Whether ``metrics`` are computed on training batches too, not only the loss."""
+
+    def __post_init__(self) -> None:
+        for name in ("model", "loss", "optimizer"):
+            if not callable(getattr(self, name)):
+                raise TypeError(
+                    f"A learner's {name} must be something to call, not a {type(getattr(self, name)).__name__}."
+                )
+        if isinstance(self.model, nn.Module):
+            raise TypeError("A learner's model makes modules: pass a function or class that returns one, not a module.")
+        if len(self.metrics) > 63:
+            raise ValueError(f"A learner has at most 63 metrics beside the loss, not {len(self.metrics)}.")
+        for name, metric in self.metrics.items():
+            if name == "loss" or not _METRIC_NAME.fullmatch(name):
+                raise ValueError(
+                    f"A metric cannot be called {name!r}: letters, digits and _./- after a letter, and not 'loss'."
+                )
+            if not callable(metric):
+                raise TypeError(
+                    f"The metric {name!r} must be a function of outputs and targets, not a {type(metric).__name__}."
+                )
+        if (
+            isinstance(self.averaged, str)
+            or not self.averaged
+            or not all(isinstance(p, str) and p.strip() for p in self.averaged)
+        ):
+            raise ValueError("A learner's averaged must list patterns of names, for example ['*'] or ['head.*'].")
+        object.__setattr__(self, "averaged", tuple(self.averaged))
+        object.__setattr__(self, "metrics", dict(self.metrics))
+
+    def initial(self, seed: int) -> Tensors:
+        """A first checkpoint: the model's tensors with the weights that ``seed`` gives. torch's global generator is
+        left as it was."""
+        with private_chance(derive_seed("initial", seed, 0, "")):
+            return state.read(self._made())
+
+    def load(self, model: Tensors) -> nn.Module:
+        """The model filled with a checkpoint. Raises CheckpointMismatch, naming what differs."""
+        with private_chance(0):
+            module = self._made()
+        state.write(module, model)
+        return module
+
+    def tensors(self, module: nn.Module) -> Tensors:
+        """A module's tensors as a checkpoint holds them: the inverse of ``load``."""
+        return state.read(module)
+
+    def train(
+        self,
+        model: Tensors,
+        data: Any,
+        task: Task,
+        *,
+        device: str = "",
+        round: int = 0,
+        deadline: Deadline | None = None,
+        held_out: Any = None,
+        clock: Clock = time.monotonic,
+    ) -> Update:
+        """Train the received ``model`` on a device's ``data`` as ``task`` says, and return what changed.
+
+        ``device`` and ``round`` seed the shuffles together with ``task.seed``. ``deadline()`` gives the seconds left;
+        the task's own time budget counts from the first step, by ``clock``. ``held_out`` (or the data's own part
+        ``.test``) is what the received model is scored on when the task asks for it and there are examples. The
+        update's delta is w - w_global in float32, for the tensors that the plan averages; its examples are all those
+        of ``data``, its work says how many were reached.
+
+        Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
+        """
+        examples = as_examples(training_part(data), "training data")
+        module = self.load(model)
+        sent = state.sent_names(model, task.averaged, self.averaged)
+        params = _freeze(module, sent)
+        floating = _floating(module)
+        scored = held_out if held_out is not None else held_out_part(data)
+        with private_chance(derive_seed("layers", task.seed, round, device)):
+            before = None
+            if task.score_held_out and scored is not None:
+                with suppress(NoExamples):
+                    before = self._score(module, scored, _SCORING_BATCH)
+                torch.random.default_generator.manual_seed(derive_seed("layers", task.seed, round, device))
+            trained = local_sgd(
+                module,
+                params,
+                examples,
+                self.loss,
+                self.optimizer,
+                task,
+                round=round,
+                device=device,
+                limit=TimeLimit(clock, task.time_budget_s, deadline),
+                metrics=self.metrics if self.training_metrics else {},
+                floating=floating,
+            )
+        own = state.named_tensors(module)
+        delta = {name: _difference(name, own[name], model[name]) for name in model if name in sent}
+        return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before)
+
+    def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH) -> Score:
+        """Score a checkpoint: ``loss`` and all metrics, as means over the examples of ``data`` (its part ``.test``
+        where it has parts).
+
+        ``batch``: examples at a time; changes the memory needed, not the result beyond rounding.
+        """
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1 example, not {batch}")
+        module = self.load(model)
+        part = held_out_part(data)
+        with private_chance(0):
+            return self._score(module, part if part is not None else data, batch)
+
+    def _score(self, module: nn.Module, data: Any, batch: int) -> Score:
+        examples = as_examples(data, "held-out data")
+        measures = {"loss": self.loss, **self.metrics}
+        return score(module, examples, measures, batch=batch, floating=_floating(module), what="held-out data")
+
+    def _made(self) -> nn.Module:
+        with explained("while it made the model"):
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise LearnerFailed(f"The learner's model gave a {type(module).__name__}, not a torch module.")
+        return module
+
+
+def _freeze(module: nn.Module, trained: set[str]) -> list[nn.Parameter]:
+    """Switch off the gradients of all parameters but ``trained``, and return those that have them."""
+    params = []
+    for name, tensor in state.named_tensors(module).items():
+        if not isinstance(tensor, nn.Parameter):
+            continue
+        if name not in trained:
+            tensor.requires_grad_(False)
+        if tensor.requires_grad:
+            params.append(tensor)
+    if not params:
+        raise LearnerFailed("The plan averages no parameter that can be trained: nothing can be learned.")
+    return params
+
+
+def _floating(module: nn.Module) -> torch.dtype:
+    """The number type of the model's first floating-point parameter: what it expects of its inputs."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _difference(name: str, trained: torch.Tensor, received: Array) -> Float32:
+    """w - w_global in float32: 16-bit numbers are widened first, float64 ones are rounded last."""
+    after = state.host(name, trained)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if after.dtype == np.float64:
+            delta = (after - received).astype(np.float32)
+        else:
+            delta = widen(after) - widen(received)
+    if not np.isfinite(delta).all():
+        raise Diverged(
+            f"After training {name} holds numbers that are not finite: try a smaller learning rate, or max_grad_norm."
+        )
+    return delta

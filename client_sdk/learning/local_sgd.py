@@ -1,0 +1,122 @@
+"""Local SGD: what one device does with the model it received. Knows a module, examples and a Task; nothing of names
+on the wire.
+
+FedAvg's ClientUpdate (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1): starting from the received weights
+w_global, for every epoch, for every batch b of a permutation of the device's examples::
+
+    w <- w - lr * grad l(w; b)
+
+FedProx (Li et al. 2020, arXiv:1812.06127, Algorithm 2) minimises h(w) = F(w) + (mu/2) ||w - w_global||^2 instead, to
+whatever precision the device reaches: hence partial work. With mu = 0 nothing of it is computed, so the bits are
+FedAvg's. With ``max_grad_norm`` the gradient of h, proximal term included, is scaled down to that L2 norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from client_sdk.learning.budget import TimeLimit
+from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
+from client_sdk.learning.evaluation import Measure, explained, number
+from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
+from client_sdk.learning.seeding import batch_order
+from client_sdk.protocol import Task, Work
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of training, beside the weights in the module."""
+
+    work: Work
+    metrics: dict[str, float]
+    """``loss`` and any metrics asked for: means over the examples seen, each batch with the weights it met. Without
+    the proximal term."""
+
+
+def planned_steps(task: Task, examples: int) -> int:
+    """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
+    batch_size)."""
+    return task.steps if task.steps is not None else (task.epochs or 1) * -(-examples // task.batch_size)
+
+
+def local_sgd(
+    module: nn.Module,
+    params: list[nn.Parameter],
+    examples: Examples,
+    loss: Callable[[Any, Any], torch.Tensor],
+    optimizer: OptimizerFactory,
+    task: Task,
+    *,
+    round: int,
+    device: str,
+    limit: TimeLimit,
+    metrics: Mapping[str, Measure],
+    floating: torch.dtype,
+) -> Trained:
+    """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
+
+    Raises OutOfTime when not one step fits, Diverged (with step and loss) for a loss that is not finite,
+    LearnerFailed when the learner's own code fails. Draws from torch's global generator only what the model's layers
+    draw.
+    """
+    count, planned = len(examples), planned_steps(task, len(examples))
+    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
+    received = [weight.detach().clone() for weight in params] if task.mu else []
+    with explained("while it made the optimizer"):
+        stepper = optimizer(params, lr=task.learning_rate)
+    sums = dict.fromkeys(("loss", *metrics), 0.0)
+    steps = seen = 0
+    module.train()
+    with torch.enable_grad():
+        while steps < planned and limit.allows(steps):
+            indices = next(batches)
+            size = len(indices)
+            with explained(f"at step {steps + 1}, on a batch of {size}"):
+                inputs, targets = cast(examples.take(indices), floating)
+                outputs = module(inputs)
+                objective = loss(outputs, targets)
+                value = _value(objective, steps + 1, task.learning_rate)
+                stepper.zero_grad()
+                objective.backward()
+                if task.mu:
+                    add_proximal(params, received, task.mu)
+                if task.max_grad_norm is not None:
+                    clip(params, task.max_grad_norm, steps + 1)
+                stepper.step()
+                sums["loss"] += value * size
+                for name, metric in metrics.items():
+                    sums[name] += number(name, metric(outputs.detach(), targets)) * size
+            steps += 1
+            seen += size
+    stepper.zero_grad()
+    if not steps:
+        raise OutOfTime("The time ran out before one step of training could be done.")
+    work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
+    means = {name: value / seen for name, value in sums.items()}
+    for name, value in means.items():
+        if not math.isfinite(value):
+            raise Diverged(f"The mean {name} over {steps} steps of training is {value}.")
+    return Trained(work, means)
+
+
+def _value(objective: Any, step: int, learning_rate: float) -> float:
+    """The loss as a float, after looking that gradients can be taken of it."""
+    if not isinstance(objective, torch.Tensor):
+        raise LearnerFailed(
+            f"The loss gave a {type(objective).__name__}: it must give a tensor with one element, the batch's mean."
+        )
+    value = number("loss", objective)
+    if not math.isfinite(value):
+        raise Diverged(
+            f"The loss at step {step} is {value}: try a smaller learning rate than {learning_rate:g}, or max_grad_norm."
+        )
+    if not objective.requires_grad:
+        raise LearnerFailed("The loss does not depend on any trained tensor: nothing can be learned.")
+    return value

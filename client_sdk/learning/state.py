@@ -1,0 +1,135 @@
+"""A torch module's tensors by name, to and from numpy. Knows names, shapes and dtypes; nothing of training or rounds.
+
+What travels is what ``module.state_dict()`` lists: parameters and persistent buffers, by the same names. Of *tied*
+weights (one storage under several names) only the first name travels, and loading it moves them all, since the module
+keeps them tied.
+
+========================  ==================  =======================
+kind                      in the checkpoint   in the update
+========================  ==================  =======================
+parameter, trained        yes                 yes, as a difference
+parameter, frozen         yes                 when the plan averages it (then zero)
+buffer, floating point    yes                 when the plan averages it
+buffer, integer or bool   yes                 never
+========================  ==================  =======================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed
+from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors
+
+FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Number types that can be trained, sent and averaged (float64 in float32's precision)."""
+CARRIED = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Number types of buffers that stay as they are in the checkpoint."""
+
+
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by ``state_dict`` name, in its order; tied ones once. Shared with the module,
+    not copied."""
+    return _distinct(module)[0]
+
+
+def read(module: nn.Module) -> Tensors:
+    """The module's tensors as numpy copies. Raises LearnerFailed for a tensor that cannot travel (complex, lazy, on a
+    GPU)."""
+    return {name: host(name, tensor).copy() for name, tensor in named_tensors(module).items()}
+
+
+def write(module: nn.Module, tensors: Tensors) -> None:
+    """Fill the module with ``tensors``. Names, shapes and dtypes must be the module's, else CheckpointMismatch says
+    what differs."""
+    own, tied = _distinct(module)
+    views = {name: host(name, tensor) for name, tensor in own.items()}
+    double = next((name for name in tensors if name in tied), None)
+    if double is not None:
+        raise CheckpointMismatch(
+            f"The checkpoint does not fit the learner's model: it holds {double}, "
+            f"which is tied to {tied[double]} and travels under that name only."
+        )
+    try:
+        Manifest.of(views).require(Manifest.of(tensors), "it")
+    except TensorError as error:
+        raise CheckpointMismatch(f"The checkpoint does not fit the learner's model: {error}.") from None
+    for name, view in views.items():
+        np.copyto(view, tensors[name])
+
+
+def host(name: str, tensor: torch.Tensor) -> Array:
+    """A numpy view on a tensor's memory, bfloat16 as ``BF16``."""
+    if is_lazy(tensor):
+        raise LearnerFailed(f"{name} has no shape yet: run lazy layers once before the model is handed over")
+    if tensor.device.type != "cpu":
+        raise LearnerFailed(f"{name} lies on {tensor.device}: a learner's model is made on the CPU")
+    if tensor.dtype not in FLOATING + CARRIED:
+        raise LearnerFailed(
+            f"{name} is {_plain(tensor.dtype)}, which cannot travel: use floats of 16 to 64 bits, integers or bool"
+        )
+    plain = tensor.detach()
+    if plain.dtype is torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(BF16)
+    array: Array = plain.numpy()
+    return array
+
+
+def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -> set[str]:
+    """Which tensors of the checkpoint an update holds: the floating-point ones that the plan averages (``planned``
+    patterns).
+
+    All of them must be among those that the learner trains (``trained`` patterns), or the device would send
+    differences that it never meant to send. Raises CheckpointMismatch, with what to write into the plan.
+    """
+    try:
+        sent = Manifest.of(model).select(planned)
+    except ManifestMismatch as error:
+        raise CheckpointMismatch(f"The plan cannot be trained: {error}.") from None
+    withheld = [name for name in sent if not any(fnmatchcase(name, pattern) for pattern in trained)]
+    if withheld:
+        raise CheckpointMismatch(
+            f"The plan averages {_list(withheld)}, which this learner keeps as they are: "
+            f"write averaged = {json.dumps(list(trained))} in the plan's task."
+        )
+    return set(sent)
+
+
+def _distinct(module: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors under their first names, and the first name of every further name."""
+    tensors: dict[str, torch.Tensor] = {}
+    tied: dict[str, str] = {}
+    first: dict[object, str] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise LearnerFailed(f"{name} in the model's state is a {type(tensor).__name__}: only tensors travel")
+        key = _identity(tensor)
+        if key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = tensor
+    return tensors, tied
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Equal for tensors that are the same numbers in the same memory."""
+    if is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
+        return id(tensor)
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _list(words: Sequence[str], most: int = 3) -> str:
+    """At most three of the words, and how many more there are."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
