@@ -1,8 +1,9 @@
 """From the updates of a round to the next checkpoint, in files and blocks.
 
-A round's running sum is folded as updates arrive and lives in this process only: it carries the digests that it contains, so after a
-crash, or on another replica, whatever is missing is folded again from the spooled updates, to the same bits. The commit writes the next
-checkpoint block by block. Memory: one exact sum (two models' worth), whatever the number of devices.
+A round's running sum is folded as updates arrive and lives in this process only: it carries the digests that it
+contains, so after a crash, or on another replica, whatever is missing is folded again from the spooled updates, to the
+same bits. The commit writes the next checkpoint block by block. Memory: one exact sum (two models' worth), whatever the
+number of devices.
 
 This file knows tensors and digests. It has never heard of databases, deadlines or HTTP.
 """
@@ -12,15 +13,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.exact_sum import ExactSum
-from client_sdk.tensors import Header, Manifest, NotFinite, TensorError, TensorSpec, narrow, numpy_dtype, read_header, widen
-from coordinator.blobs import Blobs, BlobError, Missing
+from client_sdk.tensors import (
+    Manifest,
+    NotFinite,
+    TensorError,
+    TensorSpec,
+    narrow,
+    numpy_dtype,
+    read_header,
+    scaled,
+    widen,
+)
+from coordinator.blobs import BlobError, Blobs
 from coordinator.engine.aggregation.optimizers import OPTIMIZERS
 from coordinator.engine.aggregation.rules import RULES
 from coordinator.engine.effects import Contribution
@@ -87,20 +98,21 @@ class Aggregator:
             self._measures.clear()
 
     def commit(self, round: int, parent: str, items: tuple[Contribution, ...]) -> tuple[str, int]:
-        """Writes the next checkpoint durably and returns (digest, bytes). The same parent and set of updates give the same digest.
+        """Writes the next checkpoint durably and returns (digest, bytes). The same parent and set of updates give the
+        same digest.
 
-        CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be read or written.
+        CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be
+        read or written.
         """
         with self._lock:
             try:
                 if self._rule.needs == "sum":
                     deltas = self._mean(round, items)
                     return self._write(parent, deltas)
-                with _Columns(self._blobs, self._codec, items) as columns:
-                    weights = np.array([item.weight for item in items], dtype=np.int64)
-                    combined = (self._rule.combine(block, weights) for block in columns.blocks())
-                    return self._write(parent, _Rechunked(combined))
-            except (TensorError, OverflowError) as error:
+                weights = np.array([item.weight for item in items], dtype=np.int64)
+                combined = (self._rule.combine(columns, weights) for columns in self._columns(items))
+                return self._write(parent, _Rechunked(combined))
+            except TensorError as error:
                 raise CannotAggregate(str(error)) from None
 
     # ------------------------------------------------------------ the sum
@@ -112,26 +124,22 @@ class Aggregator:
 
     def _add(self, current: _RoundSum, item: Contribution) -> None:
         path = self._blobs.path(item.digest)
-        measures = self._measures.pop(item.digest, None) or measure(path, self._codec.name)
-        scale = self._scale(measures.norm)
-        header = read_header(path)
-        blocks: Iterator[Vector] = self._codec.blocks(path, header)
-        if scale is not None:
-            factor = scale
-            blocks = (block * factor for block in blocks)
-        peak = measures.peak if scale is None else float(np.float32(measures.peak) * scale)
-        current.total.add_blocks(blocks, item.weight, peak)
+        measures = self._measures.pop(item.digest, None) or measure(path, self._plan)
+        blocks: Iterator[Vector] = self._codec.blocks(path, read_header(path))
+        factor = measures.scale
+        if factor is not None:
+            blocks = _scaled(blocks, factor)
+        try:
+            current.total.add_blocks(blocks, item.weight, measures.peak)
+        except BaseException:
+            self._current = None  # the sum may hold part of this update: it is folded afresh
+            raise
         current.folded[item.device] = item
 
-    def _scale(self, norm: float) -> np.float32 | None:
-        """min(1, clip / norm) of norm clipping, or None where nothing is clipped."""
-        limit = self._plan.aggregation.clip_norm
-        if limit is None or norm <= limit:
-            return None
-        return np.float32(limit / norm)
-
     def _mean(self, round: int, items: tuple[Contribution, ...]) -> _Blocks:
-        """The exact sum of just these updates: the running one where it is a subset of them, completed; else folded afresh."""
+        """The exact sum of just these updates: the running one where it is a subset of them, completed; else folded
+        afresh.
+        """
         wanted = {item.device: item for item in items}
         current = self._sum_of(round)
         if any(wanted.get(device) != item for device, item in current.folded.items()):
@@ -142,44 +150,55 @@ class Aggregator:
                 self._add(current, item)
         return _MeanBlocks(current.total)
 
+    def _columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
+        """All updates at once, by blocks of columns: [updates, width], a row for each device by id.
+
+        Clipped as for a sum.
+        """
+        width = max(256, 16 * BLOCK // len(items))
+        rows = []
+        for item in items:
+            path = self._blobs.path(item.digest)
+            blocks: Iterator[Vector] = self._codec.blocks(path, read_header(path), block=width)
+            factor = (self._measures.pop(item.digest, None) or measure(path, self._plan)).scale
+            rows.append(blocks if factor is None else _scaled(blocks, factor))
+        for row in zip(*rows, strict=True):
+            yield np.stack(row)
+
     # ------------------------------------------------------------ the checkpoint
 
     def _write(self, parent: str, deltas: _Blocks) -> tuple[str, int]:
         optimizer = OPTIMIZERS[self._plan.aggregation.server_optimizer]
         rate = self._plan.aggregation.server_learning_rate
-        offsets, position = {}, 0
-        for name, spec in self.delta.items():
-            offsets[name] = position
-            position += spec.elements
+        places = self.delta.slices()
         header = read_header(self._blobs.path(parent))
         with self._blobs.open(parent) as source, self._blobs.spool() as spool:
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
-                if name not in offsets:
+                if name not in places:
                     for chunk in _chunks(source, spec.nbytes):
                         spool.write(chunk)
                     continue
-                start = offsets[name]
+                start = places[name].start
                 for first in range(0, spec.elements, BLOCK):
                     count = min(BLOCK, spec.elements - first)
                     model = widen(_read_values(source, spec, count))
                     mean = deltas.read(start + first, count)
                     with np.errstate(over="ignore"):
-                        following = narrow(optimizer.apply(model, mean, [], rate), numpy_dtype(spec.dtype))
-                    if not np.isfinite(widen(following)).all():
-                        raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite in {spec.dtype}")
-                    spool.write(following.tobytes())
+                        following = optimizer.apply(model, mean, [], rate)
+                    if not np.isfinite(following).all():
+                        raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
+                    spool.write(narrow(following, spec.dtype).tobytes())
             return spool.commit(), spool.size
 
 
-class _Blocks:
+class _Blocks(Protocol):
     """A flat delta, read from its start to its end."""
 
-    def read(self, start: int, count: int) -> Vector:
-        raise TypeError("abstract")
+    def read(self, start: int, count: int) -> Vector: ...
 
 
-class _MeanBlocks(_Blocks):
+class _MeanBlocks:
     def __init__(self, total: ExactSum) -> None:
         self._total = total
 
@@ -187,7 +206,7 @@ class _MeanBlocks(_Blocks):
         return self._total.mean_block(start, start + count)
 
 
-class _Rechunked(_Blocks):
+class _Rechunked:
     """Blocks of one length as blocks of another: tensors end where they end."""
 
     def __init__(self, blocks: Iterator[Vector]) -> None:
@@ -205,33 +224,16 @@ class _Rechunked(_Blocks):
         return np.concatenate(parts)
 
 
-class _Columns:
-    """All updates of a round at once, by blocks of columns: [updates, BLOCK / updates ...], a row for each device by id."""
-
-    def __init__(self, blobs: Blobs, codec: codecs.Codec, items: tuple[Contribution, ...]) -> None:
-        width = max(256, BLOCK * 16 // max(1, len(items)))
-        self._readers = [codec.blocks(path, read_header(path), block=width) for path in (blobs.path(item.digest) for item in items)]
-
-    def __enter__(self) -> _Columns:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for reader in self._readers:
-            close = getattr(reader, "close", None)
-            if close is not None:
-                close()
-
-    def blocks(self) -> Iterator[NDArray[np.float32]]:
-        for rows in zip(*self._readers, strict=True):
-            yield np.stack(rows)
-
-
 def _read_values(source: BinaryIO, spec: TensorSpec, count: int) -> NDArray[np.generic]:
     dtype = numpy_dtype(spec.dtype)
     data = source.read(count * dtype.itemsize)
     if len(data) != count * dtype.itemsize:
-        raise Missing("the checkpoint ends before its header says")
+        raise BlobError("the checkpoint ends before its header says")
     return np.frombuffer(data, dtype=dtype)
+
+
+def _scaled(blocks: Iterator[Vector], factor: float) -> Iterator[Vector]:
+    return (scaled(block, factor) for block in blocks)
 
 
 def _chunks(source: BinaryIO, size: int) -> Iterator[bytes]:
@@ -241,5 +243,3 @@ def _chunks(source: BinaryIO, size: int) -> Iterator[bytes]:
             raise BlobError("the checkpoint ends before its header says")
         size -= len(chunk)
         yield chunk
-
-

@@ -1,9 +1,9 @@
 """Group commit: what many threads want done at once is done in one transaction.
 
-A durable transaction costs a disk sync, and a round brings hundreds of reports at a time. So a thread puts its item in a queue and
-waits for the lock; whoever gets the lock first takes everything that is queued, does it in one go, and leaves each result where its
-owner finds it ("flat combining", Hendler et al. 2010, doi 10.1145/1810479.1810540). No thread of its own, no waiting for a batch to
-fill: a lone item is done at once.
+A durable transaction costs a disk sync, and a round brings hundreds of reports at a time. So a thread puts its item in
+a queue and waits for the lock; whoever gets the lock first takes everything that is queued, does it in one go, and
+leaves each result where its owner finds it ("flat combining", Hendler et al. 2010, doi 10.1145/1810479.1810540). No
+thread of its own, no waiting for a batch to fill: a lone item is done at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class _Ticket(Generic[T, R]):
 
 
 class Combiner(Generic[T, R]):
-    """``commit(items)`` returns a result or an exception for each item, in order; if it raises, every item of the batch gets that error."""
+    """``commit(items)`` returns a result or an exception for each item, in order; if it raises, every item of the batch
+    gets that error.
+    """
 
     def __init__(self, commit: Callable[[Sequence[T]], Sequence[R | BaseException]], *, most: int = 256) -> None:
         self._commit = commit

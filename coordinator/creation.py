@@ -1,4 +1,4 @@
-"""How a run begins: a plan that makes sense, an initial checkpoint that fits it, a free name, a secret selection seed."""
+"""How a run begins: a plan that makes sense, an initial checkpoint that fits it, a free name, a selection seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.problems import problem
 from client_sdk.protocol import CreateRun
-from client_sdk.tensors import TensorError, iter_values, read_header
+from client_sdk.tensors import FLOATING, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
 from coordinator.blobs import Blobs, Missing
 from coordinator.clock import Clock
 from coordinator.engine.plan import Plan, PlanError
@@ -17,6 +17,7 @@ from coordinator.fleet import Entropy
 from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
 
 _MOST_OF_A_NAME = 10_000
+_CHUNK = 1 << 20
 
 
 def check_checkpoint(path: Path) -> None:
@@ -28,9 +29,17 @@ def check_checkpoint(path: Path) -> None:
                 "invalid-request",
                 "a checkpoint is addressed by its bytes without __metadata__: remove it (quorate run create --init does)",
             )
-        for name, block in iter_values(path, header):
-            if not np.isfinite(block).all():
-                raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+        with path.open("rb") as file:
+            for name, spec in header.manifest.items():
+                if spec.dtype not in FLOATING:
+                    continue
+                file.seek(header.offsets[name][0])
+                left = spec.nbytes
+                while left:
+                    data = file.read(min(left, _CHUNK))
+                    left -= len(data)
+                    if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
+                        raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
     except TensorError as error:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
@@ -52,11 +61,10 @@ def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, ent
         codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:
         raise problem("invalid-plan", f"task.codec: {error}") from None
-    if not header.manifest.select(plan.task.averaged):
-        named = ", ".join(plan.task.averaged)
-        raise problem(
-            "invalid-plan", f"task.averaged ({named}) matches no floating-point tensor of the initial checkpoint"
-        )
+    try:
+        header.manifest.select(plan.task.averaged)
+    except ManifestMismatch as error:
+        raise problem("invalid-plan", f"task.averaged: {error}") from None
     now = clock.now()
     seed = int.from_bytes(entropy(8), "big") >> 1
     for number in range(1, _MOST_OF_A_NAME):

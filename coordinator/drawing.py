@@ -1,4 +1,6 @@
-"""Draws a cohort: reads who waits, logs the list, draws from it and claims, all in one transaction under the run's lock."""
+"""Draws a cohort: reads who waits, logs the list, draws from it and claims, all in one transaction under the run's
+lock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from coordinator.store.port import Transaction
 
 
 def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
-    """Draws if the run is selecting and its pool is full or its time is up; else does nothing, so a wrong hint does no harm."""
+    """Draws if the run is selecting and its pool is full or its time is up; else does nothing, so a wrong hint does no
+    harm.
+    """
 
     def make(tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
         if state.phase != "selecting" or state.deadline is None:

@@ -1,7 +1,7 @@
 """Threads that drive a Coordinator in a process: one lets time pass, a few perform actions.
 
-A task that fails because the machine could not (disk full, database locked) is tried again later, with nothing lost; the round's
-deadline still holds. This file knows nothing of what a task is.
+A task that fails because the machine could not (disk full, database locked) is tried again later, with nothing lost;
+the round's deadline still holds. This file knows nothing of what a task is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Driver:
         self._retries: deque[tuple[float, Task]] = deque()
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
-            threading.Thread(target=self._work, name=f"quorate-worker-{number}", daemon=True) for number in range(workers)
+            threading.Thread(target=self._work, name=f"quorate-worker-{number}", daemon=True)
+            for number in range(workers)
         ]
 
     def start(self) -> None:
@@ -79,5 +80,5 @@ class Driver:
             except (StoreError, BlobError) as error:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
                 self._retries.append((time.monotonic() + _RETRY_S, task))
-            except Exception:
+            except Exception:  # noqa: BLE001 - a bug in one task must not end the thread that performs all others
                 _LOG.exception("a bug: could not perform %s", type(task[1]).__name__)

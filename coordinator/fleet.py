@@ -40,8 +40,15 @@ class Fleet:
         """The same key again gives the same id and a fresh token, so an answer that was lost costs nothing."""
         wanted = self._settings.enrolment_token or ""
         if not wanted or not hmac.compare_digest(wanted.encode(), request.enrolment_token.encode()):
-            raise problem("enrolment-refused", "the enrolment token is not this coordinator's; ask its operator for the current one")
-        if not verify(request.public_key, enrolment_bytes(request.public_key, request.enrolment_token), bytes.fromhex(request.proof)):
+            raise problem(
+                "enrolment-refused",
+                "the enrolment token is not this coordinator's; ask its operator for the current one",
+            )
+        if not verify(
+            request.public_key,
+            enrolment_bytes(request.public_key, request.enrolment_token),
+            bytes.fromhex(request.proof),
+        ):
             raise problem("enrolment-refused", "the proof is not a signature by the device's key over this enrolment")
         token = self._entropy(32).hex()
         known = self._store.device_by_key(request.public_key)

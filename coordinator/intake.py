@@ -1,23 +1,24 @@
-"""Whether the body of an update is what its task asks for: names, shapes, dtypes, values, and the report that goes with it.
+"""Whether the body of an update is what its task asks for: names, shapes, dtypes, values, and the report that goes with
+it.
 
-All of it is checked before the update is acknowledged, so that a round never fails for one device's update. The body is read by blocks:
-however many arrive at once, memory stays small. This file has never heard of rounds' states or HTTP; it raises problems for the peer.
+All of it is checked before the update is acknowledged, so that a round never fails for one device's update. The body is
+read by blocks: however many arrive at once, memory stays small. This file has never heard of rounds' states or HTTP; it
+raises problems for the peer.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from client_sdk import codecs
-from client_sdk.exact_sum import peak as peak_of
+from client_sdk.exact_sum import peak, range_for
 from client_sdk.problems import problem
-from client_sdk.protocol import Task, UpdateReport
-from client_sdk.tensors import Manifest, TensorError, read_header
+from client_sdk.protocol import UpdateReport
+from client_sdk.tensors import Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
 from client_sdk.update import decode_report
+from coordinator.engine.aggregation.weights import heaviest
+from coordinator.engine.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,38 +26,55 @@ class Measures:
     """What a pass over an update's values found."""
 
     peak: float
-    """The largest magnitude, or a bound on it."""
-    norm: float
-    """L2 norm, accumulated in float64."""
+    """The largest magnitude, as it will be added: after clipping."""
+    scale: float | None
+    """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
 
 
-def check(path: Path, manifest: Manifest, task: Task, *, run: str, round: int, attempt: int) -> tuple[UpdateReport, Measures]:
-    """The report of an update and its values' measures. ``manifest``: of the run's checkpoint. ProblemError for anything wrong."""
+def check(
+    path: Path, manifest: Manifest, plan: Plan, *, run: str, round: int, attempt: int
+) -> tuple[UpdateReport, Measures]:
+    """The report of an update and its values' measures. ``manifest``: of an update of this run, decoded.
+
+    ProblemError for anything wrong.
+    """
     try:
         header = read_header(path)
         report = decode_report(header)
-    except TensorError as error:
-        raise problem("invalid-update", str(error)) from None
-    if (report.run, report.round, report.attempt) != (run, round, attempt):
-        raise problem(
-            "invalid-update",
-            f"the body was made for run {report.run}, round {report.round}, attempt {report.attempt}, "
-            f"but was sent to run {run}, round {round}, attempt {attempt}",
-        )
-    if report.codec != task.codec:
-        raise problem("invalid-update", f"the body is encoded with {report.codec}; the task asks for {task.codec}")
-    try:
-        codecs.get(task.codec).wire(manifest.select(task.averaged)).require(header.manifest)
-        return report, measure(path, task.codec)
+        if (report.run, report.round, report.attempt) != (run, round, attempt):
+            raise problem(
+                "invalid-update",
+                f"the body was made for run {report.run}, round {report.round}, attempt {report.attempt}, "
+                f"but was sent to run {run}, round {round}, attempt {attempt}",
+            )
+        wanted = plan.task.codec
+        if report.codec != wanted:
+            raise problem("invalid-update", f"the body is encoded with {report.codec}; the task asks for {wanted}")
+        codecs.get(wanted).wire(manifest).require(header.manifest)
+        return report, measure(path, plan)
     except TensorError as error:
         raise problem("invalid-update", str(error)) from None
 
 
-def measure(path: Path, codec: str) -> Measures:
-    """One pass over an update's decoded values. TensorError for NaN, infinity and values out of range."""
+def measure(path: Path, plan: Plan) -> Measures:
+    """Looks at all values of an update.
+
+    TensorError for NaN, infinity, and values that could take the round's sum out of range.
+    """
     header = read_header(path)
-    peak, squares = 0.0, 0.0
-    for block in codecs.get(codec).blocks(path, header):
-        peak = max(peak, peak_of(block))
-        squares += float(np.dot(block.astype(np.float64), block))
-    return Measures(peak=peak, norm=math.sqrt(squares))
+    codec = codecs.get(plan.task.codec)
+    largest = peak(codec.blocks(path, header))
+    scale = None
+    limit = plan.aggregation.clip_norm
+    if limit is not None:
+        norm = l2_norm_of_blocks(codec.blocks(path, header), largest)
+        if norm > limit:
+            scale = limit / norm
+            largest = min(largest, limit * (1 + 2**-20))
+    most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
+    if largest > most:
+        raise OutOfRange(
+            f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
+            f"of weight {heaviest(plan.aggregation)} can be summed with"
+        )
+    return Measures(peak=largest, scale=scale)

@@ -31,7 +31,11 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                     continue
                 released += devices
                 following = records[position + 1][1] if position + 1 < len(records) else None
-                if not (isinstance(following, fx.Release) and following.round == round_number and following.devices is not None):
+                if not (
+                    isinstance(following, fx.Release)
+                    and following.round == round_number
+                    and following.devices is not None
+                ):
                     tx.drop_claims(run, round_number, released)
                     released = []
             case fx.Claim():

@@ -1,8 +1,9 @@
 """One run's state in this process: a cache of the fold of its log, tagged with the last sequence number.
 
-Whoever wants the run to change submits a proposal. Proposals that arrive together share one transaction, which holds the run's lock in
-the store: catch up with what other replicas appended, step, append, write the records. Only when that is durable does the cache move
-on, are proposers answered, and are actions handed out. Nothing here knows what an event means.
+Whoever wants the run to change submits a proposal. Proposals that arrive together share one transaction, which holds
+the run's lock in the store: catch up with what other replicas appended, step, append, write the records. Only when that
+is durable does the cache move on, are proposers answered, and are actions handed out. Nothing here knows what an event
+means.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class _Proposal:
 class RunLog:
     """``submit`` is safe from any thread; ``state`` is the newest durable state that this process knows."""
 
-    def __init__(self, row: RunRow, store: Store, clock: Clock, hand_out: Callable[[str, list[fx.Action]], None]) -> None:
+    def __init__(
+        self, row: RunRow, store: Store, clock: Clock, hand_out: Callable[[str, list[fx.Action]], None]
+    ) -> None:
         self.run = row.run
         self.row = row
         self._store = store
@@ -57,7 +60,10 @@ class RunLog:
         return self._cache[1]
 
     def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
-        """Has the event applied and returns its effects, once they are durable. ``fence``: refused with FenceLost unless it is the run's."""
+        """Has the event applied and returns its effects, once they are durable.
+
+        ``fence``: refused with FenceLost unless it is the run's.
+        """
         return self._combiner.submit(_Proposal(make, fence))
 
     def caught_up(self) -> tuple[RunState, int]:

@@ -1,4 +1,7 @@
-"""What operators read: rows of the store and states of runs as messages of the protocol. Decides nothing, changes nothing."""
+"""What operators read: rows of the store and states of runs as messages of the protocol.
+
+Decides nothing, changes nothing.
+"""
 
 from __future__ import annotations
 

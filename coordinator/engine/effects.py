@@ -1,7 +1,8 @@
 """What a step asks the runtime to do.
 
-Two kinds. *Records* are rows written in the very transaction that appends the event: they happen with it or not at all. *Actions* are
-performed after it, may be performed again after a crash (``rounds.pending`` names them anew), and come back as events.
+Two kinds. *Records* are rows written in the very transaction that appends the event: they happen with it or not at all.
+*Actions* are performed after it, may be performed again after a crash (``rounds.pending`` names them anew), and come
+back as events.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What can happen to a run. Time is a field of each event; tensors pass as digests.
 
-An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds all that
+An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds
+all that
 ``step`` needs to decide, and nothing that it could not read again after a crash.
 """
 
@@ -174,6 +175,8 @@ def to_json(event: Event) -> dict[str, object]:
 def from_json(kind: str, at: float, body: dict[str, object]) -> Event:
     """The event of a log's row. Raises ValueError for a kind that this code does not know."""
     if kind not in _ADAPTERS:
-        raise ValueError(f"the log holds an event of kind {kind!r}, which this version does not know: it was written by a newer one")
+        raise ValueError(
+            f"the log holds an event of kind {kind!r}, which this version does not know: it was written by a newer one"
+        )
     event: Event = _ADAPTERS[kind].validate_python({**body, "at": at})
     return event

@@ -16,8 +16,8 @@ def enough_rounds(state: RunState) -> str | None:
 
 
 def observe(state: RunState, version: int, source: str, metrics: Mapping[str, float]) -> tuple[RunState, str | None]:
-    """The state after a score, and why the run is finished now, or None. Scores of older checkpoints can reach the target, but say
-    nothing about improvement."""
+    """The state after a score, and why the run is finished now, or None. Scores of older checkpoints can reach the
+    target, but say nothing about improvement."""
     finish = state.plan.finish
     if finish.metric is None or source != finish.source or finish.metric not in metrics:
         return state, None

@@ -34,6 +34,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from client_sdk.protocol import MetricName, Task
 
+MOST_WEIGHT = 2**28
+"""The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
+
 
 class PlanError(ValueError):
     """A plan that cannot be carried out. The message names the field and says what to change."""
@@ -51,17 +54,20 @@ class Cohort(_Section):
     goal: int = Field(default=256, ge=1, le=100_000)
     """Reports at which a round closes at once; at most ``select``. ``goal = 256``"""
     quorum: float = Field(default=0.85, gt=0, le=1)
-    """The fraction of ``goal`` that still makes a round when the time is up; 0.85 of 256 is 218 reports. Fewer: abandoned."""
+    """The fraction of ``goal`` that still makes a round when the time is up; 0.85 of 256 is 218 reports.
+
+    Fewer: abandoned.
+    """
     pool: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Waiting devices at which selection stops waiting for more; at least ``select``. A pool larger than ``select`` keeps the fastest
-    to check in from always being selected. None: ``select``."""
+    """Waiting devices at which selection stops waiting for more; at least ``select``. A pool larger than ``select``
+    keeps the fastest to check in from always being selected. None: ``select``."""
     select_s: float = Field(default=60.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds after which the cohort is drawn from whoever waits, pool full or not."""
     collect_s: float = Field(default=600.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds from selection to the deadline for reports."""
     choose: Literal["uniform", "by_examples"] = "uniform"
-    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement; to be used
-    with ``aggregation.weighting = "equal"``, or large devices count twice over."""
+    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement;
+    to be used with ``aggregation.weighting = "equal"``, or large devices count twice over."""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible."""
 
@@ -79,7 +85,9 @@ class Cohort(_Section):
         if self.goal > self.select:
             raise ValueError(f"goal ({self.goal}) is above select ({self.select}): a round could never reach it")
         if self.pool is not None and self.pool < self.select:
-            raise ValueError(f"pool ({self.pool}) is below select ({self.select}): there would be too few to select from")
+            raise ValueError(
+                f"pool ({self.pool}) is below select ({self.select}): there would be too few to select from"
+            )
         return self
 
 
@@ -87,15 +95,16 @@ class Aggregation(_Section):
     """How the updates of a round become one step of the model."""
 
     rule: Literal["mean", "median"] = "mean"
-    """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018, arXiv:1803.01498),
-    which withstands a minority of wrong updates; it reads all updates at the end and takes no weights."""
+    """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
+    arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
+    weights."""
     weighting: Literal["examples", "equal"] = "examples"
     """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
     weight_cap: int = Field(default=10_000, ge=1, le=2**20)
     """The most that one device weighs, in examples: sizes are self-reported."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
-    """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the fraction of its
-    examples that were seen, or not at all."""
+    """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
+    fraction of its examples that were seen, or not at all."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
     server_optimizer: Literal["average"] = "average"
@@ -158,7 +167,13 @@ class Plan(_Section):
     def _consistent(self) -> Plan:
         if self.cohort.choose == "by_examples" and self.aggregation.weighting == "examples":
             raise ValueError(
-                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: set weighting = "equal"'
+                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: '
+                'set weighting = "equal"'
+            )
+        if self.aggregation.weighting == "examples" and self.aggregation.weight_cap * self.cohort.goal > MOST_WEIGHT:
+            raise ValueError(
+                f"aggregation.weight_cap ({self.aggregation.weight_cap}) times cohort.goal ({self.cohort.goal}) "
+                f"is above {MOST_WEIGHT}, where the exact sum could not hold values above 8: lower weight_cap"
             )
         budget = self.task.time_budget_s
         if budget is not None and budget > self.cohort.collect_s:
@@ -167,7 +182,9 @@ class Plan(_Section):
                 "reports would come after the deadline"
             )
         if self.finish.source == "devices" and self.finish.metric is not None and not self.task.score_held_out:
-            raise ValueError('finish.source = "devices" needs task.score_held_out = true: else no device reports a score')
+            raise ValueError(
+                'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
+            )
         return self
 
     @property
@@ -188,8 +205,7 @@ class Plan(_Section):
     def from_toml(cls, path: Path | str) -> Plan:
         """A plan from a file; PlanError when it can't be read, is no TOML, or makes no sense."""
         try:
-            with open(path, "rb") as file:
-                data = tomllib.load(file)
+            data = tomllib.loads(Path(path).read_text("utf-8"))
         except OSError as error:
             raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

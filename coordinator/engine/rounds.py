@@ -16,13 +16,15 @@ collecting  The cohort holds claims and trains. Reports count up to ``goal``; wh
 committing  The counted set is fixed. Ends when the next checkpoint is durable, or could not be made.
 ==========  ======================================================================================================
 
-This file knows nothing of HTTP, SQL, clocks or chance. A refused event leaves the state equal (the very object) and says why.
+This file knows nothing of HTTP, SQL, clocks or chance. A refused event leaves the state equal (the very object) and
+says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -74,12 +76,17 @@ def step(state: RunState, event: ev.Event) -> Step:
             return _resumed(state, event)
         case ev.Stopped():
             if state.over or state.ending is not None:
-                return _refuse(state, "conflict", f"the run is {state.status if state.over else state.ending[0]} already")  # type: ignore[index]
+                return _refuse(
+                    state, "conflict", f"the run has ended already: {state.reason or 'it ends with this round'}"
+                )
             return _end(state, event.at, "stopped", "stopped by the operator")
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    """What must be in flight in this state: what a coordinator performs after a crash. Performing any of it twice does no harm."""
+    """What must be in flight in this state: what a coordinator performs after a crash.
+
+    Performing any of it twice does no harm.
+    """
     actions: list[fx.Action] = []
     forgotten = state.round - (1 if state.phase != "idle" else 0) - state.plan.retention.rounds
     if forgotten >= 1:
@@ -87,7 +94,9 @@ def pending(state: RunState) -> list[fx.Action]:
     if state.phase == "selecting":
         actions.append(fx.Draw(round=state.round))
     elif state.phase == "collecting":
-        waiting_ones = tuple(device for device, member in state.members.items() if member.status in ("selected", "training"))
+        waiting_ones = tuple(
+            device for device, member in state.members.items() if member.status in ("selected", "training")
+        )
         actions.append(fx.Wake(devices=waiting_ones))
         actions += [fx.Fold(round=state.round, contribution=item) for item in contributions(state)]
     elif state.phase == "committing":
@@ -159,7 +168,13 @@ def _after_round(state: RunState, at: float) -> Step:
 def _abandon(state: RunState, at: float, reason: str) -> Step:
     """Same model, next round. Every acknowledged update gets its refusal recorded."""
     effects: list[fx.Effect] = [
-        fx.RecordRefusal(round=state.round, device=item.device, digest=item.digest, kind="abandoned", reason=f"the round was abandoned: {reason}")
+        fx.RecordRefusal(
+            round=state.round,
+            device=item.device,
+            digest=item.digest,
+            kind="abandoned",
+            reason=f"the round was abandoned: {reason}",
+        )
         for item in contributions(state)
     ]
     effects += [
@@ -171,10 +186,9 @@ def _abandon(state: RunState, at: float, reason: str) -> Step:
     return following, effects + more
 
 
-def _end(state: RunState, at: float, status: str, reason: str) -> Step:
+def _end(state: RunState, at: float, status: Literal["finished", "stopped"], reason: str) -> Step:
     """Ends the run: at once, or when the commit under way is over."""
-    ending = ("finished", reason) if status == "finished" else ("stopped", reason)
-    state = replace(state, ending=ending)
+    state = replace(state, ending=(status, reason))
     if state.phase == "committing":
         return state, []
     if state.phase == "idle":
@@ -223,7 +237,9 @@ def _tick(state: RunState, event: ev.Tick) -> Step:
     reported, quorum = state.count("reported"), state.plan.cohort.quorum_count
     if reported >= quorum:
         return _close(state, event.at)
-    return _abandon(state, event.at, f"{reported} of {len(state.members)} devices reported by the deadline; the quorum is {quorum}")
+    return _abandon(
+        state, event.at, f"{reported} of {len(state.members)} devices reported by the deadline; the quorum is {quorum}"
+    )
 
 
 # ---------------------------------------------------------------- collecting
@@ -260,7 +276,12 @@ def _reported(state: RunState, event: ev.Reported) -> Step:
     if member.digest is not None:
         if member.digest == event.digest:
             return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
-        return _refuse(state, "duplicate", "another update of this device has been received in this round; the first one counts", event)
+        return _refuse(
+            state,
+            "duplicate",
+            "another update of this device has been received in this round; the first one counts",
+            event,
+        )
     if member.status == "withdrawn":
         return _refuse(state, "withdrawn", "the device has withdrawn from this round", event)
     if state.phase == "committing":
@@ -269,8 +290,15 @@ def _reported(state: RunState, event: ev.Reported) -> Step:
         return _refuse(state, "invalid-update", "an update needs at least one training example behind it", event)
     rule = state.plan.aggregation
     if not event.complete and rule.partial == "refuse":
-        return _refuse(state, "invalid-update", f"partial work ({event.steps} of {event.steps_planned} steps) is refused by this plan", event)
-    weight = weight_of(rule, examples=event.examples, steps=event.steps, steps_planned=event.steps_planned, complete=event.complete)
+        return _refuse(
+            state,
+            "invalid-update",
+            f"partial work ({event.steps} of {event.steps_planned} steps) is refused by this plan",
+            event,
+        )
+    weight = weight_of(
+        rule, examples=event.examples, steps=event.steps, steps_planned=event.steps_planned, complete=event.complete
+    )
     member = replace(
         member,
         status="reported",
@@ -286,7 +314,9 @@ def _reported(state: RunState, event: ev.Reported) -> Step:
     effects: list[fx.Effect] = [
         fx.Accepted(device=event.device, digest=event.digest, weight=weight),
         fx.Release(round=state.round, devices=(event.device,)),
-        fx.Fold(round=state.round, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)),
+        fx.Fold(
+            round=state.round, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)
+        ),
     ]
     following, more = _close_if_complete(state, event.at)
     return following, effects + more
@@ -313,8 +343,8 @@ def _close_if_complete(state: RunState, at: float) -> Step:
     if reported >= cohort.goal or (reported + withdrawn == selected and reported >= cohort.quorum_count):
         return _close(state, at)
     if selected - withdrawn < cohort.quorum_count:
-        reason = f"{withdrawn} of {selected} devices withdrew; {selected - withdrawn} are left and the quorum is {cohort.quorum_count}"
-        return _abandon(state, at, reason)
+        left = f"{selected - withdrawn} are left and the quorum is {cohort.quorum_count}"
+        return _abandon(state, at, f"{withdrawn} of {selected} devices withdrew; {left}")
     return state, []
 
 
@@ -364,7 +394,9 @@ def _committed(state: RunState, event: ev.Committed) -> Step:
 
 def _scored(state: RunState, event: ev.Scored) -> Step:
     if not 0 <= event.version <= state.version:
-        return _refuse(state, "unknown-checkpoint", f"the run has no version {event.version}: it is at version {state.version}")
+        return _refuse(
+            state, "unknown-checkpoint", f"the run has no version {event.version}: it is at version {state.version}"
+        )
     effects: list[fx.Effect] = [
         fx.RecordMetrics(version=event.version, source=event.source, examples=event.examples, metrics=event.metrics)
     ]
@@ -386,7 +418,9 @@ def _refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None 
     """The state unchanged, the reason, and, for an update, a record of it."""
     effects: list[fx.Effect] = [fx.Refused(kind=kind, reason=reason)]
     if report is not None:
-        effects.append(fx.RecordRefusal(round=report.round, device=report.device, digest=report.digest, kind=kind, reason=reason))
+        effects.append(
+            fx.RecordRefusal(round=report.round, device=report.device, digest=report.digest, kind=kind, reason=reason)
+        )
     return state, effects
 
 
@@ -416,7 +450,7 @@ def _record(
     )
 
 
-def _mean_metrics(parts: list[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+def _mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Each metric averaged over the parts that have it, by weight; in the order given, which is by device id."""
     names = sorted({name for _, metrics in parts for name in metrics})
     means: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Who takes part in a round: a function of the selection seed, the round, and the sorted list of who waits.
 
-Nothing here reads a clock or a random number generator, so the draw of any round can be repeated alone. The seed stays on the
-coordinator: who knows it could foresee, and by checking in or not choose, who is selected.
+Nothing here reads a clock or a random number generator, so the draw of any round can be repeated alone. The seed stays
+on the coordinator: who knows it could foresee, and by checking in or not choose, who is selected.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ def uniform(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
 def by_examples(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
     """``k`` devices without replacement, the next one always proportional to its examples. Sorted by id.
 
-    Exponential keys: device i gets E_i = -ln(U_i) / n_i and the k smallest are taken, which is successive sampling proportional to n_i
-    (Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003). U_i is a hash of (seed, round, device), so a device's key does not
-    depend on who else waits. Inclusion probabilities are below k n_i / sum n for large devices, hence the unweighted mean of the
-    cohort keeps a bias towards small devices, which vanishes as k / n does: see docs/selection.md.
+    Exponential keys: device i gets E_i = -ln(U_i) / n_i and the k smallest are taken, which is successive sampling
+    proportional to n_i (Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003). U_i is a hash of (seed, round,
+    device), so a device's key does not depend on who else waits. Inclusion probabilities are below k n_i / sum n for
+    large devices, hence the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n
+    does: see docs/selection.md.
     """
 
     def key(entry: tuple[str, int]) -> tuple[float, str]:

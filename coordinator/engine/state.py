@@ -1,6 +1,7 @@
 """The state of a run between two events: small, frozen, and nothing but what ``step`` needs to decide the next one.
 
-Tensors are named by digest. The state is written as JSON at the end of each round, so that recovery folds only the tail of the log.
+Tensors are named by digest. The state is written as JSON at the end of each round, so that recovery folds only the tail
+of the log.
 """
 
 from __future__ import annotations

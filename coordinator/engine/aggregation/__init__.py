@@ -1,1 +1,4 @@
-"""From the updates of a round to the next model: weights, rules, server optimizers. Pure arithmetic on blocks of vectors."""
+"""From the updates of a round to the next model: weights, rules, server optimizers.
+
+Pure arithmetic on blocks of vectors.
+"""

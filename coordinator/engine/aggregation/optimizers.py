@@ -1,7 +1,8 @@
 """Server optimizers: what is done with the mean of a round's updates.
 
-The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on blocks of a
-flat vector, so that a commit never holds more than a block of each. One is registered; others join ``OPTIMIZERS`` and the plan's field.
+The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on
+blocks of a flat vector, so that a commit never holds more than a block of each. One is registered; others join
+``OPTIMIZERS`` and the plan's field.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class ServerOptimizer(Protocol):
     """Float32 vectors of state kept between rounds, each as long as the averaged parameters (0: none)."""
 
     def apply(self, model: Vector, mean: Vector, state: list[Vector], learning_rate: float) -> Vector:
-        """The next block of the model, float32, from the current block, the mean delta, and the blocks of its state (changed in place)."""
+        """The next block of the model, float32, from the current block, the mean delta, and the blocks of its state
+        (changed in place).
+        """
         ...
 
 

@@ -1,7 +1,8 @@
 """Aggregation rules: from the updates of a round to one delta.
 
-A rule declares what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean. *all*: every update
-at once, read by blocks of columns at the end of the round. Rules know vectors and weights, never files or devices.
+A rule declares what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
+*all*: every update at once, read by blocks of columns at the end of the round. Rules know vectors and weights, never
+files or devices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ class Rule(Protocol):
     needs: Literal["sum", "all"]
 
     def combine(self, columns: NDArray[np.float32], weights: NDArray[np.int64]) -> Vector:
-        """One block of the delta, [B], from ``columns`` [n, B], a row for each update by device id, and ``weights`` [n]. Only for *all*."""
+        """One block of the delta, [B], from ``columns`` [n, B], a row for each update by device id, and ``weights``
+        [n]. Only for *all*.
+        """
         ...
 
 
@@ -32,7 +35,10 @@ class Mean:
 
 
 class Median:
-    """The coordinate-wise median (Yin et al. 2018, arXiv:1803.01498, Algorithm 1, option I). Order-free: the same set gives the same bits."""
+    """The coordinate-wise median (Yin et al.
+
+    2018, arXiv:1803.01498, Algorithm 1, option I). Order-free: the same set gives the same bits.
+    """
 
     needs: Literal["sum", "all"] = "all"
 

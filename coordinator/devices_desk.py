@@ -1,0 +1,210 @@
+"""The devices' desk: enrolment, check-ins, updates, outcomes. Which event a device's request is, and what it is
+answered.
+
+Raises ``ProblemError`` for what the device did wrong; lets ``StoreError`` and ``BlobError`` pass for what the machine
+could not do.
+"""
+
+from __future__ import annotations
+
+from client_sdk.problems import ProblemError, problem
+from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Enrolled, EnrolRequest, Outcome, Receipt, Wait
+from coordinator import intake, records, views
+from coordinator.blobs import Spool
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.hub import Hub
+from coordinator.store.port import DeviceRow
+
+
+class DeviceDesk(Hub):
+    def enrol(self, request: EnrolRequest) -> Enrolled:
+        return self.fleet.enrol(request)
+
+    def authenticate(self, token: str) -> DeviceRow:
+        return self.fleet.authenticate(token)
+
+    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | None:
+        """Work, or why there is none for this device; None: it waits in the pool, and its signal wakes it."""
+        assignment = self.assignment(device.device)
+        if assignment is not None:
+            return assignment
+        refusal = self.fleet.refusal(check_in, self._states())
+        if refusal is not None:
+            return refusal
+        self.fleet.wait(device, check_in)
+        return None
+
+    def assignment(self, device: str) -> Assignment | None:
+        """The device's live assignment: the same one however often it is asked for."""
+        claim = self.store.claim(device)
+        if claim is None:
+            return None
+        state = self._log(claim.run).state
+        if state.round < claim.round:  # another replica drew this cohort
+            state = self._log(claim.run).catch_up()
+        if state.round != claim.round or state.phase != "collecting" or state.deadline is None:
+            return None
+        return Assignment(
+            run=claim.run,
+            round=claim.round,
+            attempt=claim.attempt,
+            device=device,
+            checkpoint=CheckpointRef(
+                version=state.version, digest=state.checkpoint, bytes=self.blobs.size(state.checkpoint)
+            ),
+            plan_digest=self._log(claim.run).row.plan_digest,
+            task=state.plan.task,
+            report_within_s=max(0.0, state.deadline - self.clock.now()),
+            partial=state.plan.aggregation.partial,
+            max_update_bytes=self._limit(claim.run),
+        )
+
+    def hold_over(self, device: str, check_in: CheckIn) -> Wait:
+        """The answer when a check-in was held to its end."""
+        return self.fleet.refusal(check_in, self._states()) or self.fleet.hold_over(self._states())
+
+    def leave(self, device: str) -> None:
+        """The device no longer waits in the pool."""
+        self.fleet.leave(device)
+
+    def started(self, device: str, run: str, round: int, attempt: int) -> None:
+        self._submit(run, lambda at: ev.Started(at=at, round=round, attempt=attempt, device=device))
+
+    def withdraw(self, device: str, run: str, round: int, attempt: int, reason: str) -> None:
+        self._submit(run, lambda at: ev.Withdrew(at=at, round=round, attempt=attempt, device=device, reason=reason))
+
+    def update_limit(self, device: str, run: str, round: int, attempt: int) -> int:
+        """The longest body worth reading from this device; ProblemError when no body can count.
+
+        For a round that is over the body of a device whose update was acknowledged is still read: the same bytes get
+        the same receipt.
+        """
+        state = self._log(run).state
+        if (state.round == round and device in state.members) or round > state.round:
+            if round > state.round:
+                state = self._log(run).catch_up()
+            if round > state.round:
+                raise problem("stale", f"round {round} has not been opened: run {run} is at round {state.round}")
+            return self._limit(run)
+        if self._settled(device, run, round) is not None:
+            return self._limit(run)
+        if round == state.round and state.phase in ("collecting", "committing"):
+            raise problem("not-selected", f"device {device} was not selected for round {round}")
+        self._late(device, run, round)
+        raise problem("late", f"round {round} is over: run {run} is at round {state.round}")
+
+    def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
+        """Validates a spooled update, makes it durable, and has it counted.
+
+        The same digest again gives the same receipt.
+        """
+        log = self._log(run)
+        before = self._settled(device.device, run, round)
+        if before is not None:
+            return self._settle(before, spool.digest, device.device, run, round, attempt)
+        aggregator = self._aggregator(run)
+        plan = log.state.plan
+        report, measures = intake.check(spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt)
+        size = spool.size
+        digest = spool.commit()
+        aggregator.remember(digest, measures)
+        try:
+            effects = self._submit(
+                run,
+                lambda at: ev.Reported(
+                    at=at,
+                    round=round,
+                    attempt=attempt,
+                    device=device.device,
+                    digest=digest,
+                    bytes=size,
+                    examples=min(report.examples, device.examples_cap),
+                    steps=report.work.steps,
+                    steps_planned=report.work.steps_planned,
+                    complete=report.work.complete,
+                    metrics=dict(report.metrics),
+                    held_out=dict(report.held_out.metrics) if report.held_out else {},
+                    held_out_examples=report.held_out.examples if report.held_out else 0,
+                    seconds=(report.fetch_s, report.train_s, report.encode_s),
+                ),
+            )
+        except ProblemError:
+            self._drop_unless_counted(run, digest)
+            raise
+        accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
+        return Receipt(
+            run=run, round=round, attempt=attempt, device=device.device, digest=digest, weight=accepted.weight
+        )
+
+    def outcome(self, device: str, run: str, round: int) -> Outcome:
+        """What became of this device's part in a round."""
+        state = self._log(run).catch_up()
+        settled = self._settled(device, run, round)
+        if isinstance(settled, Outcome):
+            return settled
+        if round == state.round and device in state.members:
+            member = state.members[device]
+            result = {"reported": "pending", "withdrawn": "withdrawn"}.get(member.status)
+            if result is None:
+                result = "pending" if state.phase == "collecting" else "dropped"
+            return Outcome.model_validate(
+                {"run": run, "round": round, "device": device, "result": result, "digest": member.digest}
+            )
+        refusal = views.latest_refusal(self.store.refusals(run, round), device)
+        if refusal is not None:
+            return Outcome(
+                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
+            )
+        if round < 1 or round > state.round:
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
+        return Outcome(
+            run=run,
+            round=round,
+            device=device,
+            result="unknown",
+            reason="no update of this device is known in this round",
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _limit(self, run: str) -> int:
+        return min(self._aggregator(run).max_update_bytes, self.settings.max_update_bytes)
+
+    def _settled(self, device: str, run: str, round: int) -> Outcome | None:
+        """What the database says of this device's acknowledged update in a round that has ended, or None."""
+        for row in self.store.contributions(run, round):
+            if row.device == device:
+                return Outcome(
+                    run=run, round=round, device=device, result="counted", digest=row.digest, version=row.version
+                )
+        refusal = views.latest_refusal([r for r in self.store.refusals(run, round) if r.kind == "abandoned"], device)
+        if refusal is not None:
+            return Outcome(
+                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
+            )
+        return None
+
+    def _settle(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
+        """The answer to bytes sent again after their round has ended."""
+        if outcome.digest != digest:
+            raise problem("duplicate", "another update of this device was received in this round; the first one counts")
+        if outcome.result == "refused":
+            raise problem("late", outcome.reason)
+        weight = next(row.weight for row in self.store.contributions(run, round) if row.device == device)
+        return Receipt(run=run, round=round, attempt=attempt, device=device, digest=digest, weight=weight)
+
+    def _late(self, device: str, run: str, round: int) -> None:
+        """Records a late update whose body was not read."""
+        at = self.clock.now()
+        refusal = fx.RecordRefusal(
+            round=round, device=device, digest=None, kind="late", reason=f"round {round} is over"
+        )
+        if round >= 1 and views.latest_refusal(self.store.refusals(run, round), device) is None:
+            with self.store.transaction(run) as tx:
+                records.write(tx, run, [(at, refusal)])
+
+    def _drop_unless_counted(self, run: str, digest: str) -> None:
+        """A refused update's bytes go, unless the same bytes are acknowledged under another request."""
+        if all(member.digest != digest for member in self._log(run).state.members.values()):
+            self.blobs.delete(digest)
