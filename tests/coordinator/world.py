@@ -1,0 +1,188 @@
+"""A coordinator in memory with a clock that stands still, and devices that do as they are told.
+
+A test reads as a list of happenings: devices check in, the clock moves, updates arrive. Each update carries a mark of its device and its
+round: lane ``d`` of ``marks`` is ``2^round``, so a device counted twice, or in the wrong round, is visible in the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import Any
+
+import numpy as np
+
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol import (
+    Assignment,
+    CheckIn,
+    CreateRun,
+    EnrolRequest,
+    Policy,
+    Receipt,
+    RunView,
+    Score,
+    Wait,
+    Work,
+    enrolment_bytes,
+)
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.update import Update, encode_update
+from coordinator.blobs import Blobs, MemoryBlobs
+from coordinator.runtime import Coordinator
+from coordinator.settings import Settings
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import DeviceRow, Store
+
+TOKEN = "let-me-in-please"
+LEARNER = "tests:marks"
+
+
+class StandingClock:
+    """Moves only when told."""
+
+    def __init__(self, at: float = 1_000_000.0) -> None:
+        self.at = at
+
+    def now(self) -> float:
+        return self.at
+
+
+def counting_entropy() -> Any:
+    """Different bytes at every call, the same in every test."""
+    calls = itertools.count()
+
+    def entropy(count: int) -> bytes:
+        return hashlib.shake_256(f"entropy {next(calls)}".encode()).digest(count)
+
+    return entropy
+
+
+class World:
+    """``devices`` enrolled devices and one coordinator. ``settle`` performs all that is to do."""
+
+    def __init__(self, devices: int = 8, *, store: Store | None = None, blobs: Blobs | None = None) -> None:
+        self.clock = StandingClock()
+        self.store = store or MemoryStore()
+        self.blobs = blobs or MemoryBlobs()
+        self.settings = Settings(enrolment_token=TOKEN)
+        self.entropy = counting_entropy()
+        self.coordinator = self.boot()
+        self.size = devices
+        self.rows: list[DeviceRow] = []
+        for number in range(devices):
+            key = DeviceKey(hashlib.sha256(f"device {number}".encode()).digest())
+            proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
+            enrolled = self.coordinator.enrol(
+                EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
+            )
+            self.rows.append(self.coordinator.authenticate(enrolled.token))
+
+    def boot(self) -> Coordinator:
+        """A coordinator on what is durable, as after a crash."""
+        self.coordinator = Coordinator(
+            self.store, self.blobs, clock=self.clock, settings=self.settings, entropy=self.entropy
+        )
+        self.coordinator.recover()
+        return self.coordinator
+
+    # ------------------------------------------------------------ operators
+
+    def plan(self, **sections: Any) -> dict[str, Any]:
+        """A plan for 4 of 3, quorum 2; sections override by key."""
+        base: dict[str, Any] = {
+            "name": "marks",
+            "task": {"learner": LEARNER},
+            "cohort": {"select": 4, "goal": 3, "quorum": 0.6, "select_s": 10, "collect_s": 60},
+            "finish": {"rounds": 5},
+        }
+        for name, section in sections.items():
+            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+        return base
+
+    def model(self) -> Tensors:
+        return {"marks": np.zeros(self.size, np.float32), "steps": np.array(7, np.int64)}
+
+    def create(self, model: Tensors | None = None, **sections: Any) -> RunView:
+        body = to_bytes(model or self.model())
+        digest = hashlib.sha256(body).hexdigest()
+        with self.coordinator.blobs.spool() as spool:
+            spool.write(body)
+            self.coordinator.put_checkpoint(spool, digest)
+        return self.coordinator.create_run(CreateRun(plan=self.plan(**sections), init=digest, origin="test"))
+
+    def checkpoint(self, run: str = "marks") -> Tensors:
+        return from_bytes(self.coordinator.checkpoint_file(self.coordinator.run(run).checkpoint).read_bytes())
+
+    # ------------------------------------------------------------ time
+
+    def settle(self) -> None:
+        """Lets the coordinator do everything it can do at this moment."""
+        for _ in range(100):
+            self.coordinator.tick()
+            task = self.coordinator.take_task()
+            if task is None:
+                return
+            while task is not None:
+                self.coordinator.perform(task)
+                task = self.coordinator.take_task()
+        raise AssertionError("the coordinator does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.at += seconds
+        self.settle()
+
+    # ------------------------------------------------------------ devices
+
+    def index(self, device: str) -> int:
+        return next(number for number, row in enumerate(self.rows) if row.device == device)
+
+    def check_in(self, *numbers: int, examples: int = 10, version: str = "1", **policy: Any) -> list[Any]:
+        """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order."""
+        message = CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
+        answers = [
+            self.coordinator.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))
+        ]
+        self.settle()
+        return answers
+
+    def assignment(self, number: int) -> Assignment | None:
+        return self.coordinator.assignment(self.rows[number].device)
+
+    def cohort(self) -> list[int]:
+        """Numbers of the devices that have a live assignment."""
+        return [number for number in range(len(self.rows)) if self.assignment(number) is not None]
+
+    def body(
+        self, number: int, round: int = 1, *, run: str = "marks", examples: int = 10, codec: str = "float32@1", **more: Any
+    ) -> bytes:
+        marks = np.zeros(self.size, np.float32)
+        marks[number] = 2.0**round
+        delta = more.pop("delta", {"marks": marks})
+        work = more.pop("work", Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=examples))
+        update = Update(delta, examples, work=work, metrics=more.pop("metrics", {"loss": 0.5}), held_out=more.pop("held_out", None))
+        return encode_update(update, codec, run, round, more.pop("attempt", 0))
+
+    def send(self, number: int, body: bytes, round: int = 1, *, run: str = "marks", attempt: int = 0) -> Receipt:
+        """One device sends these bytes for this round."""
+        device = self.rows[number]
+        limit = self.coordinator.update_limit(device.device, run, round, attempt)
+        with self.coordinator.blobs.spool(limit) as spool:
+            spool.write(body)
+            receipt = self.coordinator.report(device, run, round, attempt, spool)
+        self.settle()
+        return receipt
+
+    def report(self, *numbers: int, round: int = 1, **more: Any) -> list[Receipt]:
+        return [self.send(number, self.body(number, round, **more), round) for number in numbers]
+
+    def play_round(self, round: int) -> list[int]:
+        """All check in, the first of the cohort to the goal report. Who counted."""
+        self.check_in()
+        cohort = self.cohort()
+        goal = self.coordinator.run("marks").plan["cohort"]["goal"]  # type: ignore[index]
+        self.report(*cohort[:goal], round=round)
+        return cohort[:goal]
+
+
+__all__ = ["LEARNER", "TOKEN", "Score", "StandingClock", "Wait", "World", "counting_entropy"]
