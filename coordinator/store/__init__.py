@@ -42,4 +42,24 @@ __all__ = [
     "StoreError",
     "Transaction",
     "WaitingRow",
+    "open_store",
 ]
+
+
+def open_store(url: str, *, lock_timeout_s: float = 30.0) -> Store:
+    """Opens the database at this SQLAlchemy URL (``sqlite:////folder/quorate.db``), made or migrated where needed.
+
+    ``sqlite://`` is a database in memory. ``lock_timeout_s``: how long a transaction waits for another one.
+    StoreError, in one sentence, when the URL is none, the folder can't be written, the file is no database or another
+    program's, or the schema is newer than this code.
+    """
+    from coordinator.store.migrate import migrate
+    from coordinator.store.sql import SqlStore
+
+    store = SqlStore(url, lock_timeout_s=lock_timeout_s)
+    try:
+        migrate(store.engine)
+    except BaseException:
+        store.close()
+        raise
+    return store

@@ -1,0 +1,77 @@
+"""Engines: how a database is connected to, so that what is committed is durable and readers never wait for writers.
+
+SQLite: WAL with synchronous=FULL (a commit is on the disk when it returns), foreign keys on, a busy timeout, and no
+transaction that the driver opens by itself: one read is one statement, and writers say BEGIN IMMEDIATE. In memory
+there is one connection for all threads. Any other database: SQLAlchemy's pool, and READ COMMITTED. Has never heard of
+the tables.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from coordinator.store.port import StoreError
+
+_CONNECTIONS = 16
+_MORE_CONNECTIONS = 48
+"""More than the threads that serve requests, so that a read does not wait for another one's connection."""
+
+
+def connect(url: str, lock_timeout_s: float) -> Engine:
+    """An engine for this URL. StoreError, in one sentence, when the URL or the file behind it can't be used."""
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed, lock_timeout_s)
+        return create_engine(
+            parsed, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True, hide_parameters=True
+        )
+    except ArgumentError:
+        raise StoreError(f"{url!r} is no database URL; one looks like sqlite:////var/lib/quorate/quorate.db.") from None
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError(f"The database {_shown(url)} needs a driver that is not installed: {error}.") from None
+
+
+def in_memory(engine: Engine) -> bool:
+    """Whether this is SQLite in memory: one connection, which all threads share."""
+    return isinstance(engine.pool, StaticPool)
+
+
+def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
+    arguments = {"check_same_thread": False, "timeout": lock_timeout_s, "isolation_level": None}
+    if url.database in (None, "", ":memory:"):
+        engine = create_engine(url, poolclass=StaticPool, connect_args=arguments, hide_parameters=True)
+    else:
+        _make_file(Path(str(url.database)))
+        engine = create_engine(
+            url,
+            poolclass=QueuePool,
+            pool_size=_CONNECTIONS,
+            max_overflow=_MORE_CONNECTIONS,
+            connect_args=arguments,
+            hide_parameters=True,
+        )
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: object, _record: object) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
+
+    return engine
+
+
+def _make_file(path: Path) -> None:
+    """Makes the file where there is none, for its owner's eyes only: it holds the runs' selection seeds."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StoreError(f"The database {path} can't be opened for writing: {error.strerror}.") from None
+
+
+def _shown(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)

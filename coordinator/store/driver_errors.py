@@ -1,0 +1,65 @@
+"""What the database's driver reports, as the port's errors: one plain sentence each.
+
+::
+
+    a unique or primary key refuses a row          Conflict
+    a foreign key does                             StoreError   (names a run or device that is not there)
+    disk full, locked, read only, no database ...  StoreError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from coordinator.store.port import Conflict, StoreError
+
+_SENTENCES = {
+    "SQLITE_FULL": "The database could not be written: the disk is full.",
+    "SQLITE_BUSY": "The database was locked by another process for too long.",
+    "SQLITE_LOCKED": "The database was locked by another connection for too long.",
+    "SQLITE_READONLY": "The database could not be written: it, or its folder, is read only.",
+    "SQLITE_CANTOPEN": "The database could not be opened: its folder is missing, or may not be written.",
+    "SQLITE_NOTADB": "The file is no SQLite database.",
+    "SQLITE_CORRUPT": "The database file is damaged: restore it from a backup.",
+    "SQLITE_IOERR": "The disk reported an error while the database was read or written.",
+}
+_UNIQUE = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "23505"}
+_FOREIGN = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
+
+
+def to_store_error(error: SQLAlchemyError) -> StoreError:
+    """The port's error for one of SQLAlchemy's."""
+    if isinstance(error, PoolTimeout):
+        return StoreError("All connections to the database were busy for too long.")
+    if not isinstance(error, DBAPIError) or error.orig is None:
+        return StoreError(f"The database can't be used: {_first_line(error)}.")
+    cause = error.orig
+    # SQLite's extended code by name; PostgreSQL's SQLSTATE.
+    code = str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
+    if isinstance(error, IntegrityError):
+        if code in _UNIQUE:
+            return Conflict(f"A unique key refused a row: {_first_line(cause)}.")
+        if code in _FOREIGN:
+            return StoreError("A row names a run, a device or a parent checkpoint that the store does not know.")
+    for name, sentence in _SENTENCES.items():
+        if code.startswith(name):
+            return StoreError(sentence)
+    return StoreError(f"The database reported an error: {_first_line(cause)}.")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises the port's errors in the place of SQLAlchemy's."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise to_store_error(error) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,70 @@
+"""Brings a database's schema to the one that this code is written for, and refuses databases that it can't serve.
+
+The steps are alembic's, kept in the package (``migrations/``). All of them run in one transaction under the database's
+lock, so that processes which start together migrate once, and a crash in between leaves the schema as it was.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, Engine, inspect
+
+from coordinator.store.driver_errors import translated
+from coordinator.store.port import StoreError
+
+_LOCK = 0x51_55_4F_52_41_54_45
+"""PostgreSQL's advisory lock of migrations: "QUORATE"."""
+
+
+def migrate(engine: Engine) -> None:
+    """Migrates up to the newest revision. StoreError when the database is newer than this code, or not Quorate's."""
+    with translated(), engine.connect() as connection:
+        if _current(connection) == newest():
+            return
+        connection.rollback()
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        elif engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        _refuse_strangers(connection)
+        command.upgrade(_config(connection), "head")
+        connection.commit()
+
+
+def newest() -> str:
+    """The revision that this code is written for."""
+    return cast("str", ScriptDirectory.from_config(_config()).get_current_head())
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "coordinator.store:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _current(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _refuse_strangers(connection: Connection) -> None:
+    current = _current(connection)
+    if current is None:
+        tables = sorted(set(inspect(connection).get_table_names()) - {"alembic_version"})
+        if tables:
+            raise StoreError(f"The database holds tables of another program ({', '.join(tables[:3])}): use a new one.")
+        return
+    try:
+        ScriptDirectory.from_config(_config()).get_revision(current)
+    except CommandError:
+        raise StoreError(
+            f"The database was written by a newer version of Quorate (its schema is {current}, the newest that this "
+            f"version knows is {newest()}): update Quorate."
+        ) from None

@@ -1,0 +1,1 @@
+"""The schema's history: one file for each step, run by alembic (``coordinator/store/migrate.py``)."""

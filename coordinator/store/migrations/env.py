@@ -1,0 +1,10 @@
+"""What alembic runs to migrate: on the connection, and inside the transaction, that ``migrate.py`` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from coordinator.store.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()

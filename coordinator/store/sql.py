@@ -1,0 +1,262 @@
+"""SqlStore: the store contract on SQLite, and on PostgreSQL with the same statements.
+
+The lock of a run is the database's: SELECT ... FOR UPDATE of its row, or on SQLite the one writing transaction there
+is (BEGIN IMMEDIATE). In front of SQLite's lock, threads of this process queue at their own, because SQLite makes
+waiters poll. The schema is not made here (``migrate.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult, Executable
+from sqlalchemy.exc import SQLAlchemyError
+
+from coordinator.store import statements as sql
+from coordinator.store.bodies import finite, to_text
+from coordinator.store.connect import connect, in_memory
+from coordinator.store.driver_errors import to_store_error, translated
+from coordinator.store.port import (
+    CheckpointRow,
+    Claim,
+    Conflict,
+    ContributionRow,
+    DeviceRow,
+    FenceLost,
+    Json,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    StoreError,
+    WaitingRow,
+)
+from coordinator.store.sql_reads import Result, SqlReads
+
+Values = dict[str, Any]
+
+
+class SqlTransaction(SqlReads):
+    """The Transaction port on one connection. After an error it is void: leaving its block can't commit it."""
+
+    def __init__(self, connection: Connection, upserts: sql.Upserts) -> None:
+        self._connection = connection
+        self._upserts = upserts
+        self._void = False
+
+    def require_valid(self) -> None:
+        """StoreError when something failed in here and the caller went on."""
+        if self._void:
+            raise StoreError("An error inside this transaction was ignored, so nothing of it was stored.")
+
+    def insert_run(self, row: RunRow) -> None:
+        with self._voiding():
+            snapshot = None if row.snapshot is None else to_text(row.snapshot)
+            self._write(sql.INSERT_RUN, _values(row) | {"plan": to_text(row.plan), "snapshot": snapshot})
+
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
+        with self._voiding():
+            bodies = [to_text(body) for _, _, body in events]
+            last = self._advanced(run, sql.ADVANCE, {"at_run": run, "by": len(events)})
+            first = last - len(events) + 1
+            self._write_all(
+                sql.INSERT_EVENTS,
+                [
+                    {"run": run, "seq": first + place, "at": at, "kind": kind, "body": body}
+                    for place, ((at, kind, _), body) in enumerate(zip(events, bodies, strict=True))
+                ],
+            )
+        return last
+
+    def snapshot(self, run: str, seq: int, state: Json) -> None:
+        with self._voiding():
+            change = {"at_run": run, "snapshot_seq": seq, "snapshot": to_text(state)}
+            if not self._write(sql.SNAPSHOT, change).rowcount:
+                raise _unknown(f"run {run}")
+
+    def raise_fence(self, run: str) -> int:
+        with self._voiding():
+            return self._advanced(run, sql.RAISE_FENCE, {"at_run": run})
+
+    def require_fence(self, run: str, fence: int) -> None:
+        with self._voiding():
+            found = self._read(sql.FENCE, run=run)
+            if not found:
+                raise _unknown(f"run {run}")
+            if found[0][0] != fence:
+                now = found[0][0]
+                raise FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}.")
+
+    def insert_device(self, row: DeviceRow) -> None:
+        with self._voiding():
+            self._write(sql.INSERT_DEVICE, _values(row))
+
+    def set_token(self, device: str, token_hash: str) -> None:
+        with self._voiding():
+            if not self._write(sql.SET_TOKEN, {"at_device": device, "token_hash": token_hash}).rowcount:
+                raise _unknown(f"device {device}")
+
+    def seen(self, devices: Iterable[str], at: float) -> None:
+        with self._voiding():
+            self._write_all(sql.SEEN, [{"at_device": device, "last_seen_at": at} for device in devices])
+
+    def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
+        with self._voiding():
+            self._write_all(self._upserts.put_waiting, [_values(row) for row in rows])
+
+    def drop_waiting(self, devices: Iterable[str]) -> None:
+        with self._voiding():
+            self._write_all(sql.DROP_WAITING, [{"at_device": device} for device in devices])
+
+    def expire_waiting(self, now: float) -> int:
+        with self._voiding():
+            return self._write(sql.EXPIRE_WAITING, {"now": now}).rowcount
+
+    def put_claims(self, claims: Iterable[Claim]) -> None:
+        with self._voiding():
+            rows = [_values(claim) for claim in claims]
+            self._write_all(sql.INSERT_CLAIMS, rows)
+            self._write_all(sql.DROP_WAITING, [{"at_device": row["device"]} for row in rows])
+
+    def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None:
+        of_round = {"at_run": run, "at_round": round}
+        with self._voiding():
+            if devices is None:
+                self._write(sql.DROP_CLAIMS, of_round)
+            else:
+                self._write_all(sql.DROP_CLAIM, [of_round | {"at_device": device} for device in devices])
+
+    def insert_checkpoint(self, row: CheckpointRow) -> None:
+        with self._voiding():
+            self._write(sql.INSERT_CHECKPOINT, _values(row))
+
+    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
+        with self._voiding():
+            self._write_all(sql.INSERT_CONTRIBUTIONS, [_values(row) for row in rows])
+
+    def put_round(self, row: RoundRow) -> None:
+        with self._voiding():
+            if not self._write(self._upserts.put_round, _values(row) | {"body": to_text(row.body)}).rowcount:
+                raise Conflict(f"Round {row.round} of run {row.run} has ended, and its status stays.")
+
+    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
+        with self._voiding():
+            self._write_all(sql.INSERT_REFUSALS, [_values(row) for row in rows])
+
+    def put_metrics(self, rows: Iterable[MetricRow]) -> None:
+        with self._voiding():
+            values = [_values(row) | {"value": finite(row.value, row.name)} for row in rows]
+            self._write_all(self._upserts.put_metrics, values)
+
+    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+        with self._voiding():
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def _write(self, statement: Executable, values: Mapping[str, object]) -> CursorResult[Any]:
+        return self._connection.execute(statement, values)
+
+    def _write_all(self, statement: Executable, rows: Sequence[Mapping[str, object]]) -> None:
+        if rows:
+            self._connection.execute(statement, rows)
+
+    def _advanced(self, run: str, statement: Executable, values: Mapping[str, object]) -> int:
+        found = self._write(statement, values).fetchone()
+        if found is None:
+            raise _unknown(f"run {run}")
+        return int(found[0])
+
+    @contextmanager
+    def _voiding(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            self._void = True
+            raise to_store_error(error) from error
+        except StoreError:
+            self._void = True
+            raise
+
+
+class SqlStore(SqlReads):
+    """The Store port on a database whose schema is there.
+
+    ``lock_timeout_s``: how long a transaction waits for the lock of another thread, process or replica. On SQLite in
+    memory all threads share one connection, so there reads wait for an open transaction to end.
+    """
+
+    def __init__(self, url: str, *, lock_timeout_s: float = 30.0) -> None:
+        self.engine = connect(url, lock_timeout_s)
+        self._lock_timeout_s = lock_timeout_s
+        self._sqlite = self.engine.dialect.name == "sqlite"
+        self._shared = in_memory(self.engine)
+        self._queue = threading.Lock()
+        self._here = threading.local()
+        self._upserts = sql.Upserts(self.engine.dialect.name)
+
+    @contextmanager
+    def transaction(self, run: str | None = None) -> Iterator[SqlTransaction]:
+        """Opens a writing transaction; see the port."""
+        self._refuse_nesting()
+        with self._alone(self._sqlite), self._connected() as connection:
+            self._here.open = True
+            try:
+                with translated():
+                    if self._sqlite:
+                        connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    elif run is not None:
+                        connection.execute(sql.LOCK_RUN, {"run": run})
+                transaction = SqlTransaction(connection, self._upserts)
+                yield transaction
+                transaction.require_valid()
+                with translated():
+                    connection.commit()
+            except BaseException:
+                with suppress(SQLAlchemyError):
+                    connection.rollback()
+                raise
+            finally:
+                self._here.open = False
+
+    def close(self) -> None:
+        """Closes the connections. The store is not used afterwards."""
+        self.engine.dispose()
+
+    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+        if self._shared:
+            self._refuse_nesting()
+        with self._alone(self._shared), translated(), self.engine.connect() as connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with translated():
+            connection = self.engine.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _refuse_nesting(self) -> None:
+        if getattr(self._here, "open", False):
+            raise StoreError("This thread has a transaction open already: read and write through that one.")
+
+    @contextmanager
+    def _alone(self, needed: bool) -> Iterator[None]:
+        if needed and not self._queue.acquire(timeout=self._lock_timeout_s):
+            raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
+        try:
+            yield
+        finally:
+            if needed:
+                self._queue.release()
+
+
+def _values(row: Any) -> Values:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+def _unknown(what: str) -> StoreError:
+    return StoreError(f"The store knows no {what}.")

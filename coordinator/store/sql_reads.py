@@ -1,0 +1,130 @@
+"""Every read of the SQL store: outside transactions on a pooled connection, inside one on its own.
+
+Knows statements and rows; the one method it leaves open says where a statement runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from sqlalchemy import Executable
+
+from coordinator.store import statements as sql
+from coordinator.store.bodies import from_text
+from coordinator.store.port import (
+    CheckpointRow,
+    Claim,
+    ContributionRow,
+    DeviceRow,
+    EventRow,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    WaitingRow,
+)
+
+T = TypeVar("T")
+Result = Sequence[Sequence[Any]]
+
+
+def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
+    """Turns a result row, whose columns stand in the order of the fields, into the port's row."""
+    names = tuple(field.name for field in fields(row))  # type: ignore[arg-type]
+
+    def make(values: Sequence[Any]) -> T:
+        given = dict(zip(names, values, strict=True))
+        for name in bodies:
+            if given[name] is not None:
+                given[name] = from_text(given[name])
+        return row(**given)
+
+    return make
+
+
+_run = _maker(RunRow, "plan", "snapshot")
+_event = _maker(EventRow, "body")
+_device = _maker(DeviceRow)
+_waiting = _maker(WaitingRow)
+_claim = _maker(Claim)
+_checkpoint = _maker(CheckpointRow)
+_contribution = _maker(ContributionRow)
+_round = _maker(RoundRow, "body")
+_refusal = _maker(RefusalRow)
+_metric = _maker(MetricRow)
+
+
+class SqlReads(ABC):
+    """The Reader port over ``_read``."""
+
+    @abstractmethod
+    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+        """All rows of the statement's result."""
+
+    def run(self, run: str) -> RunRow | None:
+        return _first(_run, self._read(sql.RUN, run=run))
+
+    def runs(self) -> list[RunRow]:
+        return [_run(row) for row in self._read(sql.RUNS)]
+
+    def head(self, run: str) -> int:
+        return next((int(row[0]) for row in self._read(sql.HEAD, run=run)), 0)
+
+    def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
+        return [_event(row) for row in self._read(sql.EVENTS, run=run, after=after, limit=limit)]
+
+    def device(self, device: str) -> DeviceRow | None:
+        return _first(_device, self._read(sql.DEVICE, device=device))
+
+    def device_by_key(self, public_key: str) -> DeviceRow | None:
+        return _first(_device, self._read(sql.DEVICE_BY_KEY, public_key=public_key))
+
+    def device_by_token(self, token_hash: str) -> DeviceRow | None:
+        return _first(_device, self._read(sql.DEVICE_BY_TOKEN, token_hash=token_hash))
+
+    def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
+        return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
+
+    def waiting(self, now: float) -> list[WaitingRow]:
+        return [_waiting(row) for row in self._read(sql.WAITING, now=now)]
+
+    def waiting_by_offer(self, now: float) -> dict[str, int]:
+        return {str(offer): int(count) for offer, count in self._read(sql.WAITING_BY_OFFER, now=now)}
+
+    def claim(self, device: str) -> Claim | None:
+        return _first(_claim, self._read(sql.CLAIM, device=device))
+
+    def claims(self, run: str | None = None) -> list[Claim]:
+        rows = self._read(sql.CLAIMS) if run is None else self._read(sql.CLAIMS_OF_RUN, run=run)
+        return [_claim(row) for row in rows]
+
+    def checkpoints(self, run: str) -> list[CheckpointRow]:
+        return [_checkpoint(row) for row in self._read(sql.CHECKPOINTS, run=run)]
+
+    def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
+        return _first(_checkpoint, self._read(sql.CHECKPOINT, run=run, version=version))
+
+    def knows_checkpoint(self, digest: str) -> bool:
+        return bool(self._read(sql.KNOWS_CHECKPOINT, digest=digest))
+
+    def contributions(self, run: str, round: int) -> list[ContributionRow]:
+        return [_contribution(row) for row in self._read(sql.CONTRIBUTIONS, run=run, round=round)]
+
+    def round(self, run: str, round: int) -> RoundRow | None:
+        return _first(_round, self._read(sql.ROUND, run=run, round=round))
+
+    def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]:
+        return [_round(row) for row in self._read(sql.ROUNDS, run=run, after=after, limit=limit)]
+
+    def refusals(self, run: str, round: int) -> list[RefusalRow]:
+        return [_refusal(row) for row in self._read(sql.REFUSALS, run=run, round=round)]
+
+    def metrics(self, run: str) -> list[MetricRow]:
+        return [_metric(row) for row in self._read(sql.METRICS, run=run)]
+
+
+def _first(make: Callable[[Sequence[Any]], T], rows: Result) -> T | None:
+    return make(rows[0]) if rows else None

@@ -1,0 +1,143 @@
+"""Every statement of the SQL store, built once, for SQLite and PostgreSQL alike; only upserts ask for the dialect.
+
+Reads select a table's columns in the order of its row's fields, so a result row is a row's fields. Parameters that
+stand in a condition of an UPDATE or DELETE begin with ``at_``, because the plain names belong to the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from sqlalchemy import Delete, Insert, Select, Table, Update, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.elements import BindParameter, ColumnElement
+
+from coordinator.store import port
+from coordinator.store.tables import (
+    checkpoints,
+    claims,
+    contributions,
+    devices,
+    events,
+    metrics,
+    refusals,
+    rounds,
+    runs,
+    waiting,
+)
+
+
+def _select(table: Table, row: type) -> Select[tuple[object, ...]]:
+    return select(*(table.c[field.name] for field in fields(row)))
+
+
+def _is(table: Table, *columns: str) -> list[ColumnElement[bool]]:
+    return [table.c[column] == bindparam(column) for column in columns]
+
+
+def _at(table: Table, *columns: str) -> list[ColumnElement[bool]]:
+    return [table.c[column] == bindparam(f"at_{column}") for column in columns]
+
+
+# Reads
+
+_after: BindParameter[object] = bindparam("after")
+_limit: BindParameter[int] = bindparam("limit")
+_now: BindParameter[float] = bindparam("now")
+_free = [
+    waiting.c.expires > _now,
+    ~select(claims.c.device).where(claims.c.device == waiting.c.device).exists(),
+]
+
+RUN = _select(runs, port.RunRow).where(*_is(runs, "run"))
+RUNS = _select(runs, port.RunRow).order_by(runs.c.created_at, runs.c.run)
+HEAD = select(runs.c.seq).where(*_is(runs, "run"))
+FENCE = select(runs.c.fence).where(*_is(runs, "run")).with_for_update()
+LOCK_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update()
+EVENTS = (
+    _select(events, port.EventRow)
+    .where(*_is(events, "run"), events.c.seq > _after)
+    .order_by(events.c.seq)
+    .limit(_limit)
+)
+DEVICE = _select(devices, port.DeviceRow).where(*_is(devices, "device"))
+DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "public_key"))
+DEVICE_BY_TOKEN = (
+    _select(devices, port.DeviceRow).where(*_is(devices, "token_hash")).order_by(devices.c.device).limit(1)
+)
+DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
+WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
+WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
+CLAIM = _select(claims, port.Claim).where(*_is(claims, "device"))
+CLAIMS = _select(claims, port.Claim).order_by(claims.c.device)
+CLAIMS_OF_RUN = CLAIMS.where(*_is(claims, "run"))
+CHECKPOINTS = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run")).order_by(checkpoints.c.version)
+CHECKPOINT = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run", "version"))
+KNOWS_CHECKPOINT = select(checkpoints.c.version).where(*_is(checkpoints, "digest")).limit(1)
+CONTRIBUTIONS = (
+    _select(contributions, port.ContributionRow)
+    .where(*_is(contributions, "run", "round"))
+    .order_by(contributions.c.device)
+)
+ROUND = _select(rounds, port.RoundRow).where(*_is(rounds, "run", "round"))
+ROUNDS = (
+    _select(rounds, port.RoundRow)
+    .where(*_is(rounds, "run"), rounds.c.round > _after)
+    .order_by(rounds.c.round)
+    .limit(_limit)
+)
+REFUSALS = _select(refusals, port.RefusalRow).where(*_is(refusals, "run", "round")).order_by(refusals.c.number)
+METRICS = (
+    _select(metrics, port.MetricRow)
+    .where(*_is(metrics, "run"))
+    .order_by(metrics.c.version, metrics.c.source, metrics.c.name)
+)
+
+# Writes
+
+INSERT_RUN = insert(runs)
+ADVANCE = update(runs).where(*_at(runs, "run")).values(seq=runs.c.seq + bindparam("by")).returning(runs.c.seq)
+INSERT_EVENTS = insert(events)
+SNAPSHOT = update(runs).where(*_at(runs, "run"))
+RAISE_FENCE = update(runs).where(*_at(runs, "run")).values(fence=runs.c.fence + 1).returning(runs.c.fence)
+INSERT_DEVICE = insert(devices)
+SET_TOKEN = update(devices).where(*_at(devices, "device")).values(token_hash=bindparam("token_hash"))
+SEEN = update(devices).where(*_at(devices, "device")).values(last_seen_at=bindparam("last_seen_at"))
+DROP_WAITING = delete(waiting).where(*_at(waiting, "device"))
+EXPIRE_WAITING = delete(waiting).where(waiting.c.expires <= _now)
+INSERT_CLAIMS = insert(claims)
+DROP_CLAIMS = delete(claims).where(*_at(claims, "run", "round"))
+DROP_CLAIM = delete(claims).where(*_at(claims, "run", "round", "device"))
+INSERT_CHECKPOINT = insert(checkpoints)
+INSERT_CONTRIBUTIONS = insert(contributions)
+INSERT_REFUSALS = insert(refusals)
+
+
+class Upserts:
+    """The three statements that insert or replace, in the words of one dialect."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+        self.put_waiting = self._upsert(waiting, keep=["since"])
+        self.put_metrics = self._upsert(metrics)
+        self.put_round = self._upsert(rounds, final="status")
+        """Changes no row where the round has ended and another status is given."""
+
+    def _upsert(self, table: Table, keep: Sequence[str] = (), final: str | None = None) -> Insert:
+        insert_ = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
+        statement = insert_(table)
+        key = [column.name for column in table.primary_key]
+        names = [column.name for column in table.c if column.name not in (*key, *keep)]
+        changes = {name: statement.excluded[name] for name in names}
+        where = None
+        if final is not None:
+            old = table.c[final]
+            where = or_(old.not_in(port.TERMINAL), old == statement.excluded[final])
+        return statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
+
+
+def everything(dialect: str) -> dict[str, Select[tuple[object, ...]] | Insert | Update | Delete]:
+    """All statements by name, for the test that compiles them for a database that is not at hand."""
+    named = {**globals(), **vars(Upserts(dialect))}
+    return {name: found for name, found in named.items() if isinstance(found, Select | Insert | Update | Delete)}

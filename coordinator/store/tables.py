@@ -1,0 +1,192 @@
+"""The tables: names, types, keys. What the migrations build, and what the SQL store's statements are written against.
+
+The keys carry the promises: a line that cannot fork or have a gap, one count per device and round, one live claim per
+device. ``events.seq`` is given by the run's row, under its lock. Bodies are JSON kept as text (``bodies.py``), times
+are Unix seconds in double precision, and ids sort by code point in every database. Has never heard of statements.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+
+def _id() -> TypeEngine[str]:
+    """Text compared byte by byte: SQLite does so anyway, PostgreSQL by the collation C."""
+    return Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def _of_run() -> Column[str]:
+    return Column("run", _id(), ForeignKey("runs.run"), nullable=False)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run", _id(), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("plan_digest", Text, nullable=False),
+    Column("selection_seed", BigInteger, nullable=False),
+    Column("init", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("snapshot_seq", BigInteger, nullable=False),
+    Column("snapshot", Text),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _of_run(),
+    Column("seq", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    PrimaryKeyConstraint("run", "seq"),
+    sqlite_with_rowid=False,
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("device", _id(), primary_key=True),
+    Column("public_key", _id(), nullable=False),
+    Column("token_hash", _id(), nullable=False),
+    Column("label", Text, nullable=False),
+    Column("examples_cap", BigInteger, nullable=False),
+    Column("enrolled_at", Double, nullable=False),
+    Column("last_seen_at", Double),
+    UniqueConstraint("public_key"),
+    Index(None, "token_hash"),
+)
+
+waiting = Table(
+    "waiting",
+    metadata,
+    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    Column("examples", BigInteger, nullable=False),
+    Column("offer", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("expires", Double, nullable=False),
+    Index(None, "expires"),
+)
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    _of_run(),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+    Index(None, "run", "round"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _of_run(),
+    Column("version", Integer, nullable=False),
+    Column("digest", _id(), nullable=False),
+    Column("parent_version", Integer),
+    Column("round", Integer),
+    Column("origin", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("optimizer", Text),
+    Column("created_at", Double, nullable=False),
+    PrimaryKeyConstraint("run", "version"),
+    UniqueConstraint("run", "parent_version"),
+    ForeignKeyConstraint(
+        ["run", "parent_version"], ["checkpoints.run", "checkpoints.version"], name="fk_checkpoints_parent"
+    ),
+    Index(
+        "uq_checkpoints_first",
+        "run",
+        unique=True,
+        sqlite_where=text("parent_version IS NULL"),
+        postgresql_where=text("parent_version IS NULL"),
+    ),
+    Index(None, "digest"),
+)
+
+contributions = Table(
+    "contributions",
+    metadata,
+    _of_run(),
+    Column("round", Integer, nullable=False),
+    Column("device", _id(), nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("weight", BigInteger, nullable=False),
+    Column("version", Integer, nullable=False),
+    PrimaryKeyConstraint("run", "round", "device"),
+    sqlite_with_rowid=False,
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    _of_run(),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("collecting_at", Double),
+    Column("closed_at", Double),
+    Column("body", Text, nullable=False),
+    PrimaryKeyConstraint("run", "round"),
+)
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    _of_run(),
+    Column("round", Integer, nullable=False),
+    Column("device", _id(), nullable=False),
+    Column("digest", Text),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index(None, "run", "round"),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    _of_run(),
+    Column("version", Integer, nullable=False),
+    Column("source", _id(), nullable=False),
+    Column("name", _id(), nullable=False),
+    Column("value", Double, nullable=False),
+    Column("examples", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    PrimaryKeyConstraint("run", "version", "source", "name"),
+)

@@ -1,0 +1,203 @@
+"""The SQL store keeps the contract on SQLite, in a file and in memory; and what only a database promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql
+
+from coordinator.store import open_store, statements
+from coordinator.store.port import Store, StoreError
+from coordinator.store.sql import SqlStore
+from tests.coordinator.store import rows
+from tests.coordinator.store.contract import StoreContract
+
+TORN = Path(__file__).with_name("torn_writer.py")
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'quorate.db'}"
+
+
+class TestSqliteFile(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = open_store(url_of(tmp_path))
+        yield store
+        store.close()
+
+
+class TestSqliteMemory(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        store = open_store("sqlite://")
+        yield store
+        store.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    store = open_store(url_of(tmp_path))
+    assert isinstance(store, SqlStore)
+    yield store
+    store.close()
+
+
+def test_commits_are_durable_and_checked(store: SqlStore) -> None:
+    with store.engine.connect() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+def test_readers_do_not_wait_for_a_writer(store: SqlStore) -> None:
+    with store.transaction() as tx:
+        rows.world(tx)
+    with store.transaction("r1") as tx:
+        tx.insert_run(rows.run("open"))
+        seen: list[object] = []
+        reader = threading.Thread(target=lambda: seen.append([row.run for row in store.runs()]))
+        reader.start()
+        reader.join(10)
+        assert seen == [["r1"]]
+        assert store.run("open") is None
+
+
+def test_what_was_stored_is_there_after_reopening(store: SqlStore, tmp_path: Path) -> None:
+    with store.transaction() as tx:
+        rows.world(tx)
+        tx.append("r1", [(1.0, "k", {"n": 1})])
+    store.close()
+    again = open_store(url_of(tmp_path))
+    assert again.run("r1") == rows.run("r1", created_at=1001.0, seq=1)
+    assert again.events("r1", 0)[0].body == {"n": 1}
+    again.close()
+
+
+def test_two_stores_on_one_file_wait_for_each_other(store: SqlStore, tmp_path: Path) -> None:
+    """As two processes would: the lock is the database's."""
+    other = open_store(url_of(tmp_path))
+    with store.transaction() as tx:
+        rows.world(tx)
+
+    def add(to: Store) -> None:
+        for _ in range(10):
+            with to.transaction("r1") as tx:
+                seq = tx.head("r1")
+                assert tx.append("r1", [(0.0, "k", {"after": seq})]) == seq + 1
+
+    threads = [threading.Thread(target=add, args=(each,)) for each in (store, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [event.body["after"] for event in other.events("r1", 0)] == list(range(20))
+    other.close()
+
+
+def test_a_database_that_stays_locked_is_an_error_and_no_hang(store: SqlStore, tmp_path: Path) -> None:
+    impatient = open_store(url_of(tmp_path), lock_timeout_s=0.05)
+    with store.transaction() as tx:
+        rows.world(tx)
+        with pytest.raises(StoreError, match="locked by another process"), impatient.transaction():
+            pass
+    with impatient.transaction("r1") as tx:
+        assert tx.append("r1", [(0.0, "k", {})]) == 1
+    impatient.close()
+
+
+def test_threads_that_wait_too_long_for_each_other_are_told(tmp_path: Path) -> None:
+    store = open_store(url_of(tmp_path), lock_timeout_s=0.05)
+    refused: list[str] = []
+
+    def second() -> None:
+        try:
+            with store.transaction():
+                pass
+        except StoreError as error:
+            refused.append(str(error))
+
+    with store.transaction() as tx:
+        waiter = threading.Thread(target=second)
+        waiter.start()
+        waiter.join(10)
+        rows.world(tx)
+    assert refused == ["The store was locked for 0.05 s by another transaction."]
+    store.close()
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
+    with store.transaction() as tx:
+        rows.world(tx)
+        tx.append("r1", [(0.0, "k", {})])
+    store.engine.dispose()
+    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=60"))
+    with pytest.raises(StoreError) as caught, store.transaction("r1") as tx:
+        tx.append("r1", [(0.0, "k", {"text": "x" * 1_000_000})])
+    assert str(caught.value) == "The database could not be written: the disk is full."
+    assert [found.seq for found in store.events("r1", 0)] == [1]
+    with store.transaction("r1") as tx:
+        assert tx.append("r1", [(0.0, "small", {})]) == 2
+
+
+def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
+    with store.transaction() as tx:
+        rows.world(tx)
+    for _ in range(100):
+        with pytest.raises(StoreError), store.transaction("r1") as tx:
+            tx.insert_device(rows.device("d1"))
+    assert store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_every_statement_can_be_said_in_postgresql() -> None:
+    dialect = postgresql.dialect()
+    said = {name: str(found.compile(dialect=dialect)) for name, found in statements.everything("postgresql").items()}
+    assert said["LOCK_RUN"].endswith("FOR UPDATE")
+    assert said["FENCE"].endswith("FOR UPDATE")
+    assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in said["put_waiting"]
+    assert "since = excluded" not in said["put_waiting"]
+    assert "rounds.status NOT IN" in said["put_round"]
+    assert len(said) == len(statements.everything("sqlite")) > 35
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tmp_path: Path, attempt: int) -> None:
+    """Each transaction of ``torn_writer.py`` n writes 7 events, 7 waiting rows and metric n; it is killed at some instant."""
+    open_store(url_of(tmp_path)).close()
+    writer = subprocess.Popen(
+        [sys.executable, str(TORN), url_of(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert writer.stdout is not None
+    for _ in range(3 + 5 * attempt):
+        assert writer.stdout.readline()
+    # Between two acknowledgements the writer is inside a transaction nearly all the time.
+    writer.send_signal(signal.SIGKILL)
+    acknowledged = 3 + 5 * attempt + len(writer.stdout.read().splitlines())
+    writer.wait(10)
+
+    store = open_store(url_of(tmp_path))
+    events = store.events("r1", 0)
+    done = len(events) // 7
+    assert done in (acknowledged, acknowledged + 1)
+    assert [found.seq for found in events] == list(range(1, 7 * done + 1))
+    assert [found.body["transaction"] for found in events] == [n for n in range(done) for _ in range(7)]
+    assert store.metrics("r1")[0].value == done - 1
+    assert {row.examples for row in store.waiting(0)} == {done - 1}
+    assert len(store.waiting(0)) == 7
+    with store.transaction("r1") as tx:
+        assert tx.append("r1", [(0.0, "afterwards", {})]) == 7 * done + 1
+    store.close()
