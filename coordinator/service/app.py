@@ -26,7 +26,7 @@ from coordinator.service.core import Service
 from coordinator.service.devices import device_routes
 from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
 from coordinator.service.edge import Edge
-from coordinator.service.errors import log, problem_of, problem_response
+from coordinator.service.errors import log, plain, problem_of, problem_response
 from coordinator.service.openapi import complete
 from coordinator.service.operators import operator_routes
 from coordinator.service.stream import stream_routes
@@ -85,9 +85,11 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
     app.add_middleware(Edge, meters=service.meters)
 
     async def on_error(request: Request, error: Exception) -> Response:
-        found = problem_of(error, path=request.url.path)
+        found, headers = problem_of(error, path=request.url.path), None
+        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+            found, headers = _no_route(app, request)
         service.meters.refused(found)
-        return problem_response(found, getattr(error, "headers", None) if isinstance(error, HTTPException) else None)
+        return problem_response(found, headers)
 
     for kind in (ProblemError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, on_error)
@@ -132,6 +134,17 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
         route(f"{DOCS_PATH}.js", script, "Its script", shown=False),
         route("/", home, "The page to open", shown=False),
     ]
+
+
+def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
+    path, methods = request.url.path[:200], set[str]()
+    for route in app.router.routes:
+        if isinstance(route, APIRoute) and route.path_regex.match(request.url.path):
+            methods |= route.methods or set()
+    if not methods:
+        return plain(404, f"There is nothing at {path}; the page /docs lists what there is."), {}
+    allowed = ", ".join(sorted(methods))
+    return plain(405, f"{request.method} is not possible at {path}; possible: {allowed}."), {"Allow": allowed}
 
 
 def _mount_pages(app: FastAPI) -> str:

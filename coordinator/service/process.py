@@ -146,7 +146,7 @@ def _token(folder: Path) -> str:
         token = path.read_text("ascii").strip()
         if token:
             return token
-    token = secrets.token_urlsafe(32)
+    token = secrets.token_hex(32)
     draft = path.with_suffix(".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,0 +1,23 @@
+"""The coordinator's part of the word ``quorate``: commands by name, each in its own file under ``commands/``.
+
+``client_sdk.cli`` finds ``app`` by entry point. Importing this is quick: a command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from coordinator.commands.serve import serve
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+app.command()(serve)
+
+
+@app.callback()
+def _commands() -> None:
+    """Run a coordinator, and tell it what to do."""
+
+
+if __name__ == "__main__":
+    app()

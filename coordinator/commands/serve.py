@@ -1,0 +1,112 @@
+"""``quorate serve``: runs a coordinator in this terminal until it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from coordinator.settings import Settings
+
+_HELP = """Run a coordinator: the HTTP API, the database and the rounds, in one process.
+
+Everything is kept in one folder; start it again with the same folder and it goes on where it was.
+Further settings come from the environment, as QUORATE_THREADS=16; coordinator.settings lists them.
+
+Example:
+
+    quorate serve --data quorate-data --port 8470
+"""
+
+
+def serve(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes any free one. (default 8470)")] = None,
+    host: Annotated[str | None, typer.Option(help="Loopback address to listen on. (default 127.0.0.1)")] = None,
+    database: Annotated[str | None, typer.Option(help="SQLAlchemy URL. (default: SQLite in the folder)")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line when ready, and log lines as JSON.")
+    ] = False,
+) -> None:
+    from pydantic import ValidationError
+
+    given: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
+    _configure_log(as_json)
+    try:
+        from coordinator.service.process import CannotServe, serve
+        from coordinator.settings import Settings
+
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        serve(settings, _ready_json if as_json else _ready)
+    except ValidationError as error:
+        told = "; ".join(
+            f"{'.'.join(str(part) for part in row['loc'])}: {str(row['msg']).removeprefix('Value error, ')}"
+            for row in error.errors(include_url=False)
+        )
+        raise _failed(f"These settings cannot be used: {told}.") from None
+    except CannotServe as error:
+        raise _failed(str(error)) from None
+
+
+serve.__doc__ = _HELP
+
+
+def _ready(url: str, settings: Settings) -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}", soft_wrap=True)
+    console.print(f"  The API's page:   {url}/docs", soft_wrap=True)
+    console.print(f"  Enrolment token:  {settings.enrolment_token}", soft_wrap=True)
+    console.print(f"  A device joins:   quorate device --url {url} --token {settings.enrolment_token}", soft_wrap=True)
+    console.print("Ctrl-C stops it; nothing is lost.")
+
+
+def _ready_json(url: str, settings: Settings) -> None:
+    ready = {
+        "url": url,
+        "docs": f"{url}/docs",
+        "enrolment_token": settings.enrolment_token,
+        "data": str(settings.data.resolve()),
+    }
+    print(json.dumps(ready), flush=True)
+
+
+def _failed(told: str) -> typer.Exit:
+    Console(stderr=True, highlight=False).print(f"[red]Error:[/red] {told}", soft_wrap=True, markup=True)
+    return typer.Exit(1)
+
+
+def _configure_log(as_json: bool) -> None:
+    """Logs go to stderr: warnings and bugs, one line each, for people or as JSON."""
+    import structlog
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if as_json:
+        last: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

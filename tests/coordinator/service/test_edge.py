@@ -1,0 +1,129 @@
+"""What is refused at the door, and how: every error is a problem document with a plain sentence."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from client_sdk.problems import PROBLEMS, parse_problem
+from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from tests.coordinator.service.conftest import Server
+
+SPEAKS = {PROTOCOL_HEADER: "1"}
+
+
+def refused(response: httpx2.Response, status: int, kind: str) -> str:
+    """Checks that the response is that problem; returns its sentence."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == PROBLEM_MEDIA_TYPE
+    found = parse_problem(status, response.content, response.headers)
+    assert found.kind == kind, response.text
+    assert found.detail
+    return found.detail
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({}, "has no Quorate-Protocol header"),
+        ({PROTOCOL_HEADER: "0"}, "upgrade the device"),
+        ({PROTOCOL_HEADER: "2"}, "upgrade the coordinator"),
+        ({PROTOCOL_HEADER: "one"}, "must be a whole number, not 'one'"),
+        ({PROTOCOL_HEADER: "9" * 50}, "must be a whole number"),
+    ],
+)
+def test_a_device_of_another_protocol_version_is_told_both_versions(server: Server, headers: dict, told: str) -> None:
+    response = server.http.post(Route.CHECK_IN, content="{}", headers=headers)
+    detail = refused(response, 426, "protocol-version")
+    assert told in detail
+    assert "version 1" in detail
+    assert response.headers["upgrade"] == "quorate/1"
+    assert response.headers[PROTOCOL_HEADER] == "1"
+
+
+def test_an_operator_may_leave_the_version_out_but_not_lie_about_it(server: Server) -> None:
+    assert server.http.get(Route.RUNS).status_code == 200
+    refused(server.http.get(Route.RUNS, headers={PROTOCOL_HEADER: "7"}), 426, "protocol-version")
+
+
+def test_a_device_without_a_good_token_is_unauthenticated(server: Server) -> None:
+    missing = server.http.post(Route.CHECK_IN, content="{}", headers=SPEAKS)
+    assert "Bearer" in refused(missing, 401, "unauthenticated")
+    assert missing.headers["www-authenticate"] == "Bearer"
+    bad = {**SPEAKS, "Authorization": "Bearer nobody"}
+    refused(server.http.post(Route.CHECK_IN, content="{}", headers=bad), 401, "unauthenticated")
+    digest = "0" * 64
+    refused(server.http.get(Route.CHECKPOINT.format(digest=digest), headers=bad), 401, "unauthenticated")
+
+
+def test_an_invalid_message_names_the_field_and_the_reason(server: Server) -> None:
+    device = server.device()
+    response = server.http.post(Route.CHECK_IN, json={"hold_s": -1, "examples": "many"}, headers=device.headers)
+    detail = refused(response, 422, "invalid-request")
+    assert "hold_s: Input should be greater than or equal to 0 (got -1)" in detail
+    assert "examples: " in detail
+    refused(server.http.post(Route.CHECK_IN, content="{", headers=device.headers), 422, "invalid-request")
+    response = server.http.get("/v1/runs/x/rounds/0/outcome", headers=device.headers)
+    assert refused(response, 422, "invalid-request").startswith("round: ")
+    assert refused(server.http.get("/v1/devices?limit=0"), 422, "invalid-request").startswith("limit: ")
+    assert refused(server.http.post("/v1/runs/x/explode"), 422, "invalid-request").startswith("action: ")
+
+
+def test_unknown_routes_and_methods_are_problems_too(server: Server) -> None:
+    assert "/docs" in refused(server.http.get("/v1/nowhere"), 404, "about:blank")
+    response = server.http.delete(Route.DEVICES)
+    assert "possible: GET, POST" in refused(response, 405, "about:blank")
+    assert response.headers["allow"] == "GET, POST"
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
+    device = server.device()
+    refused(server.http.post(Route.CHECK_IN, content=b" " * 300_000, headers=device.headers), 413, "too-large")
+
+    def chunks():
+        for _ in range(300):
+            yield b" " * 1024
+
+    refused(server.http.post(Route.CHECK_IN, content=chunks(), headers=device.headers), 413, "too-large")
+
+
+def test_other_hosts_names_are_refused(server: Server) -> None:
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1:8470", ""):
+        assert server.http.get(Route.RUNS, headers={"Host": host}).status_code == 421, host
+    port = server.url.rsplit(":", 1)[1]
+    for host in (f"localhost:{port}", "localhost", "[::1]:80", "127.0.0.1"):
+        assert server.http.get(Route.RUNS, headers={"Host": host}).status_code == 200, host
+
+
+def test_writes_from_pages_of_another_origin_are_refused(server: Server) -> None:
+    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        response = server.http.post("/v1/runs/x/stop", headers=headers)
+        refused(response, 403, "about:blank")
+    own = server.http.post("/v1/runs/x/stop", headers={"Origin": server.url, "Sec-Fetch-Site": "same-origin"})
+    refused(own, 404, "unknown-run")
+    assert "access-control-allow-origin" not in own.headers
+
+
+def test_refusals_are_counted_by_kind(server: Server) -> None:
+    before = server.meter('quorate_problems_total{kind="unknown-run"}')
+    for _ in range(3):
+        refused(server.http.get("/v1/runs/nobody"), 404, "unknown-run")
+    assert server.meter('quorate_problems_total{kind="unknown-run"}') == before + 3
+    assert server.meter('quorate_requests_total{method="GET",route="/v1/runs/{run}",status="404"}') >= 3
+
+
+def test_every_kind_of_problem_has_a_status_that_http_knows() -> None:
+    from http import HTTPStatus
+
+    assert all(HTTPStatus(kind.status).phrase for kind in PROBLEMS.values())
+
+
+def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
+    from client_sdk.identity import DeviceKey
+    from client_sdk.protocol import EnrolRequest, enrolment_bytes
+
+    key = DeviceKey.create()
+    proof = key.sign(enrolment_bytes(key.public_hex, "guessed")).hex()
+    request = EnrolRequest(public_key=key.public_hex, enrolment_token="guessed", proof=proof)
+    response = server.http.post(Route.ENROL, content=request.model_dump_json(), headers=SPEAKS)
+    refused(response, 403, "enrolment-refused")
