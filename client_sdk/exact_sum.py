@@ -1,19 +1,23 @@
-"""The exact sum: weighted updates added as integers, so that the same set gives the same bits in any order and any grouping.
+"""The exact sum: weighted updates added as integers, so that the same set gives the same bits in any order and any
+grouping.
 
 Knows flat float32 vectors and integer weights. Has never heard of names, files, devices or rounds.
 
-The sum. A value x counts as the integer q(x) = round(x * 2^32), ties to even. Of updates x_k with weights w_k the sum keeps, per lane,
-T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of (T, W) alone. Integers have no order.
+The sum. A value x counts as the integer q(x) = round(x * 2^32), ties to even. Of updates x_k with weights w_k the sum
+keeps, per lane, T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of
+(T, W) alone. Integers have no order.
 
-How q costs two cheap passes. For |x| < 2^19 the float64 y = x + M, M = 1.5 * 2^20, lies in [2^20, 2^21), where float64 has steps of 2^-32:
-the addition itself rounds, half to even, and the bits of y, read as an int64, are bits(M) + q(x). Nothing is converted. The accumulator
-adds w * bits(y) in int64, modulo 2^64, which is exact and reversible; it therefore holds T + W * bits(M), and the second term, the same in
-every lane, is taken off when the total is read. Wrapping of that helper is harmless; T itself must stay below 2^63, and a bound on it, in
-Python integers, is kept beside the lanes and checked before anything is added.
+How q costs two cheap passes. For |x| < 2^19 the float64 y = x + M, M = 1.5 * 2^20, lies in [2^20, 2^21), where
+float64 has steps of 2^-32: the addition itself rounds, half to even, and the bits of y, read as an int64, are bits(M)
++ q(x). Nothing is converted. The accumulator adds w * bits(y) in int64, modulo 2^64, which is exact and reversible;
+it therefore holds T + W * bits(M), and the second term, the same in every lane, is taken off when the total is read.
+Wrapping of that helper is harmless; T itself must stay below 2^63, and a bound on it, in Python integers, is kept
+beside the lanes and checked before anything is added.
 
-Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k| stays below 2^31, and
-W <= 2^53. What would not fit is refused (SumOverflow); nothing wraps. ``range_for`` gives the bound per update under which a round cannot
-overflow. Whether a sum near its limit is refused may depend on the order; its bits never do.
+Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k|
+stays below 2^31, and W <= 2^53. What would not fit is refused (SumOverflow); nothing wraps. ``range_for`` gives the
+bound per update under which a round cannot overflow. Whether a sum near its limit is refused may depend on the order;
+its bits never do.
 """
 
 from __future__ import annotations
@@ -74,13 +78,17 @@ def peak(values: Array | Iterable[Array]) -> float:
 
 
 def range_for(weight: int, parts: int) -> float:
-    """The largest magnitude at which ``parts`` updates of at most ``weight`` can be summed in any order without SumOverflow."""
+    """The largest magnitude at which ``parts`` updates of at most ``weight`` can be summed in any order without
+    SumOverflow.
+    """
     units = min(TOTAL_LIMIT // max(1, weight * parts), int(math.ldexp(RANGE, FRACTION_BITS)))
     return math.ldexp(units, -FRACTION_BITS)
 
 
 class ExactSum:
-    """A running sum of flat vectors of ``dimension`` values. Memory: 8 bytes a value, and one block. Used by one thread at a time."""
+    """A running sum of flat vectors of ``dimension`` values. Memory: 8 bytes a value, and one block. Used by one
+    thread at a time.
+    """
 
     def __init__(self, dimension: int) -> None:
         if dimension < 0:
@@ -101,8 +109,9 @@ class ExactSum:
     def add(self, values: Array, weight: int) -> None:
         """Add one update: ``values`` [dimension] of a floating dtype, unchanged meanwhile. All or nothing.
 
-        Values are checked on the way, while they are in the cache; what was added before a bad one is taken off again, exactly.
-        Raises ManifestMismatch (shape), NotFinite, OutOfRange (a value, or a weight that is no whole number from 0 up), SumOverflow.
+        Values are checked on the way, while they are in the cache; what was added before a bad one is taken off
+        again, exactly. Raises ManifestMismatch (shape), NotFinite, OutOfRange (a value, or a weight that is no whole
+        number from 0 up), SumOverflow.
         """
         if values.shape != (self.dimension,):
             raise ManifestMismatch(f"the sum takes {self.dimension} values, not shape {list(values.shape)}")
@@ -116,11 +125,12 @@ class ExactSum:
         self._count_in(1, weight, magnitude)
 
     def add_blocks(self, blocks: Iterable[Array], weight: int, peak: float) -> None:
-        """Add one update that comes in 1-d blocks, together [dimension], whose largest magnitude is known: ``peak``, from ``peak()``.
+        """Add one update that comes in 1-d blocks, together [dimension], whose largest magnitude is known: ``peak``,
+        from ``peak()``.
 
-        A sum that could not take ``peak`` refuses before it takes the first block. Values are checked again as they pass. An error in the
-        middle (a failing disk, a value that ``peak`` had not announced) cannot be undone, since the blocks are gone: the sum is spoiled.
-        Raises as ``add``.
+        A sum that could not take ``peak`` refuses before it takes the first block. Values are checked again as they
+        pass. An error in the middle (a failing disk, a value that ``peak`` had not announced) cannot be undone, since
+        the blocks are gone: the sum is spoiled. Raises as ``add``.
         """
         weight = self._admitted(weight)
         if not 0.0 <= peak <= RANGE:
@@ -143,7 +153,9 @@ class ExactSum:
         self._count_in(1, weight, magnitude)
 
     def merge(self, other: ExactSum) -> None:
-        """Add what ``other`` holds, as if each of its updates had been added here. Raises ManifestMismatch, SumOverflow."""
+        """Add what ``other`` holds, as if each of its updates had been added here. Raises ManifestMismatch,
+        SumOverflow.
+        """
         self._usable()
         other._usable()
         if other.dimension != self.dimension:
@@ -207,10 +219,12 @@ class ExactSum:
     def _bound(self, part: Float32, weight: int) -> int:
         """A bound on weight * |q| over ``part``, in units. Raises NotFinite, OutOfRange, SumOverflow.
 
-        The root of dot(x, x) bounds max|x| at half the price of finding it, and is NaN or infinite where an x is; only where it is too
-        large is max|x| looked for. 1.01 covers float32's rounding of the dot product: a relative error below 32768 * 2^-24 = 0.2 %.
+        The root of dot(x, x) bounds max|x| at half the price of finding it, and is NaN or infinite where an x is;
+        only where it is too large is max|x| looked for. 1.01 covers float32's rounding of the dot product: a relative
+        error below 32768 * 2^-24 = 0.2 %.
         """
-        square = float(np.dot(part, part))
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(np.dot(part, part))
         bound = math.sqrt(square * 1.01) if 0.0 <= square < math.inf else math.inf
         if bound <= RANGE and self._magnitude + weight * _units(bound) <= TOTAL_LIMIT:
             return weight * _units(bound)

@@ -1,7 +1,7 @@
 """Between float32, in which all work is done, and the dtype in which a tensor is kept; and the norm of tensors.
 
-Knows rounding. Has never heard of files, rounds or weights. Every result is a function of the values alone: the same bits on any
-processor, in any order, since sums here add numbers that are chosen so that they add exactly.
+Knows rounding. Has never heard of files, rounds or weights. Every result is a function of the values alone: the same
+bits on any processor, in any order, since sums here add numbers that are chosen so that they add exactly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def widen(array: Array) -> Float32:
 
 
 def narrow(array: Float32, dtype: str | np.dtype[Any]) -> Array:
-    """float32 ``array`` as ``dtype`` (F32, F16, BF16 or F64, by name or of numpy), rounded to nearest, ties to even; NaN and infinity stay what they are.
+    """float32 ``array`` as ``dtype`` (F32, F16, BF16 or F64, by name or of numpy), rounded to nearest, ties to even;
+    NaN and infinity stay what they are.
 
     OutOfRange when a finite value would become infinite: nothing overflows silently.
     """
@@ -75,7 +76,9 @@ def _refuse_overflow(array: Array, became_infinite: npt.NDArray[np.bool_], dtype
 
 
 def l2_norm(tensors: Mapping[str, Array]) -> float:
-    """The Euclidean norm of all values together, in float64. Relative error below 2^-50; NotFinite for NaN or infinity."""
+    """The Euclidean norm of all values together, in float64. Relative error below 2^-50; NotFinite for NaN or
+    infinity.
+    """
     arrays = [widen(array).reshape(-1) for array in tensors.values()]
     largest = max((float(np.max(np.abs(array))) for array in arrays if array.size), default=0.0)
     if not math.isfinite(largest):
@@ -86,9 +89,10 @@ def l2_norm(tensors: Mapping[str, Array]) -> float:
 def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
     """The Euclidean norm of 1-d blocks of at most 65536 values, none larger than ``peak`` in magnitude.
 
-    Order-free without being slow: with e such that peak <= 2^e, every square s = (x / 2^e)^2 <= 1 is exact in float64. It is split
-    by three additions of a constant into multiples of 2^-36, 2^-72 and 2^-108. Up to 2^16 of each add up to less than 2^53 units, so
-    a block's three sums are exact in whatever order the processor takes; math.fsum rounds their total once.
+    Order-free without being slow: with e such that peak <= 2^e, every square s = (x / 2^e)^2 <= 1 is exact in
+    float64. It is split by three additions of a constant into multiples of 2^-36, 2^-72 and 2^-108. Up to 2^16 of
+    each add up to less than 2^53 units, so a block's three sums are exact in whatever order the processor takes;
+    math.fsum rounds their total once.
     """
     if peak == 0.0:
         return 0.0
@@ -110,7 +114,8 @@ def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
 
 
 def clip_to_norm(tensors: Mapping[str, Array], max_norm: float) -> tuple[Tensors, float]:
-    """``tensors`` as float32, scaled down so that their norm is at most ``max_norm`` (but for float32's rounding), and the norm before.
+    """``tensors`` as float32, scaled down so that their norm is at most ``max_norm`` (but for float32's rounding),
+    and the norm before.
 
     x -> float32(x * (max_norm / norm)), the product in float64. Not longer than ``max_norm``: returned as they are.
     """

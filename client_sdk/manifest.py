@@ -196,7 +196,9 @@ class Manifest(Mapping[str, TensorSpec]):
             if spec.dtype in FLOATING and any(fnmatchcase(name, pattern) for pattern in wanted)
         }
         if not kept:
-            raise ManifestMismatch(f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}")
+            raise ManifestMismatch(
+                f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}"
+            )
         return Manifest(kept).as_float32()
 
     def with_dtype(self, dtype: str) -> Manifest:
@@ -222,14 +224,18 @@ class Manifest(Mapping[str, TensorSpec]):
         missing = sorted(self.tensors.keys() - found.tensors.keys())
         extra = sorted(found.tensors.keys() - self.tensors.keys())
         if missing or extra:
-            parts = [f"{word} {_listed(names)}" for word, names in (("lacks", missing), ("has unexpected", extra)) if names]
+            parts = [
+                f"{word} {_listed(names)}" for word, names in (("lacks", missing), ("has unexpected", extra)) if names
+            ]
             raise ManifestMismatch(f"{what} {' and '.join(parts)}")
         for name, want in self.tensors.items():
             have = found.tensors[name]
             if have.dtype != want.dtype:
                 raise ManifestMismatch(f"{what} has {shown(name)} as {have.dtype}, expected {want.dtype}")
             if have.shape != want.shape:
-                raise ManifestMismatch(f"{what} has {shown(name)} of shape {list(have.shape)}, expected {list(want.shape)}")
+                raise ManifestMismatch(
+                    f"{what} has {shown(name)} of shape {list(have.shape)}, expected {list(want.shape)}"
+                )
 
     def to_json(self) -> str:
         """``[[name, dtype, shape], ...]`` in file order."""

@@ -35,5 +35,7 @@ class Tally:
         return Tally(total)
 
     def means(self) -> dict[str, float]:
-        """The mean of each metric over the examples behind it, in the order of the names; those without examples are left out."""
+        """The mean of each metric over the examples behind it, in the order of the names; those without examples are
+        left out.
+        """
         return {name: float(value / examples) for name, (value, examples) in sorted(self.sums.items()) if examples}

@@ -1,10 +1,12 @@
 """safetensors bytes: a strict header parser, and a writer that lays bytes out as the safetensors library does.
 
-Knows the format: eight bytes with the header's length N (little endian), N bytes of JSON ``{"__metadata__": {...}, name: {"dtype",
-"shape", "data_offsets": [begin, end]}}`` padded with spaces to a multiple of eight, then the data without gaps. Has never heard of
-models, rounds or networks. Nothing is read before its length is known to be sound, so a hostile file costs at most its header.
+Knows the format: eight bytes with the header's length N (little endian), N bytes of JSON ``{"__metadata__": {...},
+name: {"dtype", "shape", "data_offsets": [begin, end]}}`` padded with spaces to a multiple of eight, then the data
+without gaps. Has never heard of models, rounds or networks. Nothing is read before its length is known to be sound,
+so a hostile file costs at most its header.
 
-The library also takes files that this parser refuses: duplicate names (the last wins), unknown keys, headers of up to 100 MB.
+The library also takes files that this parser refuses: duplicate names (the last wins), unknown keys, headers of up to
+100 MB.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ class Header:
 def read_header(source: Source, limit: int = HEADER_LIMIT) -> Header:
     """Read and check the header of a safetensors file; the data is not looked at.
 
-    The manifest is in the order of the data. A stream is left at an unspecified position. Raises TruncatedTensors, TrailingBytes or
-    MalformedTensors, and OSError where the file itself cannot be read; never anything else.
+    The manifest is in the order of the data. A stream is left at an unspecified position. Raises TruncatedTensors,
+    TrailingBytes or MalformedTensors, and OSError where the file itself cannot be read; never anything else.
     """
     if isinstance(source, Path):
         with source.open("rb") as file:
@@ -85,7 +87,9 @@ def _header_size(prefix: bytes, total: int, limit: int) -> int:
 
 
 def _parse(text: bytes, total: int) -> Header:
-    """Check the JSON of a header against the file's length. Every offset in ``text`` counts from the end of the header."""
+    """Check the JSON of a header against the file's length. Every offset in ``text`` counts from the end of the
+    header.
+    """
     entries = _entries(text)
     metadata = entries.pop(METADATA_KEY, {})
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
@@ -94,7 +98,9 @@ def _parse(text: bytes, total: int) -> Header:
     data_start, end = 8 + len(text), 0
     for name, _, begin, stop in found:
         if begin != end:
-            raise MalformedTensors(f"the data of {shown(name)} {'overlaps' if begin < end else 'leaves a gap after'} what lies before it")
+            raise MalformedTensors(
+                f"the data of {shown(name)} {'overlaps' if begin < end else 'leaves a gap after'} what lies before it"
+            )
         end = stop
     if total < data_start + end:
         raise TruncatedTensors(f"the file is truncated: {total} bytes, its header says {data_start + end}")
@@ -113,7 +119,9 @@ def _entries(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise MalformedTensors("the header does not begin with '{'")
     try:
-        parsed = json.loads(text.decode("utf-8"), object_pairs_hook=_distinct, parse_float=_no_number, parse_constant=_no_number)
+        parsed = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_distinct, parse_float=_no_number, parse_constant=_no_number
+        )
     except MalformedTensors:
         raise
     except (ValueError, RecursionError):
@@ -146,14 +154,17 @@ def _entry(name: str, value: object) -> tuple[TensorSpec, int, int]:
         raise MalformedTensors(f"the data_offsets of {shown(name)} are not two rising whole numbers")
     spec = TensorSpec(value["dtype"], tuple(shape))
     if end - begin != spec.nbytes:
-        raise MalformedTensors(f"{shown(name)} takes {end - begin} bytes in the file; its dtype and shape need {spec.nbytes}")
+        raise MalformedTensors(
+            f"{shown(name)} takes {end - begin} bytes in the file; its dtype and shape need {spec.nbytes}"
+        )
     return spec, begin, end
 
 
 def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """The safetensors file of ``tensors``, byte for byte as the library writes it, ``metadata`` in the order given.
 
-    ManifestMismatch for a dtype that no file can hold, MalformedTensors for a name or a header that ``read_header`` would refuse.
+    ManifestMismatch for a dtype that no file can hold, MalformedTensors for a name or a header that ``read_header``
+    would refuse.
     """
     manifest = Manifest.of(tensors)
     head: dict[str, Any] = {METADATA_KEY: dict(metadata)} if metadata else {}
@@ -169,8 +180,12 @@ def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = 
         raise MalformedTensors("a name or a metadata text cannot be written as UTF-8") from None
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
-        raise MalformedTensors(f"the header would be {len(text)} bytes long, more than {HEADER_LIMIT}: too many tensors or too long names")
-    return b"".join([len(text).to_bytes(8, "little"), text, *(_data(tensors[name], spec) for name, spec in manifest.items())])
+        raise MalformedTensors(
+            f"the header would be {len(text)} bytes long, more than {HEADER_LIMIT}: too many tensors or too long names"
+        )
+    return b"".join(
+        [len(text).to_bytes(8, "little"), text, *(_data(tensors[name], spec) for name, spec in manifest.items())]
+    )
 
 
 def _data(array: Array, spec: TensorSpec) -> Array:
@@ -198,5 +213,7 @@ def canonical_bytes(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
-    """SHA-256 of the bytes as they are, in lower-case hexadecimal. A checkpoint's name is that of its ``canonical_bytes``."""
+    """SHA-256 of the bytes as they are, in lower-case hexadecimal. A checkpoint's name is that of its
+    ``canonical_bytes``.
+    """
     return hashlib.sha256(data).hexdigest()

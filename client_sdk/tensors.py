@@ -1,7 +1,8 @@
 """The front door for tensors: what they are, how they are written, rounded and measured, and one flat vector from many.
 
-The parts: ``manifest`` (names, dtypes, shapes, errors), ``tensorfile`` (safetensors bytes), ``floats`` (rounding, norms). This file adds
-only the flat vector: the float32 deltas of a manifest one after the other, in the manifest's order, which is what sums are made of.
+The parts: ``manifest`` (names, dtypes, shapes, errors), ``tensorfile`` (safetensors bytes), ``floats`` (rounding,
+norms). This file adds only the flat vector: the float32 deltas of a manifest one after the other, in the manifest's
+order, which is what sums are made of.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ __all__ = [
 
 
 def flatten(tensors: Mapping[str, Array], manifest: Manifest) -> Float32:
-    """All of ``manifest``'s tensors as one float32 vector of ``manifest.elements``, in its order. ManifestMismatch when they differ in
-    names or shapes; dtypes may be any floating ones."""
+    """All of ``manifest``'s tensors as one float32 vector of ``manifest.elements``, in its order. ManifestMismatch
+    when they differ in names or shapes; dtypes may be any floating ones.
+    """
     manifest.as_float32().require(Manifest.of(tensors).as_float32(), "the tensors")
     flat = np.empty(manifest.elements, np.float32)
     for name, place in manifest.slices().items():
@@ -100,7 +102,11 @@ def flatten(tensors: Mapping[str, Array], manifest: Manifest) -> Float32:
 
 
 def split(flat: Float32, manifest: Manifest) -> Tensors:
-    """The inverse of ``flatten``: views of ``flat`` by name, each in its shape. ManifestMismatch when the length differs."""
+    """The inverse of ``flatten``: views of ``flat`` by name, each in its shape. ManifestMismatch when the length
+    differs.
+    """
     if flat.shape != (manifest.elements,):
-        raise ManifestMismatch(f"a flat vector of {manifest.elements} values was expected, not shape {list(flat.shape)}")
+        raise ManifestMismatch(
+            f"a flat vector of {manifest.elements} values was expected, not shape {list(flat.shape)}"
+        )
     return {name: flat[place].reshape(manifest[name].shape) for name, place in manifest.slices().items()}

@@ -1,7 +1,8 @@
-"""An update: what a device's training changed. A sum of updates is an update too, and its mean is the same bits in any order.
+"""An update: what a device's training changed. A sum of updates is an update too, and its mean is the same bits in
+any order.
 
-Knows deltas by name, weights, metrics and work, and the body in which an update travels: safetensors whose one metadata key holds the
-report. Has never heard of rounds' rules, how a codec works, or HTTP.
+Knows deltas by name, weights, metrics and work, and the body in which an update travels: safetensors whose one
+metadata key holds the report. Has never heard of rounds' rules, how a codec works, or HTTP.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class Update:
         round = Update({"w": w_local - w_global}, examples=600, metrics={"loss": 0.3}) + other
         new = {name: w_global[name] + change for name, change in round.mean().items()}
 
-    ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``: what the device
-    trained on; the weight unless ``weight`` gives another whole number. ``metrics``: means over those examples. ``held_out``: the
-    received model scored on held-out data. Raises ManifestMismatch (no floating-point array), OutOfRange (examples, weight) and
-    ValueError (a metric that is not finite). Values are checked when they are added or encoded.
+    ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``:
+    what the device trained on; the weight unless ``weight`` gives another whole number. ``metrics``: means over those
+    examples. ``held_out``: the received model scored on held-out data. Raises ManifestMismatch (no floating-point
+    array), OutOfRange (examples, weight) and ValueError (a metric that is not finite). Values are checked when they
+    are added or encoded.
     """
 
     def __init__(
@@ -77,7 +79,8 @@ class Update:
         """Names and shapes of the deltas: all F32, in the order of their names."""
 
     def __repr__(self) -> str:
-        return f"<Update of {self.count}, weight {self.weight}, {len(self.manifest)} tensors, {self.manifest.elements} values>"
+        size = f"{len(self.manifest)} tensors, {self.manifest.elements} values"
+        return f"<Update of {self.count}, weight {self.weight}, {size}>"
 
     @property
     def delta(self) -> Tensors:
@@ -112,9 +115,11 @@ class Update:
         return Score(examples=self._scored, metrics=self._scores.means()) if self._scored else None
 
     def mean(self) -> Tensors:
-        """The weighted mean of the deltas, float32 by name: float32(sum_k w_k q(x_k) * 2^-32 / sum_k w_k), see ``exact_sum``.
+        """The weighted mean of the deltas, float32 by name: float32(sum_k w_k q(x_k) * 2^-32 / sum_k w_k), see
+        ``exact_sum``.
 
-        A function of the set of updates: order and grouping change no bit. Raises NotFinite, OutOfRange, EmptySum (no weight).
+        A function of the set of updates: order and grouping change no bit. Raises NotFinite, OutOfRange, EmptySum (no
+        weight).
         """
         total = self._sum if self._sum is not None else self._folded_into(ExactSum(self.manifest.elements))
         return split(total.mean(), self.manifest)
@@ -131,7 +136,9 @@ class Update:
 
     @classmethod
     def total(cls, updates: Iterable[Update]) -> Update:
-        """The sum of at least one update, in one accumulator: what ``+`` gives, without a copy for each. Errors as ``+``."""
+        """The sum of at least one update, in one accumulator: what ``+`` gives, without a copy for each. Errors as
+        ``+``.
+        """
         result: Update | None = None
         for update in updates:
             result = update._as_sum() if result is None else result._absorb(update)
@@ -192,10 +199,11 @@ def encode_update(
     attempt: int = 0,
     seconds: Seconds | None = None,
 ) -> bytes:
-    """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give equal bytes.
+    """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give
+    equal bytes.
 
-    A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for metrics or counts
-    that the protocol does not take.
+    A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for
+    metrics or counts that the protocol does not take.
     """
     chosen = codecs.get(codec) if isinstance(codec, str) else codec
     took = seconds or Seconds()
@@ -219,7 +227,9 @@ def encode_update(
 
 
 def decode_report(header: Header) -> UpdateReport:
-    """The report in the header of an update's body. BadReport when it is missing, not alone, or not what the protocol says."""
+    """The report in the header of an update's body. BadReport when it is missing, not alone, or not what the protocol
+    says.
+    """
     if set(header.metadata) != {REPORT_KEY}:
         raise BadReport(f"the update's metadata must hold {REPORT_KEY} and nothing else")
     try:

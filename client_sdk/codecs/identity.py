@@ -39,7 +39,9 @@ class Identity:
     """F32 or F16."""
 
     def encode(self, delta: Mapping[str, Array]) -> Tensors:
-        """float32 deltas in this codec's dtype. Raises NotFinite, OutOfRange (float16 ends at 65504), ManifestMismatch."""
+        """float32 deltas in this codec's dtype. Raises NotFinite, OutOfRange (float16 ends at 65504),
+        ManifestMismatch.
+        """
         return {name: self._encoded(name, array) for name, array in delta.items()}
 
     def _encoded(self, name: str, array: Array) -> Array:
@@ -96,7 +98,9 @@ class Identity:
 
     @staticmethod
     def _places(header: Header) -> list[tuple[int, int]]:
-        """(first byte, elements) of each tensor, in the order of the names: that of float32 deltas, whatever the file's."""
+        """(first byte, elements) of each tensor, in the order of the names: that of float32 deltas, whatever the
+        file's.
+        """
         return [(header.offsets[name][0], header.manifest[name].elements) for name in sorted(header.manifest)]
 
 

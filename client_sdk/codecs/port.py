@@ -25,10 +25,14 @@ class Codec(Protocol):
         """``name@version``, as in ``Task.codec``."""
 
     def encode(self, delta: Mapping[str, Array]) -> Tensors:
-        """float32 deltas by name, as the tensors that travel. Raises NotFinite, OutOfRange, ManifestMismatch (not float32)."""
+        """float32 deltas by name, as the tensors that travel. Raises NotFinite, OutOfRange, ManifestMismatch (not
+        float32).
+        """
 
     def decode(self, tensors: Mapping[str, Array]) -> Tensors:
-        """The float32 deltas in tensors that travelled. Values are not checked. Raises ManifestMismatch (another dtype)."""
+        """The float32 deltas in tensors that travelled. Values are not checked. Raises ManifestMismatch (another
+        dtype).
+        """
 
     def wire(self, manifest: Manifest) -> Manifest:
         """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter."""
@@ -39,9 +43,10 @@ class Codec(Protocol):
     def blocks(
         self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
     ) -> Iterator[Float32]:
-        """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the names.
+        """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the
+        names.
 
-        A block ends where its tensor ends. It may be overwritten when the next one is asked for. Values are not checked. Memory: one
-        block. Raises TruncatedTensors when a file has become shorter than ``header`` says, OSError when it cannot be read.
+        A block ends where its tensor ends. It may be overwritten when the next one is asked for. Values are not
+        checked. Memory: one block. Raises TruncatedTensors when a file has become shorter than ``header`` says,
+        OSError when it cannot be read.
         """
-
