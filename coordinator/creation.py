@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 def check_checkpoint(path: Path) -> None:
-    """ProblemError unless the file is a canonical checkpoint: strict safetensors, no metadata, no NaN or infinity."""
+    """ProblemError unless the file is a canonical checkpoint: safetensors, no metadata, no NaN or infinity."""
     try:
         header = read_header(path)
         if header.metadata:

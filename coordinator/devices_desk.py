@@ -13,6 +13,7 @@ from coordinator import intake, records, views
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.collecting import membership
 from coordinator.hub import Hub
 from coordinator.store.port import DeviceRow
 
@@ -81,18 +82,14 @@ class DeviceDesk(Hub):
         the same receipt.
         """
         state = self._log(run).state
-        if (state.round == round and device in state.members) or round > state.round:
-            if round > state.round:
-                state = self._log(run).catch_up()
-            if round > state.round:
-                raise problem("stale", f"round {round} has not been opened: run {run} is at round {state.round}")
-            return self._limit(run)
-        if self._settled(device, run, round) is not None:
-            return self._limit(run)
-        if round == state.round and state.phase in ("collecting", "committing"):
-            raise problem("not-selected", f"device {device} was not selected for round {round}")
-        self._late(device, run, round)
-        raise problem("late", f"round {round} is over: run {run} is at round {state.round}")
+        if round > state.round:  # another replica may have opened it
+            state = self._log(run).catch_up()
+        against = membership(state, round, attempt, device)
+        if against is not None and (against[0] != "late" or self._settled(device, run, round) is None):
+            if against[0] == "late":
+                self._late(device, run, round)
+            raise problem(*against)
+        return self._limit(run)
 
     def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
         """Validates a spooled update, makes it durable, and has it counted.

@@ -50,15 +50,13 @@ class Driver:
 
     def _keep_time(self) -> None:
         signals, coordinator = self._coordinator.signals, self._coordinator
-        counted = -1
         while not self._stopping.is_set():
-            fleet, clock_changed = signals.version("fleet"), signals.version("tasks")
+            fleet = signals.version("fleet")
             try:
-                deadline = coordinator.tick(pool_changed=fleet != counted or clock_changed != counted)
+                deadline = coordinator.tick()
             except StoreError as error:
                 _LOG.warning("could not let time pass: %s", error)
                 deadline = None
-            counted = fleet
             while self._retries and self._retries[0][0] <= time.monotonic():
                 coordinator.put_back(self._retries.popleft()[1])
             sleep_s = _IDLE_S
@@ -80,5 +78,6 @@ class Driver:
             except (StoreError, BlobError) as error:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
                 self._retries.append((time.monotonic() + _RETRY_S, task))
-            except Exception:  # noqa: BLE001 - a bug in one task must not end the thread that performs all others
-                _LOG.exception("a bug: could not perform %s", type(task[1]).__name__)
+            except Exception:
+                _LOG.exception("a bug; will try again in %g s: %s", _RETRY_S, type(task[1]).__name__)
+                self._retries.append((time.monotonic() + _RETRY_S, task))

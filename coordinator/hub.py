@@ -50,6 +50,7 @@ class Hub:
         self._known: set[str] = set()
         self._todo: deque[Task] = deque()
         self._latest_now = self.clock.now()
+        self._house_kept_at = self._latest_now
 
     def _log(self, run: str) -> RunLog:
         log = self._logs.get(run)

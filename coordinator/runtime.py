@@ -24,6 +24,9 @@ from coordinator.store.port import FenceLost
 
 __all__ = ["Coordinator", "Task"]
 
+_HOUSE_S = 30.0
+"""How often runs that other replicas created are looked for, and expired rows deleted."""
+
 
 class Coordinator(DeviceDesk, OperatorDesk):
     """What devices and operators ask of it is at the two desks; what it does by itself is here."""
@@ -34,30 +37,41 @@ class Coordinator(DeviceDesk, OperatorDesk):
             state = self._log(row.run).catch_up()
             self._hand_out(row.run, rounds.pending(state))
 
-    def tick(self, *, pool_changed: bool = True) -> float | None:
-        """Lets time pass: deadlines, pools that filled up.
+    def tick(self) -> float | None:
+        """Lets time pass: deadlines, pools that filled up, other replicas' runs, rows that expired.
 
         Returns the next deadline in the clock's time, None when there is none.
         """
         now = self.clock.now()
         fell, self._latest_now = self._latest_now - now, now
+        self._keep_house(now)
         counts: dict[str, int] | None = None
         deadlines = []
         for run, log in list(self._logs.items()):
-            if fell > 0 and log.state.deadline is not None:
+            state = log.catch_up()
+            if fell > 0 and state.deadline is not None:
                 log.submit(lambda tx, state, at: ev.ClockFell(at=at, by_s=fell))
             state = log.state
             if state.deadline is None:
                 continue
             if now >= state.deadline:
                 log.submit(lambda tx, state, at: ev.Tick(at=at))
-            elif state.phase == "selecting" and pool_changed:
+            elif state.phase == "selecting":
                 counts = self.fleet.counts() if counts is None else counts
                 if self.fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count:
                     self._hand_out(run, [fx.Draw(round=state.round)])
             if log.state.deadline is not None:
                 deadlines.append(log.state.deadline)
         return min(deadlines, default=None)
+
+    def _keep_house(self, now: float) -> None:
+        if 0 <= now - self._house_kept_at < _HOUSE_S:
+            return
+        self._house_kept_at = now
+        for row in self.store.runs():
+            self._log(row.run)
+        with self.store.transaction() as tx:
+            tx.expire_waiting(now)
 
     def take_task(self) -> Task | None:
         """The next action to perform, or None."""

@@ -15,7 +15,7 @@ from coordinator.engine.state import Member, RunState
 
 
 def started(state: RunState, event: ev.Started) -> Step:
-    against = _membership(state, event.round, event.attempt, event.device)
+    against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     member = state.members[event.device]
@@ -26,7 +26,7 @@ def started(state: RunState, event: ev.Started) -> Step:
 
 def reported(state: RunState, event: ev.Reported) -> Step:
     """The first update of a member counts, the same bytes again get the same answer, others are refused."""
-    against = _membership(state, event.round, event.attempt, event.device)
+    against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against, event if against[0] == "late" else None)
     member = state.members[event.device]
@@ -63,7 +63,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
 
 
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
-    against = _membership(state, event.round, event.attempt, event.device)
+    against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     member = state.members[event.device]
@@ -110,11 +110,11 @@ def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None =
     return state, effects
 
 
-def _membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
     """Why this device has no open place in this round: (kind, reason), or None."""
     if round > state.round or (round == state.round and attempt > state.attempt):
         return "stale", f"round {round} has not been opened: the run is at round {state.round}"
-    if round < state.round or state.phase not in ("collecting", "committing"):
+    if round < state.round or state.phase == "idle":
         return "late", f"round {round} is over"
     if device not in state.members:
         return "not-selected", f"device {device} was not selected for round {round}"
