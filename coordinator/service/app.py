@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from client_sdk.problems import Problem, ProblemError
-from client_sdk.protocol import PROBLEM_MEDIA_TYPE
 from coordinator.driver import Driver
 from coordinator.runtime import Coordinator
 from coordinator.service.checkpoints import checkpoint_routes
@@ -70,7 +69,6 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
-        responses={"default": {"model": Problem, "description": "A problem", "content": {PROBLEM_MEDIA_TYPE: {}}}},
     )
     app.state.service = service
     uploads = Uploads(service)

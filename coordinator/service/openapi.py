@@ -60,7 +60,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "version": 7,
     },
     "CreateRun": {
-        "plan": {"name": "mnist", "rounds": 10, "task": {"learner": "quorate:mnist-mlp"}},
+        "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,
         "origin": "model.safetensors",
     },
@@ -80,6 +80,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
 }
 
+_PROBLEM = {
+    "description": "A problem document",
+    "content": {protocol.PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
 
 def complete(app: FastAPI) -> None:
     """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for."""
@@ -88,7 +93,15 @@ def complete(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = plain()
-            schemas = document.get("components", {}).get("schemas", {})
+            schemas = document["components"]["schemas"]
+            for model in (problems.Problem, protocol.EventView):
+                schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            for methods in document["paths"].values():
+                for operation in methods.values():
+                    operation["responses"].pop("422", None)
+                    operation["responses"]["default"] = _PROBLEM
             for name, schema in schemas.items():
                 _describe(name, schema)
             document["components"]["securitySchemes"] = {"device": {"type": "http", "scheme": "bearer"}}

@@ -1,0 +1,125 @@
+"""Checkpoints over HTTP: cached for ever, in ranges, and never bytes of another digest."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.tensors import to_bytes
+from coordinator.service.checkpoints import NO_BYTES, parse_range
+from tests.coordinator.service.conftest import Server
+from tests.coordinator.service.devices import plan
+from tests.coordinator.service.test_edge import refused
+
+
+def upload(server: Server, body: bytes, name: str) -> str:
+    """Makes the body the first checkpoint of a run, so that it is served; returns its path."""
+    digest = hashlib.sha256(body).hexdigest()
+    path = Route.CHECKPOINT.format(digest=digest)
+    response = server.http.put(path, content=body, headers={DIGEST_HEADER: content_digest(digest)})
+    assert response.status_code == 201, response.text
+    created = server.http.post(Route.RUNS, json={"plan": plan(name), "init": digest})
+    assert created.status_code == 201, created.text
+    assert created.headers["location"] == f"/v1/runs/{name}"
+    return path
+
+
+@pytest.fixture(scope="module", params=[100, 500_000], ids=["small", "large"])
+def stored(request: pytest.FixtureRequest, server: Server) -> tuple[str, bytes]:
+    """A checkpoint read whole, and one that is streamed: (path, bytes)."""
+    values = np.arange(request.param, dtype=np.float32)
+    body = to_bytes({"x": values})
+    return upload(server, body, f"stored-{request.param}"), body
+
+
+def test_a_checkpoint_is_what_its_digest_says_and_may_be_cached_for_ever(server: Server, stored: tuple) -> None:
+    path, body = stored
+    response = server.http.get(path)
+    assert response.content == body
+    assert response.headers["content-length"] == str(len(body))
+    assert response.headers["content-type"] == TENSORS_MEDIA_TYPE
+    assert response.headers["etag"] == f'"{path.rsplit("/", 1)[1]}"'
+    assert "immutable" in response.headers["cache-control"]
+
+
+def test_who_has_it_gets_no_bytes(server: Server, stored: tuple) -> None:
+    path, _ = stored
+    etag = server.http.head(path).headers["etag"]
+    for known in (etag, f'"other", {etag}', f"W/{etag}", "*"):
+        response = server.http.get(path, headers={"If-None-Match": known})
+        assert (response.status_code, response.content) == (304, b"")
+        assert response.headers["etag"] == etag
+    assert server.http.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_head_says_the_same_without_bytes(server: Server, stored: tuple) -> None:
+    path, body = stored
+    response = server.http.head(path)
+    assert (response.status_code, response.content) == (200, b"")
+    assert response.headers["content-length"] == str(len(body))
+    assert response.headers["accept-ranges"] == "bytes"
+
+
+def test_an_interrupted_download_goes_on_where_it_was(server: Server, stored: tuple) -> None:
+    path, body = stored
+    half = len(body) // 2
+    response = server.http.get(path, headers={"Range": f"bytes={half}-"})
+    assert response.status_code == 206
+    assert response.headers["content-range"] == f"bytes {half}-{len(body) - 1}/{len(body)}"
+    assert body[:half] + response.content == body
+    assert server.http.get(path, headers={"Range": "bytes=8-11"}).content == body[8:12]
+    assert server.http.get(path, headers={"Range": "bytes=-5"}).content == body[-5:]
+    changed = server.http.get(path, headers={"Range": "bytes=8-11", "If-Range": '"another"'})
+    assert (changed.status_code, changed.content) == (200, body)
+
+
+def test_a_range_outside_of_the_file_is_refused(server: Server, stored: tuple) -> None:
+    path, body = stored
+    response = server.http.get(path, headers={"Range": f"bytes={len(body)}-"})
+    assert response.status_code == 416
+    assert response.headers["content-range"] == f"bytes */{len(body)}"
+
+
+@pytest.mark.parametrize(
+    ("header", "span"),
+    [
+        ("bytes=0-9", (0, 10)),
+        ("bytes=90-200", (90, 100)),
+        ("bytes=99-", (99, 100)),
+        ("bytes=-30", (70, 100)),
+        ("bytes=-300", (0, 100)),
+        ("bytes=-0", NO_BYTES),
+        ("bytes=100-", NO_BYTES),
+        ("bytes=5-3", None),
+        ("bytes=-", None),
+        ("bytes=0-1,4-5", None),
+        ("lines=0-9", None),
+    ],
+)
+def test_ranges_are_read_as_rfc_9110_says(header: str, span: tuple | None) -> None:
+    assert parse_range(header, 100) == span
+
+
+def test_a_checkpoint_of_no_run_is_unknown(server: Server) -> None:
+    refused(server.http.get(Route.CHECKPOINT.format(digest="0" * 64)), 404, "unknown-checkpoint")
+    body = to_bytes({"x": np.ones(3, np.float32)})
+    path = Route.CHECKPOINT.format(digest=hashlib.sha256(body).hexdigest())
+    assert server.http.put(path, content=body).status_code == 201
+    refused(server.http.get(path), 404, "unknown-checkpoint")
+
+
+def test_bytes_of_another_digest_are_not_kept(server: Server) -> None:
+    body = to_bytes({"x": np.ones(4, np.float32)})
+    refused(server.http.put(Route.CHECKPOINT.format(digest="1" * 64), content=body), 422, "digest-mismatch")
+    refused(server.http.put(Route.CHECKPOINT.format(digest="1" * 64), content=b"no model"), 422, "invalid-request")
+    digest = hashlib.sha256(body).hexdigest()
+    assert not list((server.folder / "blobs").rglob(digest))
+
+
+def test_a_checkpoint_with_nan_is_refused(server: Server) -> None:
+    body = to_bytes({"x": np.array([1, np.nan], np.float32)})
+    path = Route.CHECKPOINT.format(digest=hashlib.sha256(body).hexdigest())
+    assert "NaN" in refused(server.http.put(path, content=body), 422, "invalid-request")

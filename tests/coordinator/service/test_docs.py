@@ -1,0 +1,56 @@
+"""The API's description: complete, true, and drawn without anything from the internet."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from client_sdk import problems, protocol
+from client_sdk.protocol import Route
+from coordinator.service.openapi import EXAMPLES
+from tests.coordinator.service.conftest import Server
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> dict:
+    return server.http.get("/openapi.json").json()
+
+
+def test_every_route_of_the_protocol_is_described(document: dict) -> None:
+    assert {str(route) for route in Route} <= set(document["paths"])
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("summary"), (method, path)
+            assert operation.get("description"), (method, path)
+            assert operation["tags"][0] in {tag["name"] for tag in document["tags"]}
+
+
+def test_fields_carry_their_stories(document: dict) -> None:
+    fields = document["components"]["schemas"]["CheckIn"]["properties"]
+    assert fields["hold_s"]["description"].startswith("How long the device is willing to wait")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
+    model = getattr(protocol, name, None) or getattr(problems, name)
+    model.model_validate(EXAMPLES[name])
+    assert set(EXAMPLES[name]) <= set(model.model_fields)
+    assert document["components"]["schemas"][name]["examples"] == [EXAMPLES[name]]
+
+
+def test_the_examples_plan_is_a_plan() -> None:
+    from coordinator.engine.plan import Plan
+
+    Plan.parse(EXAMPLES["CreateRun"]["plan"])
+
+
+def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
+    page = server.http.get("/", follow_redirects=True)
+    assert page.url.path == "/docs"
+    assert page.headers["content-type"].startswith("text/html")
+    script = server.http.get("/docs.js")
+    assert script.status_code == 200
+    for text in (page.text, script.text):
+        assert not re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
