@@ -41,16 +41,16 @@ def until(stopped: Callable[[], bool]) -> Iterator[None]:
         _stopped.reset(token)
 
 
-def open_http(coordinator: str, *, verify: ssl.SSLContext | bool = True) -> httpx2.Client:
+def open_http(coordinator: str, *, tls: ssl.SSLContext | None = None) -> httpx2.Client:
     """An HTTP client for one coordinator's URL, without a limit on connections, its waits interruptible (``until``).
 
-    The environment's proxy for that URL is used (``HTTPS_PROXY``, ``NO_PROXY``). ValueError where the URL is not http
-    or https.
+    ``tls``: whom to trust, where that is not the usual authorities. The environment's proxy for that URL is used
+    (``HTTPS_PROXY``, ``NO_PROXY``). ValueError where the URL is not http or https.
     """
     url = check_url(coordinator)
     return httpx2.Client(
         base_url=url,
-        transport=_Transport(_proxy_of(url), verify),
+        transport=_Transport(_proxy_of(url), tls),
         timeout=httpx2.Timeout(connect=5.0, read=30.0, write=30.0, pool=30.0),
         follow_redirects=False,
     )
@@ -66,7 +66,7 @@ def check_url(coordinator: str) -> str:
 
 def _proxy_of(url: str) -> str | None:
     parts = urlsplit(url)
-    if proxy_bypass(parts.netloc):
+    if parts.hostname in ("localhost", "127.0.0.1", "::1") or proxy_bypass(parts.netloc):
         return None
     return getproxies().get(parts.scheme)
 
@@ -74,16 +74,9 @@ def _proxy_of(url: str) -> str | None:
 class _Transport(httpx2.BaseTransport):
     """httpx2's requests over an httpcore2 pool that has our network backend."""
 
-    def __init__(self, proxy: str | None, verify: ssl.SSLContext | bool) -> None:
-        if isinstance(verify, bool):
-            context = httpcore2.default_ssl_context()
-            if not verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-        else:
-            context = verify
+    def __init__(self, proxy: str | None, tls: ssl.SSLContext | None) -> None:
         shared: dict[str, Any] = {
-            "ssl_context": context,
+            "ssl_context": tls,
             "max_connections": None,
             "max_keepalive_connections": None,
             "keepalive_expiry": 3.0,

@@ -1,0 +1,1 @@
+"""The device's own commands of ``quorate``, one file each. They need nothing beyond a bare install."""

@@ -1,0 +1,182 @@
+"""``quorate device``: this machine takes part in a federation with its own data; ``quorate device history``: what it
+did so far.
+
+This file reads options and prints lines. Everything else is ``client.Client``'s.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, current_thread, main_thread
+from typing import Annotated, Any
+
+import typer
+
+from client_sdk.record import Joined
+from client_sdk.storage import FileStorage, read_history
+from client_sdk.terminal import DEFAULT_URL, Json, Url, complain, fail, say, say_json, say_table, spoken
+
+DEFAULT_FOLDER = Path("quorate-device")
+
+Folder = Annotated[
+    Path,
+    typer.Option(help="Folder of this device: its key, its record, its history. One device a folder."),
+]
+Learners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--learner",
+        metavar="MODULE:ATTRIBUTE",
+        help="A learner of your own, beside the installed ones; it is imported. May be given several times.",
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="NAME|FILE.npz", help="This device's data: an installed data set, or a file's x and y."
+    ),
+]
+Share = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="I/N", help="Use only this share of the data: 3/400 is the third of 400."),
+]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback(
+    invoke_without_command=True,
+    help="Take part in a federation with this machine's data, which never leaves it.\n\n"
+    "What was begun is kept in the folder: started again, the device goes on where it was. Ctrl-C stops it.",
+    epilog="Example: quorate device --enrolment-token TOKEN --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
+)
+@spoken
+def device(
+    context: typer.Context,
+    coordinator: Url = DEFAULT_URL,
+    enrolment_token: Annotated[
+        str | None,
+        typer.Option(
+            "--enrolment-token",
+            "--token",
+            envvar="QUORATE_ENROLMENT_TOKEN",
+            metavar="TOKEN",
+            help="From the operator; 'quorate serve' prints it. Needed once.",
+        ),
+    ] = None,
+    data: Source = None,
+    shard: Share = None,
+    learner: Learners = None,
+    folder: Folder = DEFAULT_FOLDER,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds, however they end.")] = None,
+    secure_only: Annotated[
+        bool, typer.Option("--secure-only", help="Take part only where updates are added under masks.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
+    ] = None,
+    max_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = "",
+    as_json: Json = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    from client_sdk.client import Client, Happening
+    from client_sdk.data import Shard, load_data
+    from client_sdk.learners import Catalogue, LearnerTrainer
+    from client_sdk.protocol import Policy
+
+    if data is None:
+        fail("Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz.")
+    catalogue = Catalogue(learner or [])
+    if not catalogue.versions:
+        fail("This device has no learner: install a package that has one, or name yours: --learner module:attribute.")
+    trainer = LearnerTrainer(catalogue, load_data(data, Shard.parse(shard) if shard is not None else None))
+    policy = Policy(learners=tuple(allow) if allow else None, secure_only=secure_only, max_epochs=max_epochs)
+
+    def tell(happening: Happening) -> None:
+        if as_json:
+            fields = {"kind": happening.kind, "run": happening.run, "round": happening.round, "text": happening.text}
+            say_json(fields)
+        else:
+            where = f"{happening.run} round {happening.round}: " if happening.run is not None else ""
+            say(where + happening.text)
+
+    with FileStorage(folder) as storage, stopped_by_signals() as stop:
+        if storage.load() is None and enrolment_token is None:
+            fail("This device is new: give it an enrolment token with --enrolment-token ('quorate serve' prints one).")
+        with Client(
+            coordinator,
+            storage,
+            trainer,
+            enrolment_token=enrolment_token,
+            policy=policy,
+            label=label,
+            on_happening=tell,
+        ) as client:
+            if not as_json:
+                say(f"This device has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
+            ended = client.run(rounds, stop)
+    if as_json:
+        say_json({"kind": "stopped", "rounds": ended})
+    else:
+        say(f"Stopped after {ended} round{'' if ended == 1 else 's'}. 'quorate device history' lists them.")
+
+
+@app.command(
+    help="List the rounds that this device joined: what it trained, what it sent, how it ended.",
+    epilog="Example: quorate device history --folder quorate-device",
+)
+@spoken
+def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    if not folder.is_dir():
+        fail(f"There is no device in {folder}; name its folder with --folder.")
+    joined = read_history(folder)
+    if as_json:
+        for entry in joined:
+            say_json(entry)
+        return
+    columns = ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
+    say_table(columns, [_row(entry) for entry in joined], empty="This device has joined no round yet.")
+
+
+def _row(entry: Joined) -> list[Any]:
+    return [
+        entry.run,
+        entry.round,
+        entry.learner,
+        entry.result,
+        entry.update_digest[:12] if entry.update_digest is not None else None,
+        entry.weight,
+        f"{entry.ended_at - entry.joined_at:.1f}",
+        entry.reason,
+    ]
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Event]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once."""
+    stop = Event()
+    if current_thread() is not main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        if number == signal.SIGINT:
+            complain("Stopping; once more ends it at once.")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

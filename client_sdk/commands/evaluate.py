@@ -1,0 +1,67 @@
+"""``quorate evaluate``: scores each checkpoint of a run on this machine's held-out data and reports the metrics.
+
+This file reads options and prints lines; ``evaluator`` does the work.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from client_sdk.commands.device import Learners, Share, stopped_by_signals
+from client_sdk.terminal import DEFAULT_URL, Json, Url, complain, fail, say, say_json, spoken
+
+
+@spoken
+def evaluate(
+    run: Annotated[str, typer.Argument(help="The run's id; 'quorate status' lists them.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", metavar="NAME|FILE.npz", help="Held-out data: its test part, or all of it where it has none."
+        ),
+    ],
+    coordinator: Url = DEFAULT_URL,
+    shard: Share = None,
+    learner: Learners = None,
+    source: Annotated[str, typer.Option(help="What the data is called among the metrics.")] = "evaluator",
+    as_json: Json = False,
+) -> None:
+    """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
+
+    The plan's learner must be installed here, or named with --learner where the plan names it so.
+
+    Example: quorate evaluate run-1 --data mnist
+    """
+    from client_sdk import learners
+    from client_sdk.data import Shard, load_data
+    from client_sdk.evaluator import follow
+    from client_sdk.operator import OperatorClient
+    from client_sdk.protocol import CheckpointView, Score
+    from client_sdk.tensors import Tensors
+
+    catalogue = learners.Catalogue(learner or [])
+    with OperatorClient(coordinator) as operator, stopped_by_signals() as stop:
+        view = operator.run(run)
+        task = view.plan.get("task")
+        name = task.get("learner") if isinstance(task, dict) else None
+        if not isinstance(name, str):
+            fail(f"The plan of {run} names no learner.")
+        scorer = catalogue.load(name)
+        loaded = load_data(data, Shard.parse(shard) if shard is not None else None)
+        held_out = loaded.test if loaded.test is not None else loaded.train
+
+        def score(model: Tensors) -> Score:
+            return learners.evaluate(scorer, name, model, held_out)
+
+        def tell(checkpoint: CheckpointView, found: Score) -> None:
+            if as_json:
+                say_json({"run": run, "version": checkpoint.version, "source": source, **found.model_dump(mode="json")})
+            else:
+                values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
+                say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
+
+        view = follow(operator, run, score, source=source, on_score=tell, on_trouble=complain, stop=stop)
+    if not as_json:
+        say(f"{run} is {view.status}: {view.reason or 'scored so far'}.")

@@ -1,0 +1,154 @@
+"""A device's data: where it comes from, by name or from a file, which share of it is this device's, and its parts.
+
+This file knows numpy arrays and entry points. It has never heard of models, and data never leaves through it.
+
+A name is an entry point of the group ``quorate.data``: a callable without arguments that gives an object with
+``.train`` and ``.test``, each with ``.x`` and ``.y``. A path ending in ``.npz`` holds arrays ``x`` and ``y``, and
+``x_test`` and ``y_test`` where there is held-out data.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+GROUP = "quorate.data"
+
+
+class DataError(Exception):
+    """The data cannot be had or used: one sentence says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """``x`` [n, ...] and ``y`` [n, ...]: as many inputs as targets."""
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Training examples, and held-out ones where there are any."""
+
+    train: Examples
+    test: Examples | None = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal shares: number ``index`` (from 1) of ``count``."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From ``3/400``: the third of 400. ValueError, in a sentence, for anything else."""
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise ValueError(f"{text!r} is not a share of the data; 3/400 means the third of 400 equal shares.")
+        return cls(int(match[1]), int(match[2]))
+
+    def of(self, examples: Examples) -> Examples:
+        """Every ``count``-th example from the ``index``-th on, as views."""
+        return Examples(examples.x[self.index - 1 :: self.count], examples.y[self.index - 1 :: self.count])
+
+
+def load_data(source: str, shard: Shard | None = None) -> Data:
+    """The data called ``source``, or this share of it. DataError where it cannot be had or the share is empty."""
+    data = _from_file(Path(source)) if source.endswith(".npz") else _from_entry_point(source)
+    if shard is not None:
+        data = Data(shard.of(data.train), shard.of(data.test) if data.test is not None else None)
+    if len(data.train) == 0:
+        part = f"The share {shard.index}/{shard.count} of {source}" if shard is not None else source
+        raise DataError(f"{part} has no examples.")
+    if data.test is not None and len(data.test) == 0:
+        data = Data(data.train)
+    return data
+
+
+def count(data: Any) -> int:
+    """How many training examples ``data`` holds: of ``(x, y)``, of an object with ``.x``, or of anything with a
+    length."""
+    part = training_part(data)
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return len(part[0])
+    if hasattr(part, "x"):
+        return len(part.x)
+    if hasattr(part, "__len__"):
+        return len(part)
+    raise DataError(f"A {type(part).__name__} does not say how many examples it has; give examples=.")
+
+
+def training_part(data: Any) -> Any:
+    """``data.train`` where there is one, else ``data``."""
+    part = getattr(data, "train", None)
+    return data if part is None or callable(part) else part
+
+
+def held_out_part(data: Any) -> Any | None:
+    """``data.held_out`` or ``data.test``; None where there is neither."""
+    for name in ("held_out", "test"):
+        part = getattr(data, name, None)
+        if part is not None and not callable(part):
+            return part
+    return None
+
+
+def names() -> list[str]:
+    """The data sets that installed packages offer."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def _from_entry_point(name: str) -> Data:
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            found = entry.load()()
+        except ModuleNotFoundError as error:
+            raise DataError(f"The data {name} needs the module {error.name}, which is not installed.") from error
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"The data {name} cannot be loaded: {error}") from error
+        test = getattr(found, "test", None)
+        return Data(_examples(found.train, name), None if test is None else _examples(test, name))
+    known = ", ".join(names()) or "none"
+    raise DataError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+
+
+def _from_file(path: Path) -> Data:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if "x" not in arrays or "y" not in arrays:
+                raise DataError(f"{path} must hold the arrays x and y; it holds {', '.join(arrays.files) or 'none'}.")
+            train = _pair(arrays["x"], arrays["y"], str(path))
+            if "x_test" not in arrays:
+                return Data(train)
+            if "y_test" not in arrays:
+                raise DataError(f"{path} holds x_test and no y_test.")
+            return Data(train, _pair(arrays["x_test"], arrays["y_test"], str(path)))
+    except FileNotFoundError:
+        raise DataError(f"There is no file {path}.") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as .npz: {error}.") from error
+
+
+def _examples(part: Any, name: str) -> Examples:
+    return _pair(np.asarray(part.x), np.asarray(part.y), name)
+
+
+def _pair(x: npt.NDArray[Any], y: npt.NDArray[Any], where: str) -> Examples:
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise DataError(f"{where} must hold as many inputs x as targets y; it holds {x.shape} and {y.shape}.")
+    return Examples(x, y)
