@@ -27,7 +27,8 @@ def check_checkpoint(path: Path) -> None:
         if header.metadata:
             raise problem(
                 "invalid-request",
-                "a checkpoint is addressed by its bytes without __metadata__: remove it (quorate run create --init does)",
+                "a checkpoint is addressed by its bytes without __metadata__: remove it, "
+                "as `quorate run create --init` does",
             )
         with path.open("rb") as file:
             for name, spec in header.manifest.items():

@@ -78,6 +78,6 @@ class Driver:
             except (StoreError, BlobError) as error:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
                 self._retries.append((time.monotonic() + _RETRY_S, task))
-            except Exception:
+            except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
                 _LOG.exception("a bug; will try again in %g s: %s", _RETRY_S, type(task[1]).__name__)
                 self._retries.append((time.monotonic() + _RETRY_S, task))
