@@ -36,13 +36,16 @@ def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
     names = tuple(field.name for field in fields(row))  # type: ignore[arg-type]
 
     def make(values: Sequence[Any]) -> T:
+        return row(**dict(zip(names, values, strict=True)))
+
+    def make_with_bodies(values: Sequence[Any]) -> T:
         given = dict(zip(names, values, strict=True))
         for name in bodies:
             if given[name] is not None:
                 given[name] = from_text(given[name])
         return row(**given)
 
-    return make
+    return make_with_bodies if bodies else make
 
 
 _run = _maker(RunRow, "plan", "snapshot")

@@ -5,9 +5,11 @@ The rows and reads are here; transactions (all or nothing, isolation, locks) are
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError
+from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_transactions import TransactionContract
 
@@ -136,7 +138,7 @@ class StoreContract(TransactionContract):
         with store.transaction("r1") as tx:
             second = tx.raise_fence("r1")
         assert second == first + 1
-        with pytest.raises(FenceLost), store.transaction("r1") as tx:
+        with pytest.raises(FenceLost), store.transaction("r1") as tx:  # noqa: PT012
             tx.insert_checkpoint(rows.checkpoint(0))
             tx.require_fence("r1", first)
         assert store.checkpoints("r1") == []
@@ -426,7 +428,7 @@ class StoreContract(TransactionContract):
     def test_rows_of_an_unknown_run_are_refused(self, store: Store) -> None:
         with store.transaction() as tx:
             rows.world(tx)
-        for write in (
+        writes: list[Callable[[Transaction], object]] = [
             lambda tx: tx.put_round(rows.round_(1, run="nowhere")),
             lambda tx: tx.insert_checkpoint(rows.checkpoint(0, run="nowhere")),
             lambda tx: tx.insert_contributions([rows.contribution("d1", run="nowhere")]),
@@ -436,7 +438,8 @@ class StoreContract(TransactionContract):
             lambda tx: tx.snapshot("nowhere", 1, {}),
             lambda tx: tx.raise_fence("nowhere"),
             lambda tx: tx.require_fence("nowhere", 0),
-        ):
+        ]
+        for write in writes:
             with pytest.raises(StoreError), store.transaction() as tx:
                 write(tx)
 

@@ -70,7 +70,7 @@ class TransactionContract:
     def test_an_exception_takes_back_everything(self, store: Store) -> None:
         before(store)
         was = everything(store)
-        with pytest.raises(KeyError), store.transaction("r1") as tx:
+        with pytest.raises(KeyError), store.transaction("r1") as tx:  # noqa: PT012
             write_everything(tx)
             raise KeyError("anything")
         assert everything(store) == was
@@ -82,7 +82,7 @@ class TransactionContract:
     def test_a_conflict_takes_back_everything(self, store: Store) -> None:
         before(store)
         was = everything(store)
-        with pytest.raises(Conflict), store.transaction("r1") as tx:
+        with pytest.raises(Conflict), store.transaction("r1") as tx:  # noqa: PT012
             write_everything(tx)
             tx.insert_device(rows.device("d1"))
         assert everything(store) == was
@@ -90,7 +90,7 @@ class TransactionContract:
     def test_a_conflict_that_is_swallowed_takes_back_everything(self, store: Store) -> None:
         before(store)
         was = everything(store)
-        with pytest.raises(StoreError), store.transaction("r1") as tx:
+        with pytest.raises(StoreError), store.transaction("r1") as tx:  # noqa: PT012
             write_everything(tx)
             with pytest.raises(Conflict):
                 tx.insert_device(rows.device("d1"))
@@ -108,7 +108,7 @@ class TransactionContract:
         before(store)
         was = everything(store)
         seen: list[object] = []
-        with pytest.raises(KeyError), store.transaction("r1") as tx:
+        with pytest.raises(KeyError), store.transaction("r1") as tx:  # noqa: PT012
             write_everything(tx)
             reader = in_thread(lambda: seen.append(everything(store)))
             reader.join(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -141,7 +142,11 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
         rows.world(tx)
         tx.append("r1", [(0.0, "k", {})])
     store.engine.dispose()
-    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=60"))
+
+    def make_small(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA max_page_count=60")
+
+    event.listen(store.engine, "connect", make_small)
     with pytest.raises(StoreError) as caught, store.transaction("r1") as tx:
         tx.append("r1", [(0.0, "k", {"text": "x" * 1_000_000})])
     assert str(caught.value) == "The database could not be written: the disk is full."
@@ -160,7 +165,7 @@ def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
 
 
 def test_every_statement_can_be_said_in_postgresql() -> None:
-    dialect = postgresql.dialect()
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     said = {name: str(found.compile(dialect=dialect)) for name, found in statements.everything("postgresql").items()}
     assert said["LOCK_RUN"].endswith("FOR UPDATE")
     assert said["FENCE"].endswith("FOR UPDATE")
@@ -172,7 +177,7 @@ def test_every_statement_can_be_said_in_postgresql() -> None:
 
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tmp_path: Path, attempt: int) -> None:
-    """Each transaction of ``torn_writer.py`` n writes 7 events, 7 waiting rows and metric n; it is killed at some instant."""
+    """Transaction n of ``torn_writer.py`` writes 7 events, 7 waiting rows and metric n, until it is killed."""
     open_store(url_of(tmp_path)).close()
     writer = subprocess.Popen(
         [sys.executable, str(TORN), url_of(tmp_path)],

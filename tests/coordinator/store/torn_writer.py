@@ -1,4 +1,4 @@
-"""A process to be killed: ``python torn_writer.py URL`` writes transactions without end and acknowledges each with its number."""
+"""A process to be killed: ``python torn_writer.py URL`` writes transactions without end and acknowledges each."""
 
 from __future__ import annotations
 
