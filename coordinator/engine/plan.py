@@ -73,8 +73,10 @@ class Cohort(_Section):
 
     @property
     def quorum_count(self) -> int:
-        """The fewest reports that make a round."""
-        return math.ceil(self.quorum * self.goal - 1e-9)
+        """The fewest reports that make a round: at least one, and what floating point adds to a whole number is not
+        counted.
+        """
+        return max(1, math.ceil(self.quorum * self.goal - 1e-9))
 
     @property
     def pool_count(self) -> int:

@@ -56,7 +56,8 @@ def step(state: RunState, event: ev.Event) -> Step:
     """The next state and what is to be done. Total: an event that does not fit is refused with its reason."""
     match event:
         case ev.Created():
-            return open_next(state, event.at) if state.round == 0 and state.phase == "idle" else (state, [])
+            new = state.round == 0 and state.status == "running"
+            return open_next(state, event.at) if new else (state, [])
         case ev.Tick():
             return _tick(state, event)
         case ev.ClockFell():
