@@ -1,0 +1,163 @@
+"""A run told as happenings, without a coordinator: events go through ``step``, what it asked for is kept.
+
+Knows the engine only. ``log`` holds the events that a RunLog would append, so a story can be folded again from its
+start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+
+E = TypeVar("E")
+START = hashlib.sha256(b"the initial checkpoint").hexdigest()
+_RECORDS = (fx.Claim, fx.Release, fx.RecordRound, fx.RecordCheckpoint, fx.RecordRefusal, fx.RecordMetrics)
+
+
+def plan(**sections: Any) -> Plan:
+    """Select 4, goal 3, quorum 2; 10 s to wait and 60 s to report. Sections override by key."""
+    base: dict[str, Any] = {
+        "name": "story",
+        "task": {"learner": "tests:story"},
+        "cohort": {"select": 4, "goal": 3, "quorum": 0.6, "select_s": 10, "collect_s": 60},
+        "finish": {"rounds": 5},
+    }
+    for name, section in sections.items():
+        base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+    return Plan.parse(base)
+
+
+def digest_of(*words: object) -> str:
+    return hashlib.sha256(repr(words).encode()).hexdigest()
+
+
+class Story:
+    """``at`` is the time of the next event. Each method is one happening and returns the effects it had."""
+
+    def __init__(self, **sections: Any) -> None:
+        self.start = rounds.begin("story", plan(**sections), START)
+        self.state: RunState = self.start
+        self.at = 100.0
+        self.log: list[ev.Event] = []
+        self.effects: list[fx.Effect] = []
+
+    def happens(self, event: ev.Event) -> list[fx.Effect]:
+        before = self.state
+        self.state, effects = rounds.step(before, event)
+        refused = any(isinstance(effect, fx.Refused) for effect in effects)
+        if self.state is not before or (any(isinstance(effect, _RECORDS) for effect in effects) and not refused):
+            self.log.append(event)
+        self.effects += effects
+        return effects
+
+    # ------------------------------------------------------------ happenings
+
+    def created(self) -> list[fx.Effect]:
+        return self.happens(ev.Created(at=self.at))
+
+    def drawn(self, *devices: str, examples: int = 10, waiting: int | None = None) -> list[fx.Effect]:
+        return self.happens(
+            ev.Drawn(
+                at=self.at,
+                round=self.state.round,
+                cohort=tuple((device, examples) for device in devices),
+                waiting=len(devices) if waiting is None else waiting,
+            )
+        )
+
+    def started(self, device: str, **more: Any) -> list[fx.Effect]:
+        return self.happens(
+            ev.Started(**{"at": self.at, "round": self.state.round, "attempt": 0, "device": device, **more})
+        )
+
+    def reported(self, device: str, **more: Any) -> list[fx.Effect]:
+        round = more.get("round", self.state.round)
+        usual: dict[str, Any] = {
+            "at": self.at,
+            "round": round,
+            "attempt": 0,
+            "device": device,
+            "digest": digest_of(device, round),
+            "bytes": 100,
+            "examples": 10,
+            "steps": 4,
+            "steps_planned": 4,
+            "complete": True,
+        }
+        return self.happens(ev.Reported(**{**usual, **more}))
+
+    def withdrew(self, device: str, **more: Any) -> list[fx.Effect]:
+        usual = {"at": self.at, "round": self.state.round, "attempt": 0, "device": device, "reason": "battery low"}
+        return self.happens(ev.Withdrew(**{**usual, **more}))
+
+    def committed(self, **more: Any) -> list[fx.Effect]:
+        round = self.state.round
+        usual = {"at": self.at, "round": round, "digest": digest_of("model", round), "bytes": 500}
+        return self.happens(ev.Committed(**{**usual, **more}))
+
+    def scored(self, version: int, value: float, *, name: str = "accuracy", source: str = "evaluator") -> list[fx.Effect]:
+        return self.happens(
+            ev.Scored(at=self.at, version=version, source=source, examples=50, metrics={name: value})
+        )
+
+    def tick(self, after_s: float = 0.0) -> list[fx.Effect]:
+        self.at += after_s
+        return self.happens(ev.Tick(at=self.at))
+
+    def commit_failed(self, reason: str = "not finite") -> list[fx.Effect]:
+        return self.happens(ev.CommitFailed(at=self.at, round=self.state.round, reason=reason))
+
+    def paused(self) -> list[fx.Effect]:
+        return self.happens(ev.Paused(at=self.at))
+
+    def resumed(self) -> list[fx.Effect]:
+        return self.happens(ev.Resumed(at=self.at))
+
+    def stopped(self) -> list[fx.Effect]:
+        return self.happens(ev.Stopped(at=self.at))
+
+    # ------------------------------------------------------------ chapters
+
+    def selecting(self) -> Story:
+        self.created()
+        return self
+
+    def collecting(self, *devices: str) -> Story:
+        if self.state.phase == "idle":
+            self.created()
+        self.drawn(*(devices or ("a", "b", "c", "d")))
+        return self
+
+    def committing(self) -> Story:
+        self.collecting()
+        for device in ("a", "b", "c"):
+            self.reported(device)
+        return self
+
+    def round(self) -> Story:
+        """A whole round: a, b and c count."""
+        self.committing()
+        self.committed()
+        return self
+
+
+def only(effects: list[fx.Effect], kind: type[E]) -> E:
+    """The one effect of this kind."""
+    found = [effect for effect in effects if isinstance(effect, kind)]
+    assert len(found) == 1, f"{len(found)} of {kind.__name__} among {effects}"
+    return found[0]
+
+
+def every(effects: list[fx.Effect], kind: type[E]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def refusal(effects: list[fx.Effect]) -> str:
+    """The kind with which the event was refused."""
+    return only(effects, fx.Refused).kind

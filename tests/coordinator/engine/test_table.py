@@ -1,0 +1,167 @@
+"""Every event in every phase: what happens. No pair is left out, and a refused event leaves the very same state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.state import Phase
+from tests.coordinator.engine.story import Story, digest_of, refusal
+
+PLACES: dict[str, Callable[[], Story]] = {
+    "new": Story,
+    "selecting": lambda: Story().selecting(),
+    "collecting": lambda: Story().collecting(),
+    "committing": lambda: Story().committing(),
+    "paused": lambda: _paused(),
+    "finished": lambda: Story(finish={"rounds": 1}).round(),
+    "stopped": lambda: _stopped(),
+}
+"""Where a run can be. *new*, *paused*, *finished* and *stopped* are the idle phase; all but *new* are after round 1."""
+
+
+def _paused() -> Story:
+    story = Story().collecting()
+    story.paused()
+    for device in ("a", "b", "c"):
+        story.reported(device)
+    story.committed()
+    return story
+
+
+def _stopped() -> Story:
+    story = Story().collecting()
+    story.stopped()
+    return story
+
+
+def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
+    """An event of this kind that fits, where one can fit: of round 1, of a device of its cohort."""
+    usual: dict[str, dict[str, Any]] = {
+        "ClockFell": {"by_s": 5.0},
+        "Drawn": {"round": 1, "cohort": (("a", 10), ("b", 10), ("c", 10)), "waiting": 3},
+        "Started": {"round": 1, "attempt": 0, "device": "d"},
+        "Reported": {
+            "round": 1,
+            "attempt": 0,
+            "device": "d",
+            "digest": digest_of("d", 1),
+            "bytes": 1,
+            "examples": 1,
+            "steps": 1,
+            "steps_planned": 1,
+            "complete": True,
+        },
+        "Withdrew": {"round": 1, "attempt": 0, "device": "d", "reason": "moved"},
+        "Committed": {"round": 1, "digest": digest_of("model", 1), "bytes": 1},
+        "CommitFailed": {"round": 1, "reason": "not finite"},
+        "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
+    }
+    cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
+    event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
+    return event
+
+
+# What each event does in each place: "refused: <kind>", "nothing", or where the run is then.
+TABLE: dict[str, dict[str, str]] = {
+    #              new                 selecting              collecting             committing            paused                finished              stopped
+    "Created": {"new": "selecting", "selecting": "nothing", "collecting": "nothing", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
+    "Tick": {"new": "nothing", "selecting": "asks for a draw", "collecting": "selecting", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
+    "ClockFell": {"new": "nothing", "selecting": "deadline moved", "collecting": "deadline moved", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
+    "Drawn": {"new": "refused: stale", "selecting": "collecting", "collecting": "refused: stale", "committing": "refused: stale", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
+    "Started": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "training", "committing": "nothing", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
+    "Reported": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "reported", "committing": "refused: late", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
+    "Withdrew": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "withdrawn", "committing": "nothing", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
+    "Committed": {"new": "refused: stale", "selecting": "refused: stale", "collecting": "refused: stale", "committing": "selecting", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
+    "CommitFailed": {"new": "refused: stale", "selecting": "refused: stale", "collecting": "refused: stale", "committing": "selecting", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
+    "Scored": {"new": "scored", "selecting": "scored", "collecting": "scored", "committing": "scored", "paused": "scored", "finished": "scored", "stopped": "scored"},
+    "Paused": {"new": "paused", "selecting": "paused", "collecting": "paused", "committing": "paused", "paused": "refused: conflict", "finished": "refused: conflict", "stopped": "refused: conflict"},
+    "Resumed": {"new": "refused: conflict", "selecting": "refused: conflict", "collecting": "refused: conflict", "committing": "refused: conflict", "paused": "selecting", "finished": "refused: conflict", "stopped": "refused: conflict"},
+    "Stopped": {"new": "stopped", "selecting": "stopped", "collecting": "stopped", "committing": "ends later", "paused": "stopped", "finished": "refused: conflict", "stopped": "refused: conflict"},
+}  # fmt: skip
+PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
+
+
+def test_the_table_has_every_event_and_every_place() -> None:
+    assert set(TABLE) == {cls.__name__ for cls in get_args(ev.Event)}
+    assert all(set(row) == set(PLACES) for row in TABLE.values())
+    assert {PLACES[place]().state.phase for place in PLACES} == set(get_args(Phase))
+
+
+@pytest.mark.parametrize(("kind", "place"), PAIRS)
+def test_what_happens(kind: str, place: str) -> None:
+    story = PLACES[place]()
+    before = story.state
+    if kind == "Tick":
+        story.at += 3600
+    effects = story.happens(event_of(kind, story))
+    after, wanted = story.state, TABLE[kind][place]
+    if wanted.startswith("refused: "):
+        assert after is before, "a refused event changes nothing"
+        assert refusal(effects) == wanted.removeprefix("refused: ")
+        assert {type(effect) for effect in effects} <= {fx.Refused, fx.RecordRefusal}
+        recorded = any(isinstance(effect, fx.RecordRefusal) for effect in effects)
+        late = wanted == "refused: late"
+        assert recorded == (kind == "Reported" and late), "a late update leaves its reason behind"
+        return
+    assert not any(isinstance(effect, fx.Refused) for effect in effects)
+    match wanted:
+        case "nothing":
+            assert after is before
+            assert effects == []
+        case "asks for a draw":
+            assert after is before
+            assert effects == [fx.Draw(round=1)]
+        case "deadline moved":
+            assert before.deadline is not None
+            assert after.deadline == before.deadline - 5.0
+        case "scored":
+            assert (after.phase, after.status) == (before.phase, before.status)
+            assert [type(effect) for effect in effects] == [fx.RecordMetrics]
+        case "training" | "reported" | "withdrawn":
+            assert after.members["d"].status == wanted
+            assert after.phase == "collecting"
+        case "paused":
+            assert after.status == "paused"
+            assert after.phase == before.phase, "the round under way goes on"
+        case "stopped":
+            assert (after.status, after.phase, after.deadline) == ("stopped", "idle", None)
+        case "ends later":
+            assert (after.status, after.phase) == ("running", "committing")
+            assert after.ending == ("stopped", "stopped by the operator")
+        case phase:
+            assert (after.phase, after.status) == (phase, "running")
+            assert after is not before
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_pending_names_what_must_be_in_flight(place: str) -> None:
+    state = PLACES[place]().state
+    wanted: dict[str, list[type]] = {
+        "new": [],
+        "selecting": [fx.Draw],
+        "collecting": [fx.Wake],
+        "committing": [fx.Fold, fx.Fold, fx.Fold, fx.Commit],
+        "paused": [fx.Discard],
+        "finished": [fx.Discard],
+        "stopped": [fx.Discard],
+    }
+    assert [type(action) for action in rounds.pending(state)] == wanted[place]
+
+
+def test_a_run_that_was_stopped_or_paused_before_it_began_opens_no_round() -> None:
+    """A crash between the run's row and its first event leaves such a run: Created comes late, from recovery."""
+    stopped = Story()
+    stopped.stopped()
+    assert stopped.created() == []
+    assert (stopped.state.status, stopped.state.phase) == ("stopped", "idle")
+    paused = Story()
+    paused.paused()
+    assert paused.created() == []
+    paused.resumed()
+    assert (paused.state.phase, paused.state.round) == ("selecting", 1)
