@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+from client_sdk import data as parts
 from client_sdk.learning.errors import DataError, NoExamples
 
 
@@ -76,17 +77,14 @@ class DatasetExamples:
 
 
 def training_part(data: Any) -> Any:
-    """``data.train`` where the data has parts, else the data itself."""
-    return data.train if _has_parts(data) and hasattr(data, "train") else data
+    """As ``client_sdk.data`` says it; a torch Dataset is a part itself, whatever attributes it has (some have a flag
+    ``.train``)."""
+    return data if isinstance(data, Dataset) else parts.training_part(data)
 
 
 def held_out_part(data: Any) -> Any | None:
-    """``data.held_out`` or ``data.test`` where the data has such a part, else None."""
-    if _has_parts(data):
-        for part in ("held_out", "test"):
-            if getattr(data, part, None) is not None:
-                return getattr(data, part)
-    return None
+    """As ``client_sdk.data`` says it; a torch Dataset has no parts."""
+    return None if isinstance(data, Dataset) else parts.held_out_part(data)
 
 
 def as_examples(data: Any, what: str = "training data") -> Examples:
@@ -124,10 +122,6 @@ def cast(batch: tuple[Any, Any], floating: torch.dtype) -> tuple[Any, Any]:
         elif targets.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
             targets = targets.long()
     return inputs, targets
-
-
-def _has_parts(data: Any) -> bool:
-    return not isinstance(data, (Dataset, tuple, list, torch.Tensor, np.ndarray))
 
 
 def _arrays(x: Any, y: Any, what: str) -> ArrayExamples:

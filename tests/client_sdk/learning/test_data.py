@@ -27,6 +27,13 @@ class Pairs(Dataset):
         return self.x[index], int(self.y[index])
 
 
+class Flagged(Pairs):
+    """As torchvision's datasets: ``train`` says which part this is, and is no part."""
+
+    train = True
+    test = False
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([])
@@ -53,6 +60,7 @@ def read_only(array):
         lambda x, y: SimpleNamespace(train=SimpleNamespace(x=x, y=y)),
         lambda x, y: TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
         lambda x, y: Pairs(x, y),
+        lambda x, y: Flagged(x, y),
     ],
 )
 def test_every_form_of_the_same_examples_gives_the_same_bits(learner, data, task, form):
