@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import typer
 
+from coordinator.commands import checkpoints, runs, watch
 from coordinator.commands.serve import serve
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-app.command()(serve)
+app.command(epilog="Example: quorate serve --data quorate-data --port 8470")(serve)
+app.add_typer(runs.app, name="run")
+app.command(epilog="Example: quorate status mnist")(watch.status)
+app.command(epilog="Example: quorate rounds mnist")(watch.rounds)
+app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
+app.command(epilog="Example: quorate devices")(watch.devices)
+app.command(epilog="Example: quorate events mnist --follow")(watch.events)
+app.add_typer(checkpoints.app, name="checkpoint")
 
 
 @app.callback()

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from client_sdk.terminal import fail, spoken
+
 if TYPE_CHECKING:
     from coordinator.settings import Settings
 
-_HELP = """Run a coordinator: the HTTP API, the database and the rounds, in one process.
 
-Everything is kept in one folder; start it again with the same folder and it goes on where it was.
-Further settings come from the environment, as QUORATE_THREADS=16; coordinator.settings lists them.
-
-Example:
-
-    quorate serve --data quorate-data --port 8470
-"""
-
-
+@spoken
 def serve(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")
@@ -36,27 +29,27 @@ def serve(
         bool, typer.Option("--json", help="Print one JSON line when ready, and log lines as JSON.")
     ] = False,
 ) -> None:
+    """Run a coordinator: the HTTP API, the database and the rounds, in one process.
+
+    Everything is kept in one folder; started again with the same folder it goes on where it was. Further settings come
+    from the environment, as QUORATE_THREADS=16; coordinator.settings lists them.
+    """
     from pydantic import ValidationError
 
     given: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
     _configure_log(as_json)
     try:
-        from coordinator.service.process import CannotServe, serve
+        from coordinator.service.process import serve as serve_until_stopped
         from coordinator.settings import Settings
 
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
-        serve(settings, _ready_json if as_json else _ready)
+        serve_until_stopped(settings, _ready_json if as_json else _ready)
     except ValidationError as error:
         told = "; ".join(
             f"{'.'.join(str(part) for part in row['loc'])}: {str(row['msg']).removeprefix('Value error, ')}"
             for row in error.errors(include_url=False)
         )
-        raise _failed(f"These settings cannot be used: {told}.") from None
-    except CannotServe as error:
-        raise _failed(str(error)) from None
-
-
-serve.__doc__ = _HELP
+        fail(f"These settings cannot be used: {told}.")
 
 
 def _ready(url: str, settings: Settings) -> None:
@@ -64,7 +57,9 @@ def _ready(url: str, settings: Settings) -> None:
     console.print(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}", soft_wrap=True)
     console.print(f"  The API's page:   {url}/docs", soft_wrap=True)
     console.print(f"  Enrolment token:  {settings.enrolment_token}", soft_wrap=True)
-    console.print(f"  A device joins:   quorate device --url {url} --token {settings.enrolment_token}", soft_wrap=True)
+    console.print(
+        f"  A device joins:   quorate device --enrolment-token {settings.enrolment_token} --data DATA", soft_wrap=True
+    )
     console.print("Ctrl-C stops it; nothing is lost.")
 
 
@@ -76,11 +71,6 @@ def _ready_json(url: str, settings: Settings) -> None:
         "data": str(settings.data.resolve()),
     }
     print(json.dumps(ready), flush=True)
-
-
-def _failed(told: str) -> typer.Exit:
-    Console(stderr=True, highlight=False).print(f"[red]Error:[/red] {told}", soft_wrap=True, markup=True)
-    return typer.Exit(1)
 
 
 def _configure_log(as_json: bool) -> None:

@@ -1,0 +1,56 @@
+"""``quorate checkpoint``: list a run's checkpoints, and download one, checked against its digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, say_table, spoken
+from coordinator.commands.runs import RunName
+from coordinator.commands.telling import moment
+
+app = typer.Typer(no_args_is_help=True, help="List and download checkpoints.")
+
+
+@app.command("list", epilog="Example: quorate checkpoint list mnist")
+@spoken
+def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """List a run's line of checkpoints, each with its digest and where it came from."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        line = client.checkpoints(run)
+    if as_json:
+        say_json(line)
+        return
+    rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
+    say_table(("version", "digest", "round", "bytes", "created", "origin"), rows)
+
+
+@app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")
+@spoken
+def get(
+    run: RunName,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")],
+    version: Annotated[
+        int | None, typer.Option("--version", min=0, metavar="N", help="Which version (default: the newest).")
+    ] = None,
+    coordinator: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Download a checkpoint as a safetensors file."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        line = {row.version: row for row in client.checkpoints(run)}
+        wanted = max(line) if version is None else version
+        if wanted not in line:
+            fail(f"Run {run} has no version {wanted}; it has 0 to {max(line)}.")
+        size = client.download(line[wanted].digest, output)
+    if as_json:
+        say_json({"run": run, "version": wanted, "digest": line[wanted].digest, "bytes": size, "file": str(output)})
+        return
+    say(f"Wrote version {wanted} of {run} ({size} bytes, {line[wanted].digest[:12]}) to {output}.")
+    say(f"Load it: safetensors.numpy.load_file({str(output)!r})")

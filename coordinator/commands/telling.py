@@ -1,0 +1,75 @@
+"""How runs, rounds and times read in a terminal. Knows views, prints tables; asks nobody."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable
+
+from client_sdk.protocol import RoundView, RunView
+from client_sdk.terminal import say, say_table
+
+
+def say_runs(runs: Iterable[RunView]) -> None:
+    """One line for each run."""
+    columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
+    rows = [
+        (
+            view.run,
+            view.status,
+            view.phase,
+            view.round,
+            f"{view.rounds_committed} of {view.rounds_wanted}",
+            view.funnel.selected,
+            view.funnel.reported,
+            view.version,
+            view.reason or None,
+        )
+        for view in runs
+    ]
+    say_table(columns, rows, "No runs yet. Start one: quorate run create plan.toml --init model.safetensors")
+
+
+def say_run(view: RunView, *, plan: bool = False) -> None:
+    """A run in a few lines; with its plan when asked."""
+    funnel = view.funnel
+    say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
+    say(f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; round {view.round} is {view.phase}")
+    say(
+        f"  devices     {funnel.waiting} waited, {funnel.selected} selected, {funnel.training} training, "
+        f"{funnel.reported} reported, {funnel.late} late, {funnel.dropped} dropped, {funnel.withdrawn} withdrawn, "
+        f"{funnel.refused} refused"
+    )
+    say(f"  checkpoint  version {view.version}, {view.checkpoint}")
+    say(f"  created     {moment(view.created_at)}" + (f", from {view.origin}" if view.origin else ""))
+    if plan:
+        say(f"  plan        {view.plan_digest}")
+        say(json.dumps(view.plan, indent=2))
+
+
+def say_rounds(rounds: Iterable[RoundView]) -> None:
+    """One line for each round."""
+    columns = ("round", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why")
+    rows = [
+        (
+            view.round,
+            view.status,
+            view.funnel.selected,
+            view.funnel.reported,
+            view.funnel.late,
+            view.funnel.dropped,
+            view.funnel.withdrawn,
+            None if view.closed_at is None else f"{view.closed_at - view.opened_at:.1f}",
+            f"{view.bytes_in / 1e6:.1f}",
+            view.reason or None,
+        )
+        for view in rounds
+    ]
+    say_table(columns, rows, "No rounds yet: a round opens when the run is created, and fills when devices check in.")
+
+
+def moment(at: float | None) -> str:
+    """Unix seconds as this machine's local time; ``never`` for None."""
+    if at is None:
+        return "never"
+    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,172 @@
+"""The coordinator's commands against a real server, as a user types them: text, JSON, and errors in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_sdk.protocol import EventView, RoundView, RunView
+from tests.coordinator.service.conftest import Server, server
+from tests.coordinator.service.devices import model_bytes
+from tests.coordinator.service.test_rounds import until
+
+__all__ = ["server"]
+
+PLAN = """
+name = "marks"
+
+[task]
+learner = "tests:marks"
+
+[cohort]
+select = 1
+goal = 1
+
+[finish]
+rounds = 2
+"""
+
+
+class Quorate:
+    """Runs ``quorate`` in a process of its own, in a folder of its own."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "QUORATE_URL": server.url}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "coordinator.cli", *words]
+        environment = {**self.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
+
+    def text(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> list:
+        return [json.loads(line) for line in self.text(*words, "--json").splitlines()]
+
+    def error(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("Error: ")
+        return done.stderr.strip()
+
+
+@pytest.fixture(scope="module")
+def quorate(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Quorate:
+    folder = tmp_path_factory.mktemp("operator")
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "model.safetensors").write_bytes(model_bytes()[0])
+    return Quorate(server, folder)
+
+
+@pytest.mark.slow
+def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate) -> None:
+    (created,) = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")
+    assert RunView.model_validate(created).origin == "model.safetensors"
+    run = created["run"]
+    device = server.device("marks")
+    for _ in range(2):
+        work = device.wait_for_work()
+        device.put(work, device.body(work)).raise_for_status()
+    until(lambda: server.http.get(f"/v1/runs/{run}").json()["status"] == "finished")
+
+    assert "finished" in quorate.text("status")
+    assert "2 of 2 committed" in quorate.text("status", run)
+    (shown,) = quorate.json("run", "show", run)
+    view = RunView.model_validate(shown)
+    (listed,) = quorate.json("run", "list")
+    assert RunView.model_validate(listed[0]) == view
+    (rows,) = quorate.json("rounds", run)
+    assert [RoundView.model_validate(row).status for row in rows] == ["committed", "committed"]
+    assert quorate.text("rounds", run).count("committed") == 2
+    log = [EventView.model_validate(row) for row in quorate.json("events", run)]
+    assert [event.seq for event in log] == list(range(1, view.seq + 1))
+    followed = quorate.json("events", run, "--follow", "--after", str(view.seq - 1))
+    assert [row["seq"] for row in followed] == [view.seq]
+    (fleet,) = quorate.json("devices")
+    assert device.id in {row["device"] for row in fleet}
+    assert device.id in quorate.text("devices")
+
+    (got,) = quorate.json("checkpoint", "get", run, "-o", "final.safetensors")
+    assert got["digest"] == view.checkpoint
+    assert hashlib.sha256((quorate.folder / "final.safetensors").read_bytes()).hexdigest() == view.checkpoint
+    quorate.text("checkpoint", "get", run, "--version", "0", "-o", "first.safetensors")
+    assert (quorate.folder / "first.safetensors").read_bytes() == model_bytes()[0]
+    assert view.checkpoint in quorate.text("checkpoint", "list", run)
+
+
+@pytest.mark.slow
+def test_a_run_is_paused_resumed_and_stopped(quorate: Quorate) -> None:
+    run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
+    assert "paused" in quorate.text("run", "pause", run)
+    assert quorate.json("run", "resume", run)[0]["status"] == "running"
+    assert "stopped" in quorate.text("run", "stop", run)
+
+
+@pytest.mark.slow
+def test_scores_are_listed(server: Server, quorate: Quorate) -> None:
+    run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
+    assert "quorate evaluate" in quorate.text("metrics", run)
+    digest = server.http.get(f"/v1/runs/{run}").json()["checkpoint"]
+    report = {"version": 0, "digest": digest, "score": {"examples": 9, "metrics": {"accuracy": 0.25}}}
+    server.http.post(f"/v1/runs/{run}/metrics", json=report).raise_for_status()
+    assert quorate.json("metrics", run)[0][0]["value"] == 0.25
+    assert "0.25" in quorate.text("metrics", run)
+
+
+@pytest.mark.slow
+def test_errors_are_one_sentence(quorate: Quorate) -> None:
+    assert "nobody" in quorate.error("status", "nobody")
+    assert "missing.toml" in quorate.error("run", "create", "missing.toml", "--init", "model.safetensors")
+    assert "none.safetensors" in quorate.error("run", "create", "plan.toml", "--init", "none.safetensors")
+    assert "not both" in quorate.error("run", "create", "plan.toml", "--init", "model.safetensors", "--learner", "a:b")
+    assert "tests:marks" in quorate.error("run", "create", "plan.toml")
+    (quorate.folder / "broken.toml").write_text(PLAN.replace("goal = 1", "goal = 2"))
+    assert "goal (2) is above select (1)" in quorate.error(
+        "run", "create", "broken.toml", "--init", "model.safetensors"
+    )
+    assert "no version 99" in quorate.error("checkpoint", "get", "marks", "--version", "99", "-o", "x")
+    assert "quorate serve" in quorate.error("status", "--url", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve",),
+        ("run", "create"),
+        ("run", "list"),
+        ("run", "show"),
+        ("run", "pause"),
+        ("run", "resume"),
+        ("run", "stop"),
+        ("status",),
+        ("rounds",),
+        ("metrics",),
+        ("devices",),
+        ("events",),
+        ("checkpoint", "list"),
+        ("checkpoint", "get"),
+    ],
+)
+def test_every_command_has_help_with_an_example_and_json(words: tuple[str, ...]) -> None:
+    from typer.testing import CliRunner
+
+    from coordinator.cli import app
+
+    shown = CliRunner().invoke(app, [*words, "--help"])
+    assert shown.exit_code == 0
+    assert f"quorate {' '.join(words)}" in " ".join(shown.output.split())
+    assert "Example:" in shown.output
+    assert "--json" in shown.output
