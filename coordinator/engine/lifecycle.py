@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from client_sdk.tally import Tally
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
 
@@ -134,11 +135,5 @@ def _rest(state: RunState) -> RunState:
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Each metric averaged over the parts that have it, by weight; in the order given, which is by device id."""
-    names = sorted({name for _, metrics in parts for name in metrics})
-    means: dict[str, float] = {}
-    for name in names:
-        having = [(weight, metrics[name]) for weight, metrics in parts if name in metrics]
-        total = sum(weight for weight, _ in having)
-        means[name] = sum(weight * value for weight, value in having) / total
-    return means
+    """Each metric averaged over the parts that have it, by weight. Exact, then rounded: finite where the parts are."""
+    return sum((Tally.of(metrics, weight) for weight, metrics in parts), Tally()).means()
