@@ -101,10 +101,10 @@ class Story:
         usual = {"at": self.at, "round": round, "digest": digest_of("model", round), "bytes": 500}
         return self.happens(ev.Committed(**{**usual, **more}))
 
-    def scored(self, version: int, value: float, *, name: str = "accuracy", source: str = "evaluator") -> list[fx.Effect]:
-        return self.happens(
-            ev.Scored(at=self.at, version=version, source=source, examples=50, metrics={name: value})
-        )
+    def scored(
+        self, version: int, value: float, *, name: str = "accuracy", source: str = "evaluator"
+    ) -> list[fx.Effect]:
+        return self.happens(ev.Scored(at=self.at, version=version, source=source, examples=50, metrics={name: value}))
 
     def tick(self, after_s: float = 0.0) -> list[fx.Effect]:
         self.at += after_s

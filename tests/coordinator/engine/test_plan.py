@@ -87,9 +87,7 @@ def _with(section: str, field: str, value: object) -> dict[str, Any]:
     return {**MINIMAL, section: {**MINIMAL.get(section, {}), field: value}}
 
 
-@pytest.mark.parametrize(
-    ("section", "field", "value"), [(s, f, value) for s, f, taken, _ in RANGES for value in taken]
-)
+@pytest.mark.parametrize(("section", "field", "value"), [(s, f, value) for s, f, taken, _ in RANGES for value in taken])
 def test_a_value_in_range_is_taken(section: str, field: str, value: object) -> None:
     parsed = getattr(Plan.parse(_with(section, field, value)), section)
     wanted = None if (field, value) == ("learner_version", "") else value

@@ -1,0 +1,81 @@
+"""Events, and states, as the JSON that a log keeps: what is read back is what was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.engine import events as ev
+from coordinator.engine import state as states
+from tests.coordinator.engine.story import Story
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+METRICS = st.dictionaries(st.text(max_size=5), FLOATS, max_size=2)
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    "float": FLOATS,
+    "int": st.integers(),
+    "str": st.text(max_size=10),
+    "bool": st.booleans(),
+    "str | None": st.none() | st.text(max_size=5),
+    "dict[str, float]": METRICS,
+    "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
+    "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
+}
+EVENTS = st.one_of(
+    [
+        st.builds(cls, **{field.name: FIELDS[str(field.type)] for field in dataclasses.fields(cls)})
+        for cls in get_args(ev.Event)
+    ]
+)
+
+
+@given(event=EVENTS)
+def test_an_event_comes_back_from_the_log(event: ev.Event) -> None:
+    body = json.loads(json.dumps(ev.to_json(event), allow_nan=False))
+    assert "at" not in body, "time has a column of its own"
+    assert ev.from_json(ev.kind_of(event), event.at, body) == event
+
+
+@pytest.mark.parametrize("kind", ["", "Exploded", "created"])
+def test_an_event_of_a_newer_version_is_not_guessed_at(kind: str) -> None:
+    with pytest.raises(ValueError, match="does not know: it was written by a newer one"):
+        ev.from_json(kind, 0.0, {})
+
+
+def test_an_event_that_lacks_a_field_is_refused() -> None:
+    with pytest.raises(ValueError, match="digest"):
+        ev.from_json("Committed", 0.0, {"round": 1, "bytes": 2})
+
+
+def _stories() -> list[Story]:
+    rich = Story(task={"score_held_out": True}, aggregation={"partial": "examples_seen"}).collecting()
+    rich.started("d")
+    rich.withdrew("c")
+    rich.reported(
+        "a", steps=1, complete=False, metrics={"loss": 0.1}, held_out={"accuracy": 1 / 3}, held_out_examples=3
+    )
+    ending = Story().committing()
+    ending.stopped()
+    watched = Story(finish={"metric": "accuracy", "patience": 3}).round()
+    watched.scored(1, 0.25)
+    paused = Story().round()
+    paused.paused()
+    return [Story(), Story().selecting(), rich, ending, watched, paused, Story(finish={"rounds": 1}).round()]
+
+
+@pytest.mark.parametrize("story", _stories(), ids=lambda story: f"{story.state.status}-{story.state.phase}")
+def test_a_state_comes_back_from_its_snapshot_and_goes_on_alike(story: Story) -> None:
+    read = states.from_json(json.loads(json.dumps(states.to_json(story.state), allow_nan=False)))
+    assert read == story.state
+    twin = Story()
+    twin.state, twin.at = read, story.at
+    for at_both in (story, twin):
+        at_both.tick(100)
+        at_both.reported("b")
+        at_both.stopped()
+    assert twin.state == story.state

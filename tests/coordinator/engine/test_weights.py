@@ -1,0 +1,59 @@
+"""What one update weighs: whole numbers, capped, the same for the same work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.engine.aggregation.weights import UNIT, heaviest, weight_of
+from coordinator.engine.plan import Aggregation
+
+
+def weigh(examples: int, steps: int = 4, complete: bool = True, *, planned: int = 4, **rule: Any) -> int:
+    return weight_of(Aggregation(**rule), examples=examples, steps=steps, steps_planned=planned, complete=complete)
+
+
+def test_whole_work_weighs_its_examples_up_to_the_cap() -> None:
+    assert [weigh(n, weight_cap=100) for n in (1, 99, 100, 101, 10**9)] == [1, 99, 100, 100, 100]
+
+
+def test_equal_weights_know_no_examples() -> None:
+    assert weigh(1, weighting="equal") == weigh(10**6, weighting="equal") == 1
+
+
+def test_an_equal_plan_that_counts_what_was_seen_gives_whole_work_a_unit() -> None:
+    equal = {"weighting": "equal", "partial": "examples_seen"}
+    assert weigh(50, **equal) == UNIT
+    assert weigh(50, steps=2, complete=False, **equal) == UNIT // 2
+    assert weigh(50, steps=0, complete=False, **equal) == 1
+
+
+@pytest.mark.parametrize(("steps", "planned"), [(0, 0), (5, 4), (4, 4)])
+def test_work_called_incomplete_that_took_all_its_steps_is_whole(steps: int, planned: int) -> None:
+    assert weigh(80, steps=steps, planned=planned, complete=False, partial="examples_seen") == 80
+
+
+def test_the_cap_comes_before_the_fraction() -> None:
+    assert weigh(1000, steps=1, complete=False, partial="examples_seen", weight_cap=100) == 25
+
+
+@given(
+    examples=st.integers(1, 2**31),
+    steps=st.integers(0, 10**9),
+    planned=st.integers(0, 10**9),
+    complete=st.booleans(),
+    weighting=st.sampled_from(["examples", "equal"]),
+    partial=st.sampled_from(["full", "examples_seen"]),
+    cap=st.integers(1, 2**20),
+)
+def test_a_weight_is_at_least_one_and_never_above_the_heaviest(
+    examples: int, steps: int, planned: int, complete: bool, weighting: Any, partial: Any, cap: int
+) -> None:
+    rule = Aggregation(weighting=weighting, partial=partial, weight_cap=cap)
+    weight = weight_of(rule, examples=examples, steps=steps, steps_planned=planned, complete=complete)
+    assert 1 <= weight <= heaviest(rule)
+    whole = weight_of(rule, examples=examples, steps=1, steps_planned=1, complete=True)
+    assert weight <= whole, "work cut short never weighs more"
