@@ -77,13 +77,13 @@ class Story:
         )
 
     def reported(self, device: str, **more: Any) -> list[fx.Effect]:
-        round = more.get("round", self.state.round)
+        number = more.get("round", self.state.round)
         usual: dict[str, Any] = {
             "at": self.at,
-            "round": round,
+            "round": number,
             "attempt": 0,
             "device": device,
-            "digest": digest_of(device, round),
+            "digest": digest_of(device, number),
             "bytes": 100,
             "examples": 10,
             "steps": 4,
@@ -97,8 +97,8 @@ class Story:
         return self.happens(ev.Withdrew(**{**usual, **more}))
 
     def committed(self, **more: Any) -> list[fx.Effect]:
-        round = self.state.round
-        usual = {"at": self.at, "round": round, "digest": digest_of("model", round), "bytes": 500}
+        number = self.state.round
+        usual = {"at": self.at, "round": number, "digest": digest_of("model", number), "bytes": 500}
         return self.happens(ev.Committed(**{**usual, **more}))
 
     def scored(
@@ -140,7 +140,7 @@ class Story:
             self.reported(device)
         return self
 
-    def round(self) -> Story:
+    def whole_round(self) -> Story:
         """A whole round: a, b and c count."""
         self.committing()
         self.committed()

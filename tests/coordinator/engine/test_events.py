@@ -61,11 +61,11 @@ def _stories() -> list[Story]:
     )
     ending = Story().committing()
     ending.stopped()
-    watched = Story(finish={"metric": "accuracy", "patience": 3}).round()
+    watched = Story(finish={"metric": "accuracy", "patience": 3}).whole_round()
     watched.scored(1, 0.25)
-    paused = Story().round()
+    paused = Story().whole_round()
     paused.paused()
-    return [Story(), Story().selecting(), rich, ending, watched, paused, Story(finish={"rounds": 1}).round()]
+    return [Story(), Story().selecting(), rich, ending, watched, paused, Story(finish={"rounds": 1}).whole_round()]
 
 
 @pytest.mark.parametrize("story", _stories(), ids=lambda story: f"{story.state.status}-{story.state.phase}")

@@ -16,14 +16,14 @@ def scored_at(story: Story, values: list[float], **more: Any) -> list[str]:
     for value in values:
         if story.state.over:
             break
-        story.round()
+        story.whole_round()
         story.scored(story.state.version, value, **more)
         statuses.append(story.state.status)
     return statuses
 
 
 def test_enough_committed_rounds_finish_the_run() -> None:
-    story = Story(finish={"rounds": 2}).round()
+    story = Story(finish={"rounds": 2}).whole_round()
     assert story.state.status == "running"
     story.committing()
     effects = story.committed()
@@ -32,19 +32,19 @@ def test_enough_committed_rounds_finish_the_run() -> None:
 
 
 def test_one_round_is_told_in_the_singular() -> None:
-    assert Story(finish={"rounds": 1}).round().state.reason == "reached 1 round"
+    assert Story(finish={"rounds": 1}).whole_round().state.reason == "reached 1 round"
 
 
 def test_abandoned_rounds_do_not_count_as_rounds() -> None:
     story = Story(finish={"rounds": 2}).selecting()
     story.drawn()
     story.drawn()
-    story.round()
+    story.whole_round()
     assert (story.state.status, story.state.round, story.state.version) == ("running", 4, 1)
 
 
 def test_the_target_finishes_the_run_and_abandons_the_round_under_way() -> None:
-    story = Story(finish={"metric": "accuracy", "target": 0.9}).round()
+    story = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round()
     story.collecting()
     story.reported("a")
     assert story.state.status == "running"
@@ -56,13 +56,13 @@ def test_the_target_finishes_the_run_and_abandons_the_round_under_way() -> None:
 
 
 def test_just_below_the_target_goes_on() -> None:
-    story = Story(finish={"metric": "accuracy", "target": 0.9}).round()
+    story = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round()
     story.scored(1, 0.8999)
     assert story.state.status == "running"
 
 
 def test_the_target_of_a_metric_that_falls() -> None:
-    story = Story(finish={"metric": "loss", "target": 0.2, "better": "lower"}).round()
+    story = Story(finish={"metric": "loss", "target": 0.2, "better": "lower"}).whole_round()
     story.scored(1, 0.3, name="loss")
     assert story.state.status == "running"
     story.scored(1, 0.2, name="loss")
@@ -70,7 +70,7 @@ def test_the_target_of_a_metric_that_falls() -> None:
 
 
 def test_a_score_of_an_older_checkpoint_can_reach_the_target() -> None:
-    story = Story(finish={"metric": "accuracy", "target": 0.9}).round().round()
+    story = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round().whole_round()
     story.scored(2, 0.5)
     story.scored(1, 0.95)
     assert (story.state.status, story.state.reason) == (
@@ -109,14 +109,14 @@ def test_patience_where_lower_is_better() -> None:
 
 
 def test_the_same_checkpoint_scored_again_does_not_wear_out_patience() -> None:
-    story = Story(finish={"metric": "accuracy", "patience": 2, "rounds": 100}).round()
+    story = Story(finish={"metric": "accuracy", "patience": 2, "rounds": 100}).whole_round()
     for _ in range(5):
         story.scored(1, 0.5)
     assert (story.state.status, story.state.unimproved) == ("running", 0)
 
 
 def test_only_the_named_metric_of_the_named_source_counts() -> None:
-    story = Story(finish={"metric": "accuracy", "target": 0.9, "source": "hospital"}).round()
+    story = Story(finish={"metric": "accuracy", "target": 0.9, "source": "hospital"}).whole_round()
     story.scored(1, 0.99, source="evaluator")
     story.scored(1, 0.99, source="hospital", name="recall")
     assert story.state.status == "running"
@@ -125,7 +125,7 @@ def test_only_the_named_metric_of_the_named_source_counts() -> None:
 
 
 def test_scores_are_recorded_whatever_they_finish_even_after_the_end() -> None:
-    story = Story(finish={"rounds": 1}).round()
+    story = Story(finish={"rounds": 1}).whole_round()
     effects = story.scored(1, 0.7)
     assert effects == [fx.RecordMetrics(version=1, source="evaluator", examples=50, metrics={"accuracy": 0.7})]
     assert story.state.status == "finished"
@@ -133,7 +133,7 @@ def test_scores_are_recorded_whatever_they_finish_even_after_the_end() -> None:
 
 @pytest.mark.parametrize("version", [-1, 2, 99])
 def test_a_version_that_does_not_exist_cannot_be_scored(version: int) -> None:
-    story = Story().round()
+    story = Story().whole_round()
     before = story.state
     assert refusal(story.scored(version, 0.5)) == "unknown-checkpoint"
     assert story.state is before

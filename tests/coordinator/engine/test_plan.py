@@ -1,4 +1,4 @@
-"""The plan refuses what cannot be carried out, field by field and together, in sentences; its digest is what was agreed."""
+"""The plan refuses what cannot be carried out, field by field and together; its digest is what was agreed."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_field_of_the_plan_has_its_range_tested() -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "-first", "x" * 49, "a/b", "ä"])
 def test_a_name_that_could_not_be_an_id_is_refused(name: str) -> None:
-    with pytest.raises(PlanError, match="^name: "):
+    with pytest.raises(PlanError, match=r"^name: "):
         plan(name=name)
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_plan(tmp_path: Path, content: bytes, sentence: str) -
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"cannot read the plan .*missing\.toml: No such file or directory"):
         Plan.from_toml(tmp_path / "missing.toml")
-    with pytest.raises(PlanError, match="cannot read the plan .*: Is a directory"):
+    with pytest.raises(PlanError, match=r"cannot read the plan .*: Is a directory"):
         Plan.from_toml(tmp_path)
 
 

@@ -146,7 +146,7 @@ def test_abandoned_rounds_are_counted_until_one_commits() -> None:
     for count in (1, 2, 3):
         story.drawn()
         assert story.state.abandoned_in_a_row == count
-    story.round()
+    story.whole_round()
     assert story.state.abandoned_in_a_row == 0
 
 
@@ -176,7 +176,7 @@ def test_a_commit_of_another_round_is_stale() -> None:
 
 
 def test_the_second_commit_of_a_round_is_stale() -> None:
-    story = Story().round()
+    story = Story().whole_round()
     assert refusal(story.committed(round=1, digest=digest_of("other"))) == "stale"
     assert story.state.checkpoint == digest_of("model", 1)
 
@@ -425,7 +425,7 @@ def test_the_rounds_row_counts_and_averages_without_naming_anyone() -> None:
 
 
 def test_repro_metrics_at_the_end_of_floating_point_keep_a_finite_mean() -> None:
-    """One device's loss of 1e308, times its weight, was infinite; the row could not be written and the round not end."""
+    """A loss of 1e308, times its weight, was infinite: the row could not be written and the round not end."""
     story = Story().collecting()
     for device in "ab":
         story.reported(device, examples=10_000, metrics={"loss": 1.7e308})

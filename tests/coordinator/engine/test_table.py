@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ PLACES: dict[str, Callable[[], Story]] = {
     "collecting": lambda: Story().collecting(),
     "committing": lambda: Story().committing(),
     "paused": lambda: _paused(),
-    "finished": lambda: Story(finish={"rounds": 1}).round(),
+    "finished": lambda: Story(finish={"rounds": 1}).whole_round(),
     "stopped": lambda: _stopped(),
 }
 """Where a run can be. *new*, *paused*, *finished* and *stopped* are the idle phase; all but *new* are after round 1."""
@@ -67,23 +68,26 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
     return event
 
 
-# What each event does in each place: "refused: <kind>", "nothing", or where the run is then.
-TABLE: dict[str, dict[str, str]] = {
-    #              new                 selecting              collecting             committing            paused                finished              stopped
-    "Created": {"new": "selecting", "selecting": "nothing", "collecting": "nothing", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
-    "Tick": {"new": "nothing", "selecting": "asks for a draw", "collecting": "selecting", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
-    "ClockFell": {"new": "nothing", "selecting": "deadline moved", "collecting": "deadline moved", "committing": "nothing", "paused": "nothing", "finished": "nothing", "stopped": "nothing"},
-    "Drawn": {"new": "refused: stale", "selecting": "collecting", "collecting": "refused: stale", "committing": "refused: stale", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
-    "Started": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "training", "committing": "nothing", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
-    "Reported": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "reported", "committing": "refused: late", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
-    "Withdrew": {"new": "refused: stale", "selecting": "refused: not-selected", "collecting": "withdrawn", "committing": "nothing", "paused": "refused: late", "finished": "refused: late", "stopped": "refused: late"},
-    "Committed": {"new": "refused: stale", "selecting": "refused: stale", "collecting": "refused: stale", "committing": "selecting", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
-    "CommitFailed": {"new": "refused: stale", "selecting": "refused: stale", "collecting": "refused: stale", "committing": "selecting", "paused": "refused: stale", "finished": "refused: stale", "stopped": "refused: stale"},
-    "Scored": {"new": "scored", "selecting": "scored", "collecting": "scored", "committing": "scored", "paused": "scored", "finished": "scored", "stopped": "scored"},
-    "Paused": {"new": "paused", "selecting": "paused", "collecting": "paused", "committing": "paused", "paused": "refused: conflict", "finished": "refused: conflict", "stopped": "refused: conflict"},
-    "Resumed": {"new": "refused: conflict", "selecting": "refused: conflict", "collecting": "refused: conflict", "committing": "refused: conflict", "paused": "selecting", "finished": "refused: conflict", "stopped": "refused: conflict"},
-    "Stopped": {"new": "stopped", "selecting": "stopped", "collecting": "stopped", "committing": "ends later", "paused": "stopped", "finished": "refused: conflict", "stopped": "refused: conflict"},
-}  # fmt: skip
+# What each event does in each place. "-": nothing, the very same state. "x kind": refused so. Else where the run is
+# then, or what became of it.
+WORDS = """
+              new         selecting        collecting      committing   paused      finished    stopped
+Created       selecting   -                -               -            -           -           -
+Tick          -           asks for a draw  selecting       -            -           -           -
+ClockFell     -           deadline moved   deadline moved  -            -           -           -
+Drawn         x stale     collecting       x stale         x stale      x stale     x stale     x stale
+Started       x stale     x not-selected   training        -            x late      x late      x late
+Reported      x stale     x not-selected   reported        x late       x late      x late      x late
+Withdrew      x stale     x not-selected   withdrawn       -            x late      x late      x late
+Committed     x stale     x stale          x stale         selecting    x stale     x stale     x stale
+CommitFailed  x stale     x stale          x stale         selecting    x stale     x stale     x stale
+Scored        scored      scored           scored          scored       scored      scored      scored
+Paused        paused      paused           paused          paused       x conflict  x conflict  x conflict
+Resumed       x conflict  x conflict       x conflict      x conflict   selecting   x conflict  x conflict
+Stopped       stopped     stopped          stopped         ends later   stopped     x conflict  x conflict
+"""
+LINES = [re.split(r"\s{2,}", line.strip()) for line in WORDS.strip().splitlines()]
+TABLE = {line[0]: dict(zip(LINES[0], line[1:], strict=True)) for line in LINES[1:]}
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 
@@ -101,17 +105,17 @@ def test_what_happens(kind: str, place: str) -> None:
         story.at += 3600
     effects = story.happens(event_of(kind, story))
     after, wanted = story.state, TABLE[kind][place]
-    if wanted.startswith("refused: "):
+    if wanted.startswith("x "):
         assert after is before, "a refused event changes nothing"
-        assert refusal(effects) == wanted.removeprefix("refused: ")
+        assert refusal(effects) == wanted.removeprefix("x ")
         assert {type(effect) for effect in effects} <= {fx.Refused, fx.RecordRefusal}
         recorded = any(isinstance(effect, fx.RecordRefusal) for effect in effects)
-        late = wanted == "refused: late"
+        late = wanted == "x late"
         assert recorded == (kind == "Reported" and late), "a late update leaves its reason behind"
         return
     assert not any(isinstance(effect, fx.Refused) for effect in effects)
     match wanted:
-        case "nothing":
+        case "-":
             assert after is before
             assert effects == []
         case "asks for a draw":
