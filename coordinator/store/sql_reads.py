@@ -51,7 +51,6 @@ def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
 _run = _maker(RunRow, "plan", "snapshot")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
-_waiting = _maker(WaitingRow)
 _claim = _maker(Claim)
 _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
@@ -92,7 +91,11 @@ class SqlReads(ABC):
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
 
     def waiting(self, now: float) -> list[WaitingRow]:
-        return [_waiting(row) for row in self._read(sql.WAITING, now=now)]
+        # The one read of many rows on a hot path: written out, it takes half of what a maker does.
+        return [
+            WaitingRow(device=device, examples=examples, offer=offer, since=since, expires=expires)
+            for device, examples, offer, since, expires in self._read(sql.WAITING, now=now)
+        ]
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
         return {str(offer): int(count) for offer, count in self._read(sql.WAITING_BY_OFFER, now=now)}
