@@ -79,6 +79,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 self._app,
                 lifespan="on",
+                ws="none",
                 access_log=False,
                 log_config=None,
                 server_header=False,
@@ -96,6 +97,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.stop()
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves this out then, and the coordinator's threads would be cut off
+            await self.lifespan.shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
