@@ -44,7 +44,7 @@ class Rooms(TyperGroup):
     """A group whose commands are the device's own and, loaded when asked for, those of the other rooms."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names = [*super().list_commands(ctx)]
+        names = sorted(super().list_commands(ctx))
         for room, commands in ROOMS.items():
             found = _room(room)
             names += [name for name in (found or commands) if name not in names]
@@ -125,7 +125,7 @@ def _placeholder(room: str, name: str) -> Any:
 
     @absent.command(
         name,
-        help=f"{ROOMS[room][name]} ({wanted})",
+        help=f"{ROOMS[room][name]} (Needs the extra {room!r}.)",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def say_so(context: typer.Context) -> None:

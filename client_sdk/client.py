@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
+from typing import cast
 
 import httpx2
 
@@ -33,7 +34,7 @@ from client_sdk.learners import Trainer
 from client_sdk.protocol import Assignment, CheckIn, Policy
 from client_sdk.record import Record, Storage
 from client_sdk.session import participate
-from client_sdk.tensors import from_bytes
+from client_sdk.tensors import Array, Tensors, from_bytes
 from client_sdk.transport import Interrupted, check_url, open_http, until
 from client_sdk.update import Seconds, encode_update
 
@@ -197,13 +198,16 @@ class Client:
             if self._stop.is_set() and not update.work.complete:
                 raise Interrupted
             train_s = time.monotonic() - started
+            codec = codecs.get(assignment.task.codec)
+            encoded = _Encoded(codec.name, codec.encode(update.delta))
+            encode_s = time.monotonic() - started - train_s
             body = encode_update(
                 update,
-                codecs.get(assignment.task.codec),
+                cast("codecs.Codec", encoded),
                 run=assignment.run,
                 round=assignment.round,
                 attempt=assignment.attempt,
-                seconds=Seconds(fetch_s=fetch_s, train_s=train_s),
+                seconds=Seconds(fetch_s=fetch_s, train_s=train_s, encode_s=encode_s),
             )
         except Exception as error:
             if self._stop.is_set():
@@ -265,6 +269,17 @@ class Client:
         log.debug("%s", happening)
         if self._on_happening is not None:
             self._on_happening(happening)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A codec that has done its work, so that the report inside the body can say how long it took."""
+
+    name: str
+    tensors: Tensors
+
+    def encode(self, delta: Mapping[str, Array]) -> Tensors:
+        return self.tensors
 
 
 def _sentence(error: Exception) -> str:

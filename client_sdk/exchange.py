@@ -37,6 +37,9 @@ ANSWER_LIMIT = 1 << 20
 ANSWER_S = 60.0
 """Longest wait for an answer, beyond what the request itself asks to be held."""
 
+STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+"""How it shows that the other end had closed a kept connection; the request is then repeated at once, once."""
+
 
 def installed_version() -> str:
     """Of the quorate package; ``0`` where it runs from a folder that is not installed."""
@@ -78,20 +81,19 @@ class Exchange:
         try:
             try:
                 return self._once(action)
-            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+            except STALE:
                 return self._once(action)
         except httpx2.HTTPError as error:
             return Unreachable(self._silence(error), self._now())
 
     def fetch(self, action: Fetch) -> Fetched | Refused | Unreachable | Failed:
         """Download what is not kept yet, from where an earlier try ended."""
-        ref = action.checkpoint
         try:
-            if self._storage.checkpoints.get(ref.digest) is None:
-                with self._storage.checkpoints.download(ref) as download:
-                    refused = self._download(action, download)
-                    if refused is not None:
-                        raise _NotGiven(refused)
+            if self._storage.checkpoints.get(action.checkpoint.digest) is None:
+                try:
+                    self._receive(action)
+                except STALE:
+                    self._receive(action)
         except _NotGiven as error:
             return Refused(error.problem, self._now())
         except WrongBytes as error:
@@ -137,6 +139,12 @@ class Exchange:
             yield action.message.model_dump_json().encode(), {"Content-Type": "application/json"}
         else:
             yield None, {}
+
+    def _receive(self, action: Fetch) -> None:
+        with self._storage.checkpoints.download(action.checkpoint) as download:
+            refused = self._download(action, download)
+            if refused is not None:
+                raise _NotGiven(refused)
 
     def _download(self, action: Fetch, download: Download) -> Problem | None:
         extra = {"Range": f"bytes={download.received}-"} if download.received else {}
