@@ -86,10 +86,9 @@ class RunLog:
             for proposal in batch:
                 now = self._clock.now()
                 try:
-                    if proposal.fence is not None:
-                        tx.require_fence(self.run, proposal.fence)
+                    self._hold_fence(tx, proposal.fence)
                     event = proposal.make(tx, state, now)
-                except (FenceLost, Exception) as error:  # noqa: BLE001 - the error is this proposer's, not the batch's
+                except Exception as error:  # noqa: BLE001 - the error is this proposer's, not the batch's
                     results.append(error)
                     continue
                 if event is None:
@@ -113,6 +112,18 @@ class RunLog:
         if logged or actions:
             self._hand_out(self.run, actions)
         return results
+
+    def _hold_fence(self, tx: Transaction, fence: int | None) -> None:
+        """FenceLost for a proposal whose fence is not the run's.
+
+        Looked up first: a store's refusal would end the batch.
+        """
+        if fence is None:
+            return
+        row = tx.run(self.run)
+        if row is None or row.fence != fence:
+            raise FenceLost(f"another replica has taken the commit of run {self.run}")
+        tx.require_fence(self.run, fence)
 
     def _caught_up(self, tx: Transaction) -> tuple[RunState, int]:
         state, seq = self._cache
