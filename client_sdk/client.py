@@ -31,7 +31,7 @@ from client_sdk.asking import Pacing
 from client_sdk.exchange import Exchange
 from client_sdk.identity import Entropy, Signer
 from client_sdk.learners import Trainer
-from client_sdk.protocol import Assignment, CheckIn, Policy
+from client_sdk.protocol import Assignment, CheckIn, Policy, Route
 from client_sdk.record import Record, Storage
 from client_sdk.session import participate
 from client_sdk.tensors import Array, Tensors, from_bytes
@@ -102,6 +102,7 @@ class Client:
         self._stop = Event()
         self._clock_offset = time.time() - time.monotonic()
         self._fetch_s = 0.0
+        self._checked_in = False
         self._told: tuple[str, float] = ("", 0.0)
 
     def run(self, rounds: int | None = None, stop: Event | None = None) -> int:
@@ -163,6 +164,9 @@ class Client:
                 self._storage.save(action.record, action.update, action.joined)
                 return None
             case Send():
+                if action.route is Route.CHECK_IN and not self._checked_in:
+                    self._checked_in = True
+                    self._tell("waiting", "Waiting to be selected.")
                 return self._exchange.send(action)
             case Fetch():
                 started = time.monotonic()

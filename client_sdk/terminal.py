@@ -92,8 +92,13 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def complain(sentence: str) -> None:
-    """A sentence on standard error."""
-    sys.stderr.write(f"Error: {sentence}\n")
+    """What went wrong, on standard error."""
+    note(f"Error: {sentence}")
+
+
+def note(sentence: str) -> None:
+    """Something beside the result, on standard error."""
+    sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 
 

@@ -17,7 +17,7 @@ import typer
 
 from client_sdk.record import Joined
 from client_sdk.storage import FileStorage, read_history
-from client_sdk.terminal import DEFAULT_URL, Json, Url, complain, fail, say, say_json, say_table, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, say_table, spoken
 
 DEFAULT_FOLDER = Path("quorate-device")
 
@@ -172,7 +172,7 @@ def stopped_by_signals() -> Iterator[Event]:
             raise KeyboardInterrupt
         stop.set()
         if number == signal.SIGINT:
-            complain("Stopping; once more ends it at once.")
+            note("Stopping; once more ends it at once.")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.commands.device import Learners, Share, stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, Url, complain, fail, say, say_json, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, spoken
 
 
 @spoken
@@ -62,6 +62,6 @@ def evaluate(
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
                 say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
 
-        view = follow(operator, run, score, source=source, on_score=tell, on_trouble=complain, stop=stop)
+        view = follow(operator, run, score, source=source, on_score=tell, on_trouble=note, stop=stop)
     if not as_json:
         say(f"{run} is {view.status}: {view.reason or 'scored so far'}.")
