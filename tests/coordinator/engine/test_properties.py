@@ -1,0 +1,214 @@
+"""Whatever happens, in whatever order: the invariants of a run hold, and its log tells the whole of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine import state as states
+from tests.coordinator.engine.story import Story, digest_of, every
+
+DEVICES = ("a", "b", "c", "d", "e")
+KINDS = (
+    ["Drawn"] * 4
+    + ["Reported"] * 10
+    + ["Committed"] * 3
+    + ["Tick"] * 3
+    + ["Started", "Withdrew", "Withdrew", "Scored", "Scored", "CommitFailed", "ClockFell", "Created"]
+    + ["Paused", "Resumed", "Resumed", "Stopped"]
+)
+HAPPENINGS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(KINDS),
+            "device": st.sampled_from(DEVICES),
+            "devices": st.sets(st.sampled_from(DEVICES), min_size=0, max_size=5),
+            "ahead": st.sampled_from([0] * 12 + [-1, 1]),
+            "attempt": st.sampled_from([0] * 12 + [-1, 1]),
+            "after_s": st.sampled_from([0.0, 0.0, 0.0, 0.5, 11.0, 61.0]),
+            "draft": st.sampled_from([0] * 8 + [1]),
+            "examples": st.sampled_from([0, 1, 10, 2**31]),
+            "complete": st.booleans(),
+            "value": st.floats(0, 1),
+        }
+    ),
+    min_size=10,
+    max_size=60,
+)
+PLANS = st.sampled_from(
+    [
+        {},
+        {"aggregation": {"partial": "refuse"}, "retention": {"rounds": 1}},
+        {"finish": {"rounds": 2, "metric": "accuracy", "patience": 2}},
+        {"cohort": {"quorum": 1.0}, "finish": {"metric": "accuracy", "target": 0.95}},
+        {"task": {"score_held_out": True}, "finish": {"metric": "accuracy", "source": "devices", "patience": 1}},
+    ]
+)
+
+
+def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
+    at, number = story.at, story.state.round + word["ahead"]
+    of_device = {"at": at, "round": number, "attempt": word["attempt"], "device": word["device"]}
+    match word["kind"]:
+        case "Created" | "Tick" | "Paused" | "Resumed" | "Stopped":
+            return {"Created": ev.Created, "Tick": ev.Tick, "Paused": ev.Paused, "Resumed": ev.Resumed}.get(
+                word["kind"], ev.Stopped
+            )(at=at)
+        case "ClockFell":
+            return ev.ClockFell(at=at, by_s=word["after_s"])
+        case "Drawn":
+            cohort = tuple((device, 10) for device in sorted(word["devices"]))
+            return ev.Drawn(at=at, round=number, cohort=cohort, waiting=len(cohort))
+        case "Started":
+            return ev.Started(**of_device)
+        case "Withdrew":
+            return ev.Withdrew(**of_device, reason="")
+        case "Reported":
+            return ev.Reported(
+                **of_device,
+                digest=digest_of(word["device"], number, word["draft"]),
+                bytes=9,
+                examples=word["examples"],
+                steps=1,
+                steps_planned=2,
+                complete=word["complete"],
+                held_out={"accuracy": word["value"]},
+                held_out_examples=word["draft"],
+            )
+        case "Committed":
+            return ev.Committed(at=at, round=number, digest=digest_of("model", number), bytes=9)
+        case "CommitFailed":
+            return ev.CommitFailed(at=at, round=number, reason="not finite")
+        case _:
+            return ev.Scored(
+                at=at,
+                version=story.state.version + word["ahead"],
+                source="evaluator",
+                examples=1,
+                metrics={"accuracy": word["value"]},
+            )
+
+
+class Ledger:
+    """What the store would hold if it wrote the effects of a story, and what must be true of it."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, int] = {}
+        self.acknowledged: set[tuple[int, str, str]] = set()
+        self.settled: Counter[tuple[int, str, str]] = Counter()
+        self.ended: Counter[int] = Counter()
+        self.line: list[int] = [0]
+
+    def write(self, story: Story, event: ev.Event, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Claim():
+                    for device in effect.devices:
+                        assert device not in self.claims, "a device has one live assignment"
+                        self.claims[device] = effect.round
+                case fx.Release():
+                    gone = list(self.claims) if effect.devices is None else effect.devices
+                    for device in gone:
+                        self.claims.pop(device, None)
+                case fx.Accepted():
+                    assert isinstance(event, ev.Reported)
+                    self.acknowledged.add((event.round, effect.device, effect.digest))
+                case fx.RecordRound() if effect.status != "open":
+                    self.ended[effect.round] += 1
+                case fx.RecordCheckpoint():
+                    assert effect.parent == self.line[-1]
+                    self.line.append(effect.version)
+                    devices = [item.device for item in effect.contributions]
+                    assert len(set(devices)) == len(devices), "a device counts at most once in a round"
+                    self.settled.update((effect.round, item.device, item.digest) for item in effect.contributions)
+                case fx.RecordRefusal(kind="abandoned"):
+                    assert effect.digest is not None
+                    self.settled[effect.round, effect.device, effect.digest] += 1
+        self.check(story)
+
+    def check(self, story: Story) -> None:
+        state = story.state
+        assert self.line == list(range(state.version + 1)), "the versions are a line without gap or fork"
+        assert all(count == 1 for count in self.ended.values()), "a round ends once"
+        assert set(self.ended) == set(range(1, state.round + (state.phase == "idle"))), "each round but the open one"
+        pending = {(state.round, item.device, item.digest) for item in rounds.contributions(state)}
+        assert set(self.settled) | pending == self.acknowledged, "acknowledged is counted, refused or still to come"
+        assert not set(self.settled) & pending
+        assert all(count == 1 for count in self.settled.values()), "settled once"
+        free = {device for device, member in state.members.items() if member.status in ("reported", "withdrawn")}
+        wanted = set(state.members) - free if state.phase == "collecting" else set()
+        assert set(self.claims) == wanted, "who works has a claim, nobody else"
+
+
+def check_state(before: states.RunState, event: ev.Event, story: Story, effects: list[fx.Effect]) -> None:
+    after = story.state
+    if any(isinstance(effect, fx.Refused) for effect in effects):
+        assert after is before
+    assert after.version - before.version == isinstance(event, ev.Committed) * (after is not before)
+    assert after.round - before.round in (0, 1)
+    assert (after.deadline is None) == (after.phase in ("idle", "committing"))
+    assert (after.members == {}) == (after.phase in ("idle", "selecting"))
+    assert len(rounds.contributions(after)) <= after.plan.cohort.goal
+    if after.phase == "committing":
+        assert len(rounds.contributions(after)) >= after.plan.cohort.quorum_count
+        assert rounds.pending(after)[-1] == fx.Commit(
+            round=after.round, parent=after.checkpoint, contributions=rounds.contributions(after)
+        )
+    if before.over:
+        assert (after.status, after.phase, after.version) == (before.status, "idle", before.version)
+    if after.over:
+        assert after.phase == "idle"
+    if after.status == "running" and after.round:
+        assert after.phase != "idle", "a running run always has a round under way"
+
+
+@given(happenings=HAPPENINGS, plan=PLANS)
+@settings(max_examples=150)
+def test_whatever_happens_the_invariants_hold(happenings: list[dict[str, Any]], plan: dict[str, Any]) -> None:
+    story, ledger = Story(**plan), Ledger()
+    story.created()
+    ledger.write(story, story.log[-1], story.effects)
+    for word in happenings:
+        story.at += word["after_s"]
+        before, event = story.state, event_of(story, word)
+        effects = story.happens(event)
+        check_state(before, event, story, effects)
+        ledger.write(story, event, effects)
+
+
+@given(happenings=HAPPENINGS, plan=PLANS)
+def test_the_log_folded_from_the_start_gives_the_same_state(
+    happenings: list[dict[str, Any]], plan: dict[str, Any]
+) -> None:
+    """Through JSON, as from a database; and whatever was in flight is in flight again."""
+    story = Story(**plan)
+    story.created()
+    for word in happenings:
+        story.at += word["after_s"]
+        story.happens(event_of(story, word))
+    state = story.start
+    for event in story.log:
+        state, _ = rounds.step(state, ev.from_json(ev.kind_of(event), event.at, ev.to_json(event)))
+    assert state == story.state
+    if state.phase == "committing":
+        assert rounds.pending(state)[-1] == every(story.effects, fx.Commit)[-1], "the very commit that was handed out"
+    assert rounds.pending(state) == rounds.pending(story.state)
+    assert states.from_json(states.to_json(state)) == state
+
+
+@given(order=st.permutations(["a", "b", "c"]), again=st.lists(st.sampled_from(["a", "b", "c"]), max_size=4))
+def test_the_order_of_reports_and_sending_them_again_does_not_change_the_commit(
+    order: list[str], again: list[str]
+) -> None:
+    story = Story().collecting()
+    for device in [*order, *again]:
+        story.reported(device)
+    plain = Story().committing()
+    assert every(story.effects, fx.Commit) == every(plain.effects, fx.Commit)
+    assert story.state.members == plain.state.members
