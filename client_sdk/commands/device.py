@@ -6,6 +6,7 @@ This file reads options and prints lines. Everything else is ``client.Client``'s
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,10 +91,15 @@ def device(
     from client_sdk.client import Client, Happening
     from client_sdk.data import Shard, load_data
     from client_sdk.learners import Catalogue, LearnerTrainer
-    from client_sdk.protocol import Policy
+    from client_sdk.protocol import LEARNER_PATTERN, Policy
+    from client_sdk.transport import check_url
 
     if data is None:
         fail("Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz.")
+    check_url(coordinator)
+    for name in allow or []:
+        if not re.fullmatch(LEARNER_PATTERN, name):
+            fail(f"{name!r} is not a learner's name; it looks like package:name.")
     catalogue = Catalogue(learner or [])
     if not catalogue.versions:
         fail("This device has no learner: install a package that has one, or name yours: --learner module:attribute.")
