@@ -1,0 +1,105 @@
+"""The bare loop: federated averaging as one would write it by hand on one machine, to compare Quorate's rounds with.
+
+This file knows torch, a model, a loss and lists of who takes part. It has never heard of updates, exact sums, codecs,
+engines or HTTP, and uses none of them: plain ``torch.optim.SGD``, plain sums in float64. It shares with a federated run
+only what the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the
+hyperparameters, and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
+
+McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
+
+    for each round t:  w_{t+1} <- sum over k in S_t of (n_k / n) w_k,   n = sum over k in S_t of n_k
+    with w_k:          w <- w - lr * grad l(w; b), for each batch b of each epoch, from w_t
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_sdk.data import Examples
+from client_sdk.learning import batch_order
+from client_sdk.tensors import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is trained and how: the same words as a plan's."""
+
+    model: Callable[[], nn.Module]
+    loss: Callable[[Any, Any], torch.Tensor]
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int = 0
+    """Of the shuffles: the task's."""
+    weigh: Callable[[int], int] = int
+    """Examples -> weight."""
+    server_learning_rate: float = 1.0
+    """w_{t+1} <- w_t + rate * (mean - w_t); 1 is the mean itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One device's part in a round that was committed."""
+
+    round: int
+    device: str
+    """Its id: the shuffles depend on it."""
+    shard: int
+
+
+def fedavg(
+    recipe: Recipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[Part]]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The global model after each round, as a state dict. ``rounds``: who counted, round by round.
+
+    Raises ValueError for a round without any part, RuntimeError (torch's words) where ``initial`` is another model's.
+    """
+    module = recipe.model()
+    world = {name: torch.from_numpy(np.array(array)) for name, array in initial.items()}
+    for parts in rounds:
+        if not parts:
+            raise ValueError("a round needs at least one device")
+        total = 0
+        sums = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in world.items()}
+        for part in sorted(parts, key=lambda part: part.device):
+            shard = shards[part.shard]
+            weight = recipe.weigh(len(shard))
+            module.load_state_dict(world)
+            _train(module, recipe, shard, part)
+            for name, tensor in module.state_dict().items():
+                sums[name] += weight * tensor.double()
+            total += weight
+        world = {
+            name: (before.double() + recipe.server_learning_rate * (sums[name] / total - before)).to(before.dtype)
+            for name, before in world.items()
+        }
+        yield world
+
+
+@torch.no_grad()
+def accuracy(recipe: Recipe, world: dict[str, torch.Tensor], test: Examples) -> float:
+    """The fraction of ``test`` whose label has the largest logit."""
+    module = recipe.model()
+    module.load_state_dict(world)
+    module.eval()
+    guesses = module(torch.from_numpy(test.x)).argmax(dim=1)
+    return float((guesses == torch.from_numpy(test.y)).double().mean())
+
+
+def _train(module: nn.Module, recipe: Recipe, shard: Examples, part: Part) -> None:
+    """Local SGD, in place."""
+    module.train()
+    x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
+    optimizer = torch.optim.SGD(module.parameters(), lr=recipe.learning_rate)
+    batches = batch_order(len(y), recipe.batch_size, seed=recipe.seed, round=part.round, device=part.device)
+    for _ in range(recipe.epochs * -(-len(y) // recipe.batch_size)):
+        chosen = next(batches)
+        optimizer.zero_grad()
+        recipe.loss(module(x[chosen]), y[chosen]).backward()
+        optimizer.step()

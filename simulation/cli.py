@@ -1,0 +1,160 @@
+"""The simulation's part of the word ``quorate``: ``fleet`` and ``demo``.
+
+``client_sdk.cli`` finds ``app`` by entry point. Importing this is quick: a command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, spoken
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Data = Annotated[
+    str, typer.Option("--data", metavar="NAME|FILE.npz", help="What is shared out: an installed data set, or a file.")
+]
+Devices = Annotated[int, typer.Option(min=1, max=100_000, help="How many devices.")]
+Processes = Annotated[int, typer.Option(min=1, max=256, help="Worker processes; each trains one device at a time.")]
+How = Annotated[str, typer.Option("--by", help="How the data is split: dirichlet, iid or shards.")]
+Alpha = Annotated[float, typer.Option(help="For dirichlet: the smaller, the fewer labels a device has.")]
+SizeSigma = Annotated[float, typer.Option(help="How unequal the devices' sizes are; 0: equal.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the devices' habits.")]
+LearnerName = Annotated[
+    str, typer.Option("--learner", metavar="PACKAGE:NAME", help="The installed learner of all devices.")
+]
+Slow = Annotated[float, typer.Option(min=0, max=1, help="Share of devices that take up to four times as long.")]
+Vanish = Annotated[float, typer.Option(min=0, max=1, help="Share that stops in the middle of a round.")]
+Late = Annotated[float, typer.Option(min=0, max=1, help="Share that sends after the round has closed.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """Many devices on one machine, and a whole federation to watch."""
+
+
+@app.command(epilog="Example: quorate fleet --enrolment-token TOKEN --data mnist --devices 400")
+@spoken
+def fleet(
+    enrolment_token: Annotated[
+        str,
+        typer.Option(
+            "--enrolment-token",
+            "--token",
+            envvar="QUORATE_ENROLMENT_TOKEN",
+            metavar="TOKEN",
+            help="From the operator; 'quorate serve' prints it.",
+        ),
+    ],
+    coordinator: Url = DEFAULT_URL,
+    data: Data = "mnist",
+    devices: Devices = 400,
+    processes: Processes = 2,
+    by: How = "dirichlet",
+    alpha: Alpha = 0.5,
+    size_sigma: SizeSigma = 0.5,
+    seed: Seed = 0,
+    learner: LearnerName = "quorate:mnist-mlp",
+    folder: Annotated[
+        Path, typer.Option(help="Where devices keep their keys and records: started again, they go on.")
+    ] = Path("quorate-fleet"),
+    slow: Slow = 0.1,
+    vanish: Vanish = 0.05,
+    late: Late = 0.03,
+    as_json: Json = False,
+) -> None:
+    """Run many devices in a few processes, each with its own key, folder and shard of one data set.
+
+    Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
+    """
+    from client_sdk.commands.device import stopped_by_signals
+    from simulation.fleet.crew import Crew
+    from simulation.fleet.habits import Habits
+    from simulation.fleet.muster import muster, split_of
+
+    orders = muster(
+        split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
+        Habits(slow=slow, vanish=vanish, late=late, seed=seed),
+        coordinator=coordinator,
+        enrolment_token=enrolment_token,
+        folder=folder,
+        learner=learner,
+        processes=processes,
+    )
+    with stopped_by_signals() as stop, Crew(orders) as crew:
+        complete = False
+        while (tally := crew.watch(stop)) is not None:
+            if as_json:
+                say_json({**tally.model_dump(exclude={"worker", "fatal"})})
+            elif not complete and tally.enrolled == devices:
+                complete = True
+                where = f"{len(orders)} process" + ("" if len(orders) == 1 else "es")
+                say(
+                    f"{devices} devices with {tally.examples} examples of {data} are enrolled at {coordinator}, "
+                    f"in {where}. Ctrl-C stops them."
+                )
+    if not as_json:
+        say("Stopped. " + crew.total().sentence)
+
+
+@app.command(epilog="Example: quorate demo --compare")
+@spoken
+def demo(
+    data: Data = "mnist",
+    devices: Devices = 400,
+    select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300,
+    goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit.")] = 15,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over its data that a device makes in a round.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples of a training step.")] = 20,
+    learning_rate: Annotated[float, typer.Option(help="Of the devices' SGD.")] = 0.3,
+    server_learning_rate: Annotated[float, typer.Option(help="How many times the mean update is taken.")] = 2.0,
+    processes: Processes = 2,
+    by: How = "dirichlet",
+    alpha: Alpha = 0.5,
+    size_sigma: SizeSigma = 0.5,
+    seed: Seed = 0,
+    learner: LearnerName = "quorate:mnist-mlp",
+    slow: Slow = 0.1,
+    vanish: Vanish = 0.05,
+    late: Late = 0.03,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where everything is kept: new or empty. (default: a temporary one)")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The coordinator's TCP port; 0 takes any free one.")] = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", envvar="COMPARE", help="Also train a bare loop on the same cohorts.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", envvar="DEMO_JSON", help="Write rounds and accuracies as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Watch a whole federation learn on this machine: coordinator, devices and evaluator are real processes.
+
+    Every command that it runs is shown, to be copied. Ctrl-C ends all of them.
+    """
+    from simulation.demo.command import run_demo
+    from simulation.demo.setting import Setting
+    from simulation.fleet.habits import Habits
+    from simulation.fleet.muster import split_of
+
+    setting = Setting(
+        split=split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
+        habits=Habits(slow=slow, vanish=vanish, late=late, seed=seed),
+        learner=learner,
+        processes=processes,
+        select=select,
+        goal=goal,
+        rounds=rounds,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        server_learning_rate=server_learning_rate,
+        port=port,
+        compare=compare,
+    )
+    run_demo(setting, folder, report, as_json)

@@ -1,0 +1,117 @@
+"""``quorate demo`` from its options to its exit: the folder, the screen, the last words.
+
+This file knows a terminal from a file. The demo itself is ``director``'s.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+import typer
+from rich.console import Console
+
+from client_sdk.terminal import Failure, complain, say, say_json
+from simulation.demo.children import Stopped
+from simulation.demo.compare import CLOSE_ENOUGH
+from simulation.demo.curve import plot
+from simulation.demo.director import Result, direct
+from simulation.demo.screen import Json, Plain, Screen, Terminal
+from simulation.demo.setting import Setting
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json: bool) -> None:
+    """Run it and say what came of it. Failure where something failed, exit code 130 where the user stopped it."""
+    if report is not None and not report.resolve().parent.is_dir():
+        raise Failure(f"The folder of {report} does not exist; make it, or name another file.")
+    place = _folder(folder)
+    screen = _screen(as_json)
+    try:
+        with _told_to_stop() as stop:
+            result = direct(setting, place, screen, stop)
+    except Stopped:
+        complain(f"Stopped. What was done is in {place}.")
+        raise typer.Exit(130) from None
+    if report is not None:
+        report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")
+    if as_json:
+        say_json(result.report())
+    else:
+        for line in last_words(setting, place, result, ascii_only=not _unicode()):
+            say(line)
+    if result.bare_accuracy is not None and abs(result.bare_accuracy - (result.accuracy or 0.0)) > CLOSE_ENOUGH:
+        raise Failure(f"The accuracies differ by more than {100 * CLOSE_ENOUGH:g} points.")
+
+
+def last_words(setting: Setting, folder: Path, result: Result, *, ascii_only: bool) -> list[str]:
+    """The curve, the checkpoint, and how to go on."""
+    final = 100 * (result.accuracy or 0.0)
+    lines = ["", f"Accuracy on the test part of {setting.split.data}, by round"]
+    lines += plot([line.accuracy for line in result.journal.committed], ascii_only=ascii_only)
+    lines += ["", f"{final:.2f} % after {len(result.journal.committed)} rounds, in {result.seconds:.0f} s."]
+    if result.bare_accuracy is not None:
+        bare = 100 * result.bare_accuracy
+        lines.append(f"The bare loop has {bare:.2f} % with the same cohorts: {abs(final - bare):.2f} points apart.")
+    lines += ["", f"The checkpoint is in {result.model}. Load it in Python:"]
+    lines += [f"    {line}" for line in loading(setting, result.model)]
+    serve = shlex.join(["quorate", "serve", "--data", str(folder / "coordinator")])
+    lines += ["", f"All of it is in {folder}. Look at it again: {serve}"]
+    return lines
+
+
+def loading(setting: Setting, model: Path) -> list[str]:
+    """Lines of Python that load the checkpoint."""
+    return [
+        "from pathlib import Path",
+        "from client_sdk import Catalogue",
+        "from client_sdk.tensors import from_bytes",
+        f"learner = Catalogue().load({setting.learner!r})",
+        f"model = learner.load(from_bytes(Path({str(model)!r}).read_bytes()))  # a torch module",
+    ]
+
+
+def _folder(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="quorate-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise Failure(f"The folder {folder} is not empty: a demo starts afresh; name a new one by --folder.")
+    return folder.resolve()
+
+
+def _screen(as_json: bool) -> Screen:
+    if as_json:
+        return Json()
+    if sys.stdout.isatty():
+        return Terminal(Console(highlight=False))
+    return Plain()
+
+
+def _unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[Event]:
+    """An event that Ctrl-C, SIGTERM and a closed terminal set. All ends in order then, however often they come."""
+    stop = Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

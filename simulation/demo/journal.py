@@ -1,0 +1,100 @@
+"""What the coordinator says of a run, as one line for each round.
+
+This file knows the operators' views. It prints nothing and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from client_sdk.protocol import MetricView, RoundView, RunView
+
+METRIC = "accuracy"
+SOURCE = "evaluator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One round."""
+
+    round: int
+    status: str
+    """open, committed or abandoned."""
+    reason: str
+    waiting: int
+    """Devices in the pool when the cohort was drawn."""
+    selected: int
+    training: int
+    """Said that they had begun."""
+    collected: int
+    late: int
+    """Sent after the round had closed, and were told so."""
+    dropped: int
+    """Not heard of."""
+    withdrawn: int
+    seconds: float | None
+    """From its opening to the commit; None while it is open."""
+    bytes_in: int
+    version: int | None
+    accuracy: float | None
+    """Of the checkpoint that came of it, from 0 to 1; None while it is not scored."""
+
+    def report(self) -> dict[str, Any]:
+        """As ``DEMO_JSON`` has it."""
+        return {
+            "round": self.round,
+            "selected": self.selected,
+            "collected": self.collected,
+            "late": self.late,
+            "dropped": self.dropped,
+            "accuracy": self.accuracy,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """A run as it stands."""
+
+    run: RunView
+    lines: tuple[Line, ...]
+
+    @property
+    def over(self) -> bool:
+        return self.run.status in ("finished", "stopped")
+
+    @property
+    def committed(self) -> list[Line]:
+        return [line for line in self.lines if line.status == "committed"]
+
+    @property
+    def scored(self) -> bool:
+        """Whether every committed round has its accuracy."""
+        return all(line.accuracy is not None for line in self.committed)
+
+
+def read(run: RunView, rounds: Iterable[RoundView], metrics: Iterable[MetricView]) -> Journal:
+    """The journal of these views."""
+    scores = {metric.version: metric.value for metric in metrics if (metric.source, metric.name) == (SOURCE, METRIC)}
+    return Journal(run=run, lines=tuple(_line(view, scores) for view in rounds))
+
+
+def _line(view: RoundView, scores: dict[int, float]) -> Line:
+    funnel = view.funnel
+    return Line(
+        round=view.round,
+        status=view.status,
+        reason=view.reason,
+        waiting=funnel.waiting,
+        selected=funnel.selected,
+        training=funnel.training,
+        collected=funnel.reported,
+        late=funnel.late,
+        dropped=funnel.dropped,
+        withdrawn=funnel.withdrawn + funnel.refused,
+        seconds=None if view.status == "open" or view.closed_at is None else view.closed_at - view.opened_at,
+        bytes_in=view.bytes_in,
+        version=view.version,
+        accuracy=None if view.version is None else scores.get(view.version),
+    )

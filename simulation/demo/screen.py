@@ -1,0 +1,167 @@
+"""What a demo shows: a live table on a terminal, plain lines in a file, or JSON.
+
+This file knows journals and how to print them. It decides nothing about the demo.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from client_sdk.terminal import say, say_json
+from simulation.demo.journal import Journal, Line
+
+SHOWN = 24
+"""Rounds in the live table; earlier ones scroll out of it."""
+BAR = 24
+
+
+class Screen(Protocol):
+    """Where a demo tells what it does."""
+
+    every_s: float
+    """How often it wants a new journal."""
+
+    def command(self, line: str) -> None:
+        """A command line is about to run."""
+
+    def note(self, line: str) -> None:
+        """One plain sentence, or a line of something longer."""
+
+    def show(self, journal: Journal, final: bool = False) -> None:
+        """The run as it stands. ``final``: nothing more will be known."""
+
+    def close(self) -> None:
+        """Nothing moves any more."""
+
+
+class Plain:
+    """Lines, each printed once: when a cohort is selected, and when all that is to be said of a round is known."""
+
+    every_s = 0.5
+
+    def __init__(self) -> None:
+        self._selected: set[int] = set()
+        self._told = 0
+
+    def command(self, line: str) -> None:
+        say(f"$ {line}")
+
+    def note(self, line: str) -> None:
+        say(line)
+
+    def show(self, journal: Journal, final: bool = False) -> None:
+        for line in journal.lines:
+            if line.selected and line.round not in self._selected:
+                self._selected.add(line.round)
+                say(f"round {line.round}: {line.selected} of {line.waiting} waiting devices are selected")
+            if line.round == self._told + 1 and line.status != "open" and _settled(line, journal, final):
+                self._told = line.round
+                say(sentence(line))
+
+    def close(self) -> None:
+        pass
+
+
+class Json:
+    """One JSON object a line for each round, once it is settled."""
+
+    every_s = 0.5
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def command(self, line: str) -> None:
+        say_json({"command": line})
+
+    def note(self, line: str) -> None:
+        pass
+
+    def show(self, journal: Journal, final: bool = False) -> None:
+        for line in journal.lines:
+            if line.round == self._told + 1 and line.status != "open" and _settled(line, journal, final):
+                self._told = line.round
+                say_json({"kind": "round", "status": line.status, **line.report(), "seconds": line.seconds})
+
+    def close(self) -> None:
+        pass
+
+
+class Terminal:
+    """A table that is drawn anew several times a second, with a bar for the round under way."""
+
+    every_s = 0.3
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+
+    def command(self, line: str) -> None:
+        self._console.print(Text(f"$ {line}", style="bold cyan"), soft_wrap=True)
+
+    def note(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def show(self, journal: Journal, final: bool = False) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        self._live.update(_picture(journal), refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def sentence(line: Line) -> str:
+    """A round that has ended, in a sentence."""
+    if line.status == "abandoned":
+        return f"round {line.round}: abandoned: {line.reason}"
+    withdrawn = f", {line.withdrawn} withdrew" if line.withdrawn else ""
+    accuracy = "not scored" if line.accuracy is None else f"accuracy {100 * line.accuracy:.2f} %"
+    return (
+        f"round {line.round}: {line.collected} of {line.selected} reported, {line.late} late, {line.dropped} dropped"
+        f"{withdrawn}; {line.seconds or 0:.1f} s, {line.bytes_in / 1e6:.1f} MB in; {accuracy}"
+    )
+
+
+def _settled(line: Line, journal: Journal, final: bool) -> bool:
+    """Whether its score is known, and the late ones had the time of another round to come."""
+    following = any(other.round > line.round and other.status != "open" for other in journal.lines)
+    return final or line.status == "abandoned" or (line.accuracy is not None and following)
+
+
+def _picture(journal: Journal) -> Group:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("round", "selected", "training", "reported", "", "late", "dropped", "seconds", "MB in", "accuracy"):
+        table.add_column(name, justify="left" if not name else "right")
+    for line in journal.lines[-SHOWN:]:
+        is_open = line.status == "open"
+        table.add_row(
+            str(line.round),
+            str(line.selected or ""),
+            str(line.training or ""),
+            str(line.collected or ""),
+            _bar(line) if is_open else Text("" if line.status == "committed" else line.status),
+            str(line.late or ""),
+            str(line.dropped or ""),
+            "" if line.seconds is None else f"{line.seconds:.1f}",
+            f"{line.bytes_in / 1e6:.1f}" if line.bytes_in else "",
+            "" if line.accuracy is None else f"{100 * line.accuracy:.2f} %",
+            style=None if is_open else "dim",
+        )
+    run = journal.run
+    head = Text(f"{run.run}: round {run.round} of {run.rounds_wanted}, {run.phase}" if not journal.over else run.run)
+    return Group(Text(), head, table)
+
+
+def _bar(line: Line) -> ProgressBar | Text:
+    if not line.selected:
+        return Text(f"{line.waiting} waiting" if line.waiting else "waiting for devices")
+    return ProgressBar(total=line.selected, completed=line.collected, width=BAR)

@@ -1,0 +1,92 @@
+"""What can be chosen about a demo, and the plan that is made of it.
+
+This file knows numbers and the words of a plan. It starts nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulation.fleet.habits import Habits
+from simulation.fleet.split import Split
+
+PLAN = """\
+# What `quorate demo` asks of its devices. Create a run of it: quorate run create {file}
+name = "{name}"
+
+[task]                         # the device's part
+learner = "{learner}"{pad}# package:name of a learner that is installed on the devices
+epochs = {epochs}
+batch_size = {batch_size}
+learning_rate = {learning_rate}
+seed = {seed}                       # of the first weights and of the shuffles
+
+[cohort]
+pool = {pool}                     # devices that wait when the cohort is drawn
+select = {select}                   # more than are needed: some vanish
+goal = {goal}                     # reports that close the round
+select_s = {select_s}                  # seconds after which it is drawn from whoever waits
+collect_s = {collect_s}                 # seconds from selection to the deadline
+
+[aggregation]
+server_learning_rate = {server_learning_rate}     # the mean of the updates is taken that many times
+
+[finish]
+rounds = {rounds}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One demo. ValueError, in a sentence, for numbers that contradict each other."""
+
+    split: Split
+    habits: Habits
+    learner: str = "quorate:mnist-mlp"
+    processes: int = 2
+    select: int = 300
+    goal: int = 256
+    rounds: int = 15
+    epochs: int = 2
+    batch_size: int = 20
+    learning_rate: float = 0.3
+    server_learning_rate: float = 2.0
+    port: int = 0
+    compare: bool = False
+
+    def __post_init__(self) -> None:
+        if self.select > self.split.devices:
+            raise ValueError(f"--select {self.select}: there are only {self.split.devices} devices (--devices).")
+        if self.goal > self.select:
+            raise ValueError(f"--goal {self.goal} is above --select {self.select}: a round could never reach it.")
+
+    @property
+    def name(self) -> str:
+        """The run's: after its data."""
+        stem = self.split.label(0).rsplit("-", 1)[0].lower()
+        return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-") or "demo"
+
+    @property
+    def pool(self) -> int:
+        """Most devices that are not away wait before a cohort is drawn, so that not always the same are selected."""
+        return self.select + (self.split.devices - self.select) // 5
+
+    def plan(self, file: str = "plan.toml") -> str:
+        """The plan as TOML. ``file``: what it will be called, for the comment at its top."""
+        return PLAN.format(
+            file=file,
+            name=self.name,
+            learner=self.learner,
+            pad=" " * max(1, 20 - len(self.learner)),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            seed=self.split.seed,
+            pool=self.pool,
+            select=self.select,
+            goal=self.goal,
+            select_s=15,
+            collect_s=60,
+            server_learning_rate=self.server_learning_rate,
+            rounds=self.rounds,
+        )

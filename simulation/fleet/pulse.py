@@ -1,0 +1,62 @@
+"""Which rounds are over, as far as the devices of one process were told, and how long a round takes.
+
+This file knows runs and rounds by name and a clock that it is given. It asks nobody: what it knows, devices heard as
+they took part. Safe from any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock
+
+from client_sdk.client import Happening
+
+FIRST_GUESS_S = 4.0
+"""How long a round takes, before one has been seen."""
+_LOOK_S = 0.1
+
+
+class Pulse:
+    """One for all devices of a process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._newest: dict[str, int] = {}
+        self._over: dict[str, int] = {}
+        self._opened_at: dict[str, float] = {}
+        self._round_s = FIRST_GUESS_S
+
+    @property
+    def round_s(self) -> float:
+        """Seconds between the last two rounds' beginnings."""
+        return self._round_s
+
+    def hear(self, happening: Happening) -> None:
+        """Learn from what happened to a device: work in round n says that earlier ones are over, a refusal that n
+        is."""
+        run, number = happening.run, happening.round
+        if run is None or number is None:
+            return
+        with self._lock:
+            if happening.kind == "assigned" and number > self._newest.get(run, 0):
+                now = self._clock()
+                if self._newest.get(run) == number - 1:
+                    self._round_s = now - self._opened_at[run]
+                self._newest[run], self._opened_at[run] = number, now
+                self._over[run] = max(number - 1, self._over.get(run, 0))
+            elif happening.kind in ("refused", "dropped"):
+                self._over[run] = max(number, self._over.get(run, 0))
+
+    def is_over(self, run: str, number: int) -> bool:
+        return self._over.get(run, 0) >= number
+
+    def wait_over(self, run: str, number: int, at_most_s: float, stop: Event) -> bool:
+        """Wait until the round is over. False where ``at_most_s`` passed, or ``stop`` was set, before that was
+        known."""
+        until = self._clock() + at_most_s
+        while not self.is_over(run, number):
+            if self._clock() >= until or stop.wait(_LOOK_S):
+                return False
+        return True

@@ -1,0 +1,60 @@
+"""Who has which examples: one data set cut among the devices of a fleet.
+
+This file knows a data set's name, labels and numbers of devices. It has never heard of processes, keys or rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_sdk.data import Data, Examples, load_data
+from simulation.partition import By, Indices, partition
+
+FEWEST = 8
+"""A device gets at least this many examples, or half of an equal share where that is less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A cut of one data set. Equal splits give equal shards, in every process."""
+
+    data: str
+    """Name of an installed data set, or a path that ends in .npz."""
+    devices: int
+    by: By = "dirichlet"
+    alpha: float = 0.5
+    size_sigma: float = 0.5
+    """The last three: see ``partition``."""
+    seed: int = 0
+
+    def shards(self, train: Examples) -> list[Indices]:
+        """The positions of each device's examples. ValueError where there are too few, or labels are no integers."""
+        if self.devices < 1:
+            raise ValueError(f"devices={self.devices}: a fleet has at least one device")
+        fewest = max(1, min(FEWEST, len(train) // (2 * self.devices)))
+        sigma = 0.0 if self.by == "shards" else self.size_sigma
+        return partition(train.y, self.devices, self.by, self.alpha, self.seed, fewest, size_sigma=sigma)
+
+    def label(self, device: int) -> str:
+        """What operators see of device number ``device``: ``mnist-0007``. The number is its shard's."""
+        stem = self.data.removesuffix(".npz").rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
+        return f"{stem[:48]}-{device:04d}"
+
+    def number(self, label: str) -> int:
+        """The inverse of ``label``. ValueError for a device that is not of this split."""
+        digits = label.rsplit("-", 1)[-1]
+        if not (digits.isdigit() and int(digits) < self.devices and self.label(int(digits)) == label):
+            raise ValueError(f"the device {label!r} is not one of this fleet's {self.devices}")
+        return int(digits)
+
+
+def cut(split: Split, wanted: range | None = None) -> tuple[Data, dict[int, Examples]]:
+    """Load the data and copy out the shards of the ``wanted`` devices (None: all): (data, device -> shard).
+
+    Shards are copies, so that a caller who lets go of the data keeps its own part only. DataError where the data cannot
+    be had.
+    """
+    data = load_data(split.data)
+    parts = split.shards(data.train)
+    numbers = range(split.devices) if wanted is None else wanted
+    return data, {device: Examples(data.train.x[parts[device]], data.train.y[parts[device]]) for device in numbers}

@@ -1,0 +1,244 @@
+"""One process of a fleet: many devices, a thread each, idle in a long poll most of the time.
+
+This file knows orders on standard input, threads and counts on standard output. What a device does is ``Client``'s.
+
+::
+
+    standard input     one line: Orders, JSON. Then nothing; its end (also by the death of whoever gave it) means stop
+    standard output    one line for each half second in which something happened: Tally, JSON; a last one at the end
+    exit code          0 stopped as told, 1 the tally's ``fatal`` says why in one sentence
+
+The data set is loaded once; its devices' shards are copied out of it and the rest is let go.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from client_sdk.asking import Pacing
+from client_sdk.client import Client, Happening
+from client_sdk.data import Examples
+from client_sdk.learners import Catalogue
+from client_sdk.record import Storage
+from client_sdk.terminal import sentence_of
+from client_sdk.transport import open_http
+from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
+from simulation.fleet.habits import Habits
+from simulation.fleet.pulse import Pulse
+from simulation.fleet.split import Split, cut
+from simulation.fleet.trainer import FleetTrainer, Vanished
+
+REPORT_S = 0.5
+GRACE_S = 2.0
+"""How long threads have to end once told; the process ends then whatever they do."""
+HOLD_S = 50.0
+PACING = Pacing(withdrawn_s=(1.0, 3.0))
+
+
+class Orders(BaseModel):
+    """What one worker is to do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    coordinator: str
+    enrolment_token: str
+    folder: Path
+    split: Split
+    habits: Habits
+    learner: str
+    """Name of an installed learner, or ``module:attribute``."""
+    worker: int
+    workers: int
+    """This one has the devices whose number modulo ``workers`` is ``worker``."""
+
+    @property
+    def numbers(self) -> range:
+        return range(self.worker, self.split.devices, self.workers)
+
+
+class Tally(BaseModel):
+    """What happened to this process's devices so far, counted."""
+
+    worker: int
+    devices: int = 0
+    examples: int = 0
+    enrolled: int = 0
+    """Devices that have an id, drawn now or in an earlier life."""
+    kinds: dict[str, int] = {}
+    """Happenings by kind: see ``Happening``; and ``vanished``."""
+    fatal: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What became of the work, for people."""
+        kinds = self.kinds
+        return (
+            f"Devices were selected {kinds.get('assigned', 0)} times: {kinds.get('receipt', 0)} updates were accepted, "
+            f"{kinds.get('refused', 0)} came too late or were refused; {kinds.get('vanished', 0)} times one vanished."
+        )
+
+
+class Worker:
+    """The devices of one process."""
+
+    def __init__(self, orders: Orders, stop: Event) -> None:
+        """Loads the learner and the data. LearnerError, DataError or ValueError where they cannot be had."""
+        self._orders = orders
+        self._stop = stop
+        self._catalogue = catalogue_of(orders.learner)
+        self._shards: dict[int, Examples] = cut(orders.split, orders.numbers)[1]
+        self._http = open_http(orders.coordinator)
+        self._pulse = Pulse()
+        self._checkpoints = SharedCheckpoints(stop)
+        self._turn = Lock()
+        self._counts: Counter[str] = Counter()
+        self._counting = Lock()
+        self._enrolled: set[int] = set()
+        self._fatal: str | None = None
+        self._threads = [
+            Thread(target=self._live, args=(number,), name=f"device-{number}", daemon=True)
+            for number in self._orders.numbers
+        ]
+
+    def run(self, report: Callable[[Tally], None]) -> str | None:
+        """Run all devices until ``stop``. Returns why, where one of them was told that it may not take part."""
+        for thread in self._threads:
+            thread.start()
+        last = None
+        while not self._stop.wait(REPORT_S):
+            if (tally := self.tally()) != last:
+                report(tally)
+                last = tally
+        until = time.monotonic() + GRACE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        report(self.tally())
+        return self._fatal
+
+    def tally(self) -> Tally:
+        with self._counting:
+            return Tally(
+                worker=self._orders.worker,
+                devices=len(self._shards),
+                examples=sum(len(shard) for shard in self._shards.values()),
+                enrolled=len(self._enrolled),
+                kinds=dict(sorted(self._counts.items())),
+                fatal=self._fatal,
+            )
+
+    def _live(self, number: int) -> None:
+        """One device's life: from its folder, until it is stopped; started again after it vanished."""
+        trainer = FleetTrainer(
+            number,
+            self._shards[number],
+            self._catalogue,
+            learner=self._orders.learner,
+            habits=self._orders.habits,
+            pulse=self._pulse,
+            turn=self._turn,
+            stop=self._stop,
+        )
+        try:
+            while not self._stop.is_set():
+                with FleetStorage(self._orders.folder / f"device-{number:04d}", self._checkpoints) as storage:
+                    away = self._take_part(number, storage, trainer)
+                self._stop.wait(away * self._pulse.round_s)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the fleet's owner is told in one sentence)
+            self._fatal = self._fatal or f"{self._orders.split.label(number)}: {sentence_of(error)}"
+            self._stop.set()
+
+    def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer) -> float:
+        """Until stopped or vanished. Returns how long the device stays away, in rounds' durations."""
+
+        def hear(happening: Happening) -> None:
+            self._pulse.hear(happening)
+            self._count(number, happening.kind)
+
+        record = storage.load()
+        if record is not None and record.enrolled is not None and record.coordinator == self._orders.coordinator:
+            self._count(number, "back")
+        client = Client(
+            self._orders.coordinator,
+            storage,
+            trainer,
+            enrolment_token=self._orders.enrolment_token,
+            label=self._orders.split.label(number),
+            http=self._http,
+            hold_s=HOLD_S,
+            pacing=PACING,
+            on_happening=hear,
+        )
+        try:
+            client.run(stop=self._stop)
+        except Vanished as vanished:
+            self._count(number, "vanished")
+            return vanished.away
+        return 0.0
+
+    def _count(self, number: int, kind: str) -> None:
+        with self._counting:
+            self._counts[kind] += 1
+            if kind in ("enrolled", "back"):
+                self._enrolled.add(number)
+
+
+def catalogue_of(learner: str) -> Catalogue:
+    """A catalogue in which ``learner`` is loaded: an installed ``package:name``, or ``module:attribute`` otherwise.
+
+    LearnerError, in a sentence, where there is none.
+    """
+    installed = Catalogue()
+    catalogue = installed if learner in installed.versions else Catalogue([learner])
+    catalogue.load(learner)
+    return catalogue
+
+
+def _one_thread() -> None:
+    """Small models gain nothing by threads, and there are other processes."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def main() -> int:
+    """Run the orders that standard input holds."""
+    stop = Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the whole group; the crew decides
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    orders = Orders.model_validate_json(sys.stdin.readline())
+
+    def listen() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    def report(tally: Tally) -> None:
+        try:
+            print(tally.model_dump_json(), flush=True)
+        except BrokenPipeError:
+            stop.set()
+
+    Thread(target=listen, daemon=True).start()
+    try:
+        worker = Worker(orders, stop)
+        _one_thread()
+    except Exception as error:  # noqa: BLE001  (told in one sentence, by whoever gave the orders)
+        report(Tally(worker=orders.worker, fatal=sentence_of(error)))
+        return 1
+    return 1 if worker.run(report) is not None else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that did not end in time, in a learner's own code, shall not hold the process
