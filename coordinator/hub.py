@@ -85,7 +85,10 @@ class Hub:
     def _hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
         for action in actions:
             if isinstance(action, fx.Wake):
-                self.perform((run, action))
+                self._wake(action)
             else:
                 self._todo.append((run, action))
         self.signals.wake_many(("tasks", f"run:{run}"))
+
+    def _wake(self, action: fx.Wake) -> None:
+        self.signals.wake_many([f"device:{device}" for device in action.devices])

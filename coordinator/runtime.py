@@ -95,7 +95,7 @@ class Coordinator(DeviceDesk, OperatorDesk):
             case fx.Draw():
                 draw_cohort(self._log(run), self.fleet, self.blobs)
             case fx.Wake():
-                self.signals.wake_many([f"device:{device}" for device in action.devices])
+                self._wake(action)
             case fx.Fold():
                 state = self._log(run).state
                 if state.round == action.round and state.phase in ("collecting", "committing"):
