@@ -286,7 +286,7 @@ class Work(Message):
 class Score(Message):
     """Metrics by name and the number of examples behind them."""
 
-    examples: int = Field(ge=1)
+    examples: int = Field(ge=1, le=2**40)
     metrics: dict[MetricName, Finite] = Field(max_length=64)
 
 

@@ -122,12 +122,12 @@ class DeviceDesk(Hub):
                     complete=report.work.complete,
                     metrics=dict(report.metrics),
                     held_out=dict(report.held_out.metrics) if report.held_out else {},
-                    held_out_examples=report.held_out.examples if report.held_out else 0,
+                    held_out_examples=min(report.held_out.examples, device.examples_cap) if report.held_out else 0,
                     seconds=(report.fetch_s, report.train_s, report.encode_s),
                 ),
             )
         except ProblemError:
-            self._drop_unless_counted(run, digest)
+            self._drop_unless_counted(run, round, digest)
             raise
         accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
         return Receipt(
@@ -137,6 +137,8 @@ class DeviceDesk(Hub):
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """What became of this device's part in a round."""
         state = self._log(run).catch_up()
+        if not 1 <= round <= state.round:
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
         settled = self._settled(device, run, round)
         if isinstance(settled, Outcome):
             return settled
@@ -153,8 +155,6 @@ class DeviceDesk(Hub):
             return Outcome(
                 run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
             )
-        if round < 1 or round > state.round:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
         return Outcome(
             run=run,
             round=round,
@@ -201,7 +201,9 @@ class DeviceDesk(Hub):
             with self.store.transaction(run) as tx:
                 records.write(tx, run, [(at, refusal)])
 
-    def _drop_unless_counted(self, run: str, digest: str) -> None:
+    def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
         """A refused update's bytes go, unless the same bytes are acknowledged under another request."""
-        if all(member.digest != digest for member in self._log(run).state.members.values()):
+        acknowledged = {member.digest for member in self._log(run).state.members.values()}
+        acknowledged |= {row.digest for row in self.store.contributions(run, round)}
+        if digest not in acknowledged:
             self.blobs.delete(digest)

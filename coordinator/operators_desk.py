@@ -62,7 +62,7 @@ class OperatorDesk(Hub):
 
     def round(self, run: str, round: int) -> RoundView:
         state, _ = self._log(run).caught_up()
-        row = self.store.round(run, round)
+        row = self.store.round(run, round) if round <= state.round else None
         if row is None:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
         return views.round_view(self.store, row, state)
@@ -87,8 +87,8 @@ class OperatorDesk(Hub):
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Keeps an evaluator's scores; the run may be finished by them."""
-        self._log(run).catch_up()
-        row = self.store.checkpoint(run, report.version)
+        state = self._log(run).catch_up()
+        row = self.store.checkpoint(run, report.version) if report.version <= state.version else None
         if row is None:
             raise problem("unknown-checkpoint", f"run {run} has no version {report.version}")
         if row.digest != report.digest:
