@@ -1,18 +1,23 @@
 """A coordinator in memory with a clock that stands still, and devices that do as they are told.
 
-A test reads as a list of happenings: devices check in, the clock moves, updates arrive. Each update carries a mark of its device and its
-round: lane ``d`` of ``marks`` is ``2^round``, so a device counted twice, or in the wrong round, is visible in the model.
+A test reads as a list of happenings: devices check in, the clock moves, updates arrive. Each update carries a mark of
+its device and its round: lane ``d`` of ``marks`` is ``2^round``, so a device counted twice, or in the wrong round, is
+visible in the model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from client_sdk.identity import DeviceKey
+from client_sdk.problems import ProblemError
 from client_sdk.protocol import (
     Assignment,
     CheckIn,
@@ -80,11 +85,16 @@ class World:
 
     def boot(self) -> Coordinator:
         """A coordinator on what is durable, as after a crash."""
-        self.coordinator = Coordinator(
+        self.coordinator = self.replica()
+        return self.coordinator
+
+    def replica(self) -> Coordinator:
+        """One more coordinator on the same store and blobs."""
+        coordinator = Coordinator(
             self.store, self.blobs, clock=self.clock, settings=self.settings, entropy=self.entropy
         )
-        self.coordinator.recover()
-        return self.coordinator
+        coordinator.recover()
+        return coordinator
 
     # ------------------------------------------------------------ operators
 
@@ -117,15 +127,16 @@ class World:
     # ------------------------------------------------------------ time
 
     def settle(self) -> None:
-        """Lets the coordinator do everything it can do at this moment."""
+        """Lets the coordinator do everything it can do at this moment, until nothing changes any more."""
         for _ in range(100):
+            before = [(row.run, row.seq) for row in self.store.runs()]
             self.coordinator.tick()
             task = self.coordinator.take_task()
-            if task is None:
-                return
             while task is not None:
                 self.coordinator.perform(task)
                 task = self.coordinator.take_task()
+            if before == [(row.run, row.seq) for row in self.store.runs()]:
+                return
         raise AssertionError("the coordinator does not come to rest")
 
     def pass_time(self, seconds: float) -> None:
@@ -140,9 +151,7 @@ class World:
     def check_in(self, *numbers: int, examples: int = 10, version: str = "1", **policy: Any) -> list[Any]:
         """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order."""
         message = CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
-        answers = [
-            self.coordinator.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))
-        ]
+        answers = [self.coordinator.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))]
         self.settle()
         return answers
 
@@ -154,13 +163,22 @@ class World:
         return [number for number in range(len(self.rows)) if self.assignment(number) is not None]
 
     def body(
-        self, number: int, round: int = 1, *, run: str = "marks", examples: int = 10, codec: str = "float32@1", **more: Any
+        self,
+        number: int,
+        round: int = 1,
+        *,
+        run: str = "marks",
+        examples: int = 10,
+        codec: str = "float32@1",
+        **more: Any,
     ) -> bytes:
         marks = np.zeros(self.size, np.float32)
         marks[number] = 2.0**round
         delta = more.pop("delta", {"marks": marks})
         work = more.pop("work", Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=examples))
-        update = Update(delta, examples, work=work, metrics=more.pop("metrics", {"loss": 0.5}), held_out=more.pop("held_out", None))
+        update = Update(
+            delta, examples, work=work, metrics=more.pop("metrics", {"loss": 0.5}), held_out=more.pop("held_out", None)
+        )
         return encode_update(update, codec, run, round, more.pop("attempt", 0))
 
     def send(self, number: int, body: bytes, round: int = 1, *, run: str = "marks", attempt: int = 0) -> Receipt:
@@ -183,6 +201,48 @@ class World:
         goal = self.coordinator.run("marks").plan["cohort"]["goal"]  # type: ignore[index]
         self.report(*cohort[:goal], round=round)
         return cohort[:goal]
+
+    # ------------------------------------------------------------ what is true
+
+    def expected(self, counted: Mapping[int, Sequence[int]]) -> Tensors:
+        """The model when these devices counted once, with equal weight, in these rounds, and none other."""
+        marks = np.zeros(self.size, np.float32)
+        for number, devices in counted.items():
+            lanes = np.zeros(self.size, np.float64)
+            lanes[list(devices)] = 2.0**number
+            marks = marks + (lanes / len(devices)).astype(np.float32)
+        return {"marks": marks, "steps": np.array(7, np.int64)}
+
+    def require(self, counted: Mapping[int, Sequence[int]], run: str = "marks") -> None:
+        """The run's model, its line and its contributions are those of these rounds: nobody twice, nobody lost."""
+        found, wanted = self.checkpoint(run), self.expected(counted)
+        assert found["marks"].tolist() == wanted["marks"].tolist()
+        assert found["steps"] == wanted["steps"]
+        line = self.store.checkpoints(run)
+        assert [(row.version, row.parent_version) for row in line] == [
+            (version, version - 1 if version else None) for version in range(len(counted) + 1)
+        ]
+        for number, devices in counted.items():
+            rows = self.store.contributions(run, number)
+            assert [row.device for row in rows] == sorted(self.rows[device].device for device in devices)
+        assert all(self.blobs.has(row.digest) for row in line), "no checkpoint without its blob"
+
+    def pool(self, run: str = "marks") -> bytes:
+        """The list that the last cohort was drawn from, as it was kept: JSON of (device, examples)."""
+        drawn = [row for row in self.store.events(run, 0) if row.kind == "Drawn"][-1]
+        with self.blobs.open(str(drawn.body["pool"])) as file:
+            return file.read()
+
+    @contextmanager
+    def refuses(self, kind: str, words: str = ".") -> Iterator[None]:
+        """What happens inside is refused with this kind of problem, in these words."""
+        with pytest.raises(ProblemError, match=words) as refusal:
+            yield
+        assert refusal.value.problem.kind == kind, refusal.value.problem
+
+    def refusals(self, round: int = 1, run: str = "marks") -> list[tuple[int, str]]:
+        """(device, kind) of each refusal recorded in a round, in order."""
+        return [(self.index(row.device), row.kind) for row in self.store.refusals(run, round)]
 
 
 __all__ = ["LEARNER", "TOKEN", "Score", "StandingClock", "Wait", "World", "counting_entropy"]
