@@ -4,11 +4,11 @@ This file finds learners and calls them. It has never heard of torch, of the wir
 
 Where learners come from:
 
-- installed packages, by entry points of the group ``quorate.learners``: entry ``risk`` of the distribution ``clinic``
-is
+- installed packages, by entry points of the group ``quorate.learners``: entry ``risk`` of distribution ``clinic`` is
   ``clinic:risk``, and its version is the distribution's;
 - what the owner names: ``module:attribute``, whose version is the object's ``version``, else the module's
-``__version__``; - objects handed over by the app that embeds the SDK.
+  ``__version__``;
+- objects handed over by the app that embeds the SDK.
 
 What a learner may be: an object with ``train(model, data, task, *, device, round, deadline, held_out) -> Update`` such
 as ``client_sdk.learning.Learner``; a callable without arguments that gives one; or a plain function ``train(model,
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -107,6 +108,20 @@ class Catalogue:
             raise LearnerError(f"{name!r} is not a learner's name; it looks like package:name.")
         self._loaded[name] = _unwrap(name, learner)
         self._versions[name] = str(getattr(self._loaded[name], "version", None) or module_version)
+
+
+def catalogue_for(names: Iterable[str]) -> Catalogue:
+    """A catalogue that has these learners: installed ones as they are, others imported as ``module:attribute``.
+
+    For command lines, whose user trusts the folder he stands in: modules are looked for there too. LearnerError.
+    """
+    installed = Catalogue()
+    others = [name for name in names if name not in installed.versions]
+    if not others:
+        return installed
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return Catalogue(others)
 
 
 class LearnerTrainer:

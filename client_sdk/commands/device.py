@@ -90,7 +90,7 @@ def device(
         return
     from client_sdk.client import Client, Happening
     from client_sdk.data import Shard, load_data
-    from client_sdk.learners import Catalogue, LearnerTrainer
+    from client_sdk.learners import LearnerTrainer, catalogue_for
     from client_sdk.protocol import LEARNER_PATTERN, Policy
     from client_sdk.transport import check_url
 
@@ -100,7 +100,7 @@ def device(
     for name in allow or []:
         if not re.fullmatch(LEARNER_PATTERN, name):
             fail(f"{name!r} is not a learner's name; it looks like package:name.")
-    catalogue = Catalogue(learner or [])
+    catalogue = catalogue_for(learner or [])
     if not catalogue.versions:
         fail("This device has no learner: install a package that has one, or name yours: --learner module:attribute.")
     trainer = LearnerTrainer(catalogue, load_data(data, Shard.parse(shard) if shard is not None else None))

@@ -41,7 +41,7 @@ def evaluate(
     from client_sdk.protocol import CheckpointView, Score
     from client_sdk.tensors import Tensors
 
-    catalogue = learners.Catalogue(learner or [])
+    catalogue = learners.catalogue_for(learner or [])
     with OperatorClient(coordinator) as operator, stopped_by_signals() as stop:
         view = operator.run(run)
         task = view.plan.get("task")

@@ -53,7 +53,7 @@ def create(
     if init is not None:
         content, origin = init.read_bytes(), init.name
     else:
-        content, origin = initial(read, learner, seed)
+        read, content, origin = initial(read, learner, seed)
     with OperatorClient(coordinator) as client:
         made = client.create_run(read.model_dump(mode="json"), client.upload_checkpoint(content), origin)
     if as_json:
@@ -62,18 +62,24 @@ def create(
         say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
 
 
-def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[bytes, str]:
-    """The initial checkpoint that an installed learner makes: (safetensors bytes, origin for people)."""
-    from client_sdk.learners import Catalogue
+def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
+    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for people).
+
+    A plan that averages everything averages what the learner does, where the learner names a subset.
+    """
+    from client_sdk.learners import catalogue_for
     from client_sdk.tensors import to_bytes
 
     name = learner or plan.task.learner
     draw = plan.task.seed if seed is None else seed
-    catalogue = Catalogue()
+    catalogue = catalogue_for([name])
     made = catalogue.load(name)
     if not hasattr(made, "initial"):
         fail(f"The learner {name} has no initial(seed): give the first checkpoint as a file by --init.")
-    return to_bytes(made.initial(draw)), f"{name} {catalogue.versions.get(name, '')}, seed {draw}"
+    averaged = getattr(made, "averaged", ("*",))
+    if plan.task.averaged == ("*",) and averaged != ("*",):
+        plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
+    return plan, to_bytes(made.initial(draw)), f"{name} {catalogue.versions.get(name, '')}, seed {draw}"
 
 
 @app.command("list", epilog="Example: quorate run list")

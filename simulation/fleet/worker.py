@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict
 from client_sdk.asking import Pacing
 from client_sdk.client import Client, Happening
 from client_sdk.data import Examples
-from client_sdk.learners import Catalogue
+from client_sdk.learners import Catalogue, catalogue_for
 from client_sdk.record import Storage
 from client_sdk.terminal import sentence_of
 from client_sdk.transport import open_http
@@ -197,8 +197,7 @@ def catalogue_of(learner: str) -> Catalogue:
 
     LearnerError, in a sentence, where there is none.
     """
-    installed = Catalogue()
-    catalogue = installed if learner in installed.versions else Catalogue([learner])
+    catalogue = catalogue_for([learner])
     catalogue.load(learner)
     return catalogue
 
