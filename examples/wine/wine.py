@@ -1,0 +1,16 @@
+"""A model for 13 measurements of a wine: which of three growers made it?"""
+
+import torch
+from client_sdk.learning import Learner, accuracy
+from torch import nn
+
+__version__ = "1.0"
+
+
+def learner() -> Learner:
+    return Learner(
+        model=lambda: nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, 3)),
+        loss=nn.functional.cross_entropy,
+        metrics={"accuracy": accuracy},
+        version=__version__,
+    )
