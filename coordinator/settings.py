@@ -62,8 +62,8 @@ class Settings(BaseSettings):
     """Longest JSON body. Plans and check-ins of real devices stay below 64 KiB."""
     uploads: int = Field(default=64, ge=1, le=4096)
     """Bodies received at the same time. The rest wait with nothing but a socket, held back by TCP."""
-    upload_memory_bytes: int = Field(default=4 * MIB, ge=64 * KIB, le=GIB)
-    """Memory for received, unwritten bytes, shared by the uploads under way: each collects its part (64 KiB to 1 MiB)
+    upload_memory_bytes: int = Field(default=MIB, ge=64 * KIB, le=GIB)
+    """Memory for received, unwritten bytes, shared by the uploads under way: each collects its part (64 to 256 KiB)
     before a thread hashes and writes it."""
     body_idle_s: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
     """A body of which nothing arrives for this long is dropped as truncated."""

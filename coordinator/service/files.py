@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.service.core import until_gone
 
-_PIECE = 256 * 1024
+_PIECE = 64 * 1024
 
 Work = Callable[..., Awaitable[Any]]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -21,18 +22,21 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.runtime import Coordinator
 from coordinator.service.app import create_app
+from coordinator.service.reader import SmallReads
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
 
 TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
 LOCK_FILE = "serve.lock"
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _BACKLOG = 4096
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
@@ -49,6 +53,7 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
     Must run in the process's main thread. CannotServe when it could not start.
     """
     _raise_file_limit()
+    _give_memory_back()
     with _folder(settings.data):
         settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
         listener = _bind(settings.host, settings.port)
@@ -79,6 +84,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 self._app,
                 lifespan="on",
+                http=cast("type[asyncio.Protocol]", SmallReads),
                 ws="none",
                 access_log=False,
                 log_config=None,
@@ -179,6 +185,16 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _in_url(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host
+
+
+def _give_memory_back() -> None:
+    """glibc keeps what is freed, for each thread. Our threads take turns with blocks of 64 KiB and more: two heaps do
+    for all of them, and the larger blocks go back to the system as soon as they are free.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 2)
+        mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
 def _raise_file_limit() -> None:

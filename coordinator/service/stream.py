@@ -63,7 +63,10 @@ def stream_routes(service: Service) -> list[APIRoute]:
             tags=["runs"],
             response_class=StreamingResponse,
             responses={
-                200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}}, "description": "the events"},
+                200: {
+                    "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}},
+                    "description": "the events",
+                },
                 204: {"description": "the run has ended and nothing follows"},
             },
         )

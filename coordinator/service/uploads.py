@@ -1,7 +1,7 @@
 """Receives a long body into a spool: hashed and written by threads, piece by piece, never whole in memory.
 
 The limit is known before the first byte is read. Uploads under way share ``upload_memory_bytes``: few get pieces of
-1 MiB (fewer trips into threads), many get pieces of 64 KiB. A sender that goes away, stops sending, sends too much or
+256 KiB (fewer trips into threads), many get pieces of 64 KiB. A sender that goes away, stops sending, sends too much or
 bytes of another digest leaves nothing behind: the spool discards what was never committed. This file knows nothing of
 safetensors or rounds.
 """
@@ -9,6 +9,7 @@ safetensors or rounds.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PIECE_MIN = 64 * 1024
-_PIECE_MAX = 1024 * 1024
+_PIECE_MAX = 256 * 1024
+_LARGE = 1024 * 1024
+"""Bodies from here on take turns to be validated, one for each core: more at a time only take more memory."""
 
 
 class Uploads:
@@ -36,6 +39,7 @@ class Uploads:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._slots = asyncio.Semaphore(service.settings.uploads)
+        self._validating = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._active = 0
 
     async def receive(self, request: Request, limit: int, finish: Callable[[Spool], T]) -> T:
@@ -60,7 +64,10 @@ class Uploads:
                         raise problem("digest-mismatch", told)
                     return finish(spool)
 
-                return await service.work(end)
+                if received < _LARGE:
+                    return await service.work(end)
+                async with self._validating:
+                    return await service.work(end)
             finally:
                 await asyncio.shield(service.work(spool.__exit__, None, None, None))
 
@@ -80,10 +87,9 @@ class Uploads:
                 if received > limit:
                     raise problem("too-large", f"The body is longer than the {limit} bytes that are taken here.")
             if held and (not more or held >= self._piece()):
-                whole = parts[0] if len(parts) == 1 else b"".join(parts)
+                await service.work(_write, spool, parts)
                 parts.clear()
                 held = 0
-                await service.work(spool.write, whole)
         service.meters.bytes_in.inc(received)
         return received
 
@@ -114,6 +120,11 @@ class Uploads:
             finally:
                 self._active -= 1
                 self._service.meters.uploads.dec()
+
+
+def _write(spool: Spool, parts: list[bytes]) -> None:
+    for part in parts:
+        spool.write(part)
 
 
 def _length(request: Request, limit: int) -> int | None:

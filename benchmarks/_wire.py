@@ -1,0 +1,130 @@
+"""A server process to measure, and a client so thin that the server is what is measured.
+
+Knows HTTP/1.1 with Content-Length over kept connections, and /proc. Has never heard of what a benchmark claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, EnrolRequest, Route, enrolment_bytes
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class ServerProcess:
+    """``quorate serve`` in a folder, on a free port. Linux only: it is measured through /proc."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--port", "0", "--data", str(folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        ready = self._process.stdout.readline()
+        if not ready:
+            raise RuntimeError("the server did not start; it says why above")
+        told = json.loads(ready)
+        self.url: str = told["url"]
+        self.token: str = told["enrolment_token"]
+        self.port = int(self.url.rsplit(":", 1)[1])
+        self._proc = Path(f"/proc/{self._process.pid}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(30)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far, user and system, all threads."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def rss_bytes(self, *, peak: bool = False) -> int:
+        """Resident bytes now, or the most since ``forget_peak``."""
+        wanted = "VmHWM:" if peak else "VmRSS:"
+        for line in (self._proc / "status").read_text().splitlines():
+            if line.startswith(wanted):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"no {wanted} in {self._proc}/status")
+
+    def forget_peak(self) -> None:
+        """The peak starts anew from what is resident now."""
+        (self._proc / "clear_refs").write_text("5")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def ok(self) -> Answer:
+        """Itself; RuntimeError when the server refused."""
+        if self.status >= 300:
+            raise RuntimeError(f"{self.status}: {self.body[:500]!r}")
+        return self
+
+
+class Connection:
+    """One kept connection; one request at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> Answer:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
+        reader, writer = self._streams
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Length: {len(body)}\r\n"
+        head += f"{PROTOCOL_HEADER}: {PROTOCOL_VERSION}\r\n"
+        if token is not None:
+            head += f"Authorization: Bearer {token}\r\n"
+        writer.write(head.encode() + b"\r\n")
+        if body:
+            writer.write(body)
+        await writer.drain()
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+        length = next(int(line[15:]) for line in lines if line.startswith("content-length:"))
+        return Answer(int(lines[0].split()[1]), await reader.readexactly(length))
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+class Peer:
+    """An enrolled device on a connection of its own."""
+
+    def __init__(self, connection: Connection, token: str) -> None:
+        self.connection = connection
+        self.token = token
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
+        return (await self.connection.ask(method, path, body, self.token)).ok()
+
+
+async def enrol(server: ServerProcess, count: int) -> list[Peer]:
+    """That many new devices."""
+    peers = []
+    for _ in range(count):
+        key = DeviceKey.create()
+        proof = key.sign(enrolment_bytes(key.public_hex, server.token)).hex()
+        request = EnrolRequest(public_key=key.public_hex, enrolment_token=server.token, proof=proof, examples=100)
+        connection = Connection(server.port)
+        answer = (await connection.ask("POST", Route.ENROL, request.model_dump_json().encode())).ok()
+        peers.append(Peer(connection, answer.json()["token"]))
+    return peers

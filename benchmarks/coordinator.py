@@ -1,0 +1,214 @@
+"""What a coordinator costs: the server as a process of its own, over real sockets, on SQLite with synchronous=FULL.
+
+    noop_round_300_server_cpu_s   CPU of the server for one whole round: 300 devices check in (held), fetch a tiny
+                                  model, say *started*, send an update; all count; commit. Median, the first dropped
+    noop_round_300_s              the same round by the clock, from the first check-in to the commit
+    checkins_per_s                check-ins answered a second while no run is open; each is a durable row
+    upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
+    round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
+                                  in models of 4 MB
+
+``--quick``: fewer rounds, and 64 updates of 1M in place of 256. The peer is Flower 1.41's SuperLink: 155 to 230 ms of
+CPU a device in a no-op round, extrapolated to 300.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from benchmarks._wire import Connection, Peer, ServerProcess, enrol
+from benchmarks.harness import Row, Spread, main
+from client_sdk.protocol import CheckIn, Route, Work
+from client_sdk.tensors import Tensors, to_bytes
+from client_sdk.update import Seconds, Update, encode_update
+
+DEVICES = 300
+LARGE = 1_000_000
+"""Float32 parameters of the large model: 4 MB."""
+SENDERS = 16
+"""Connections that send large updates at the same time."""
+WARM_ROUNDS = 3
+"""Rounds of a tiny model before memory is measured: code, connections and the database's caches are there then."""
+FLOWER_ROUND_CPU_S = 48.0
+LEARNER = "benchmarks:noop"
+CHECK_IN = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=50).model_dump_json().encode()
+
+T = TypeVar("T")
+
+
+class Federation:
+    """One run on one server: its devices, and rounds in which each of them does its part."""
+
+    def __init__(self, server: ServerProcess, peers: list[Peer], parameters: int) -> None:
+        self.server = server
+        self.peers = peers
+        self.operator = Connection(server.port)
+        self.model: Tensors = {"x": np.zeros(parameters, np.float32)}
+        self.run = ""
+
+    async def create(self, name: str) -> None:
+        """Starts a run that wants all devices in each round."""
+        body = to_bytes(self.model)
+        digest = hashlib.sha256(body).hexdigest()
+        (await self.operator.ask("PUT", Route.CHECKPOINT.format(digest=digest), body)).ok()
+        count = len(self.peers)
+        plan = {
+            "name": name,
+            "task": {"learner": LEARNER},
+            "cohort": {"select": count, "goal": count, "select_s": 600, "collect_s": 600},
+        }
+        request = CREATE.replace(b"PLAN", _json(plan)).replace(b"INIT", digest.encode())
+        self.run = (await self.operator.ask("POST", Route.RUNS, request)).ok().json()["run"]
+
+    async def gather(self) -> list[dict[str, Any]]:
+        """All devices check in and are held until the last one is there; returns their assignments."""
+
+        async def check_in(peer: Peer) -> dict[str, Any]:
+            while (answer := (await peer.ask("POST", Route.CHECK_IN, CHECK_IN)).json())["kind"] != "assignment":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return dict(answer)
+
+        return await asyncio.gather(*map(check_in, self.peers))
+
+    async def report(self, work: list[dict[str, Any]], *, at_once: int) -> None:
+        """Every device fetches, starts, and sends an update of its own; ``at_once`` of them at the same time."""
+        template = bytearray(self.update(work[0]))
+        slots = asyncio.Semaphore(at_once)
+
+        async def one(number: int, peer: Peer, task: dict[str, Any]) -> None:
+            async with slots:
+                where = {"run": task["run"], "round": task["round"], "attempt": task["attempt"]}
+                await peer.ask("GET", Route.CHECKPOINT.format(digest=task["checkpoint"]["digest"]))
+                await peer.ask("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
+                body = bytes(template[:-4]) + np.float32(number / 1024).tobytes()
+                await peer.ask("PUT", Route.UPDATE.format(**where), body)
+
+        await asyncio.gather(*(one(n, peer, task) for n, (peer, task) in enumerate(zip(self.peers, work, strict=True))))
+
+    def update(self, task: dict[str, Any]) -> bytes:
+        update = Update(self.model, 100, work=Work(steps=1, steps_planned=1))
+        return encode_update(update, "float32@1", task["run"], task["round"], task["attempt"], Seconds())
+
+    async def committed(self, version: int) -> None:
+        """Returns when the run has this version."""
+        while (await self.operator.ask("GET", Route.RUN.format(run=self.run))).ok().json()["version"] < version:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        (await self.operator.ask("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))).ok()
+        for connection in (self.operator, *(peer.connection for peer in self.peers)):
+            connection.close()
+
+
+CREATE = b'{"plan": PLAN, "init": "INIT", "origin": "a benchmark"}'
+
+
+def _json(value: object) -> bytes:
+    import json
+
+    return json.dumps(value).encode()
+
+
+async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], list[float]]:
+    """(CPU seconds of the server, seconds by the clock) of each round but the first."""
+    federation = Federation(server, await enrol(server, DEVICES), 16)
+    await federation.create("noop")
+    cpu, wall = [], []
+    for version in range(1, rounds + 2):
+        spent, began = server.cpu_s(), time.perf_counter()
+        await federation.report(await federation.gather(), at_once=DEVICES)
+        await federation.committed(version)
+        wall.append(time.perf_counter() - began)
+        cpu.append(server.cpu_s() - spent)
+    await federation.stop()
+    return cpu[1:], wall[1:]
+
+
+async def checkins(server: ServerProcess, seconds: float) -> float:
+    """Check-ins answered a second by 64 connections that ask without a pause."""
+    peers = await enrol(server, 64)
+    body = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=0).model_dump_json().encode()
+    until = time.perf_counter() + seconds
+    answered = 0
+
+    async def ask(peer: Peer) -> None:
+        nonlocal answered
+        while time.perf_counter() < until:
+            await peer.ask("POST", Route.CHECK_IN, body)
+            answered += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(ask, peers))
+    took_s = time.perf_counter() - began
+    for peer in peers:
+        peer.connection.close()
+    return answered / took_s
+
+
+async def large_round(server: ServerProcess, updates: int) -> tuple[float, float]:
+    """(MB of updates a second, growth of the server's peak memory in models) over one round of a 4 MB model."""
+    peers = await enrol(server, updates)
+    warm = Federation(server, peers, 16)
+    await warm.create("warm")
+    for version in range(1, WARM_ROUNDS + 1):
+        await warm.report(await warm.gather(), at_once=SENDERS)
+        await warm.committed(version)
+    await warm.stop()
+    federation = Federation(server, peers, LARGE)
+    before = server.rss_bytes()
+    server.forget_peak()
+    await federation.create("large")
+    work = await federation.gather()
+    began = time.perf_counter()
+    await federation.report(work, at_once=SENDERS)
+    took_s = time.perf_counter() - began
+    await federation.committed(1)
+    growth = server.rss_bytes(peak=True) - before
+    await federation.stop()
+    return updates * LARGE * 4 / 1e6 / took_s, growth / (LARGE * 4)
+
+
+def on_a_server(measure: Callable[[ServerProcess], Awaitable[T]]) -> T:
+    """Measures on a fresh server in a fresh folder."""
+    with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder, ServerProcess(Path(folder) / "data") as server:
+
+        async def run() -> T:
+            return await measure(server)
+
+        return asyncio.run(run())
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """All rows of this topic."""
+    cpu, wall = on_a_server(lambda server: noop_rounds(server, 3 if quick else 9))
+    spent = Spread.of(cpu)
+    yield Row(
+        name="noop_round_300_server_cpu_s",
+        value=spent.median,
+        unit="s",
+        peer=FLOWER_ROUND_CPU_S,
+        ratio=spent.median / FLOWER_ROUND_CPU_S,
+        aim=2.0,
+        met=spent.met(2.0),
+    )
+    clock = Spread.of(wall)
+    yield Row(name="noop_round_300_s", value=clock.median, unit="s", aim=3.0, met=clock.met(3.0))
+    rate = on_a_server(lambda server: checkins(server, 2 if quick else 6))
+    yield Row(name="checkins_per_s", value=rate, unit="1/s")
+    updates = 64 if quick else 256
+    speed, models = on_a_server(lambda server: large_round(server, updates))
+    yield Row(name="upload_mb_per_s", value=speed, unit="MB/s")
+    name = f"round_{updates}x1m_peak_models"
+    yield Row(name=name, value=models, unit="models", aim=3.0, met=models <= 3.0)
+
+
+if __name__ == "__main__":
+    main("coordinator", measure)

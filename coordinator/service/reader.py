@@ -1,0 +1,46 @@
+"""Reads and fills sockets in small pieces, so that memory stays small however many devices send at the same time.
+
+An event loop hands a protocol whatever has arrived, up to 256 KiB at a time, and uvicorn keeps that for each connection
+until the application asks for it. Here all connections of a loop read through one buffer of 32 KiB, whose content is
+handed on at once, and nothing more is read from a connection whose body waits to be taken. Knows asyncio and uvicorn's
+HTTP protocol, nothing of what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_BUFFER = memoryview(bytearray(32 * 1024))
+"""Shared: it is filled and emptied within one step of the event loop, of which a process has one."""
+_UNSENT = 16 * 1024
+"""Bytes of an answer that may wait for a slow receiver before the sender does."""
+
+
+class SmallReads(asyncio.BufferedProtocol):
+    """uvicorn's HTTP protocol behind a small shared buffer."""
+
+    def __init__(self, **options: Any) -> None:
+        self._http = HttpToolsProtocol(**options)
+        self.connection_lost = self._http.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = self._http.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self._http.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=_UNSENT)
+        self._http.connection_made(cast("asyncio.Transport", transport))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        http = self._http
+        http.data_received(bytes(_BUFFER[:nbytes]))
+        cycle = http.cycle
+        if cycle is not None and cycle.more_body and cycle.body and not cycle.response_complete:
+            http.flow.pause_reading()  # until the application asks for more
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
