@@ -1,8 +1,8 @@
 """A model for 13 measurements of a wine: which of three growers made it?"""
 
-import torch
-from client_sdk.learning import Learner, accuracy
 from torch import nn
+
+from client_sdk.learning import Learner, accuracy
 
 __version__ = "1.0"
 
