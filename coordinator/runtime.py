@@ -34,8 +34,10 @@ class Coordinator(DeviceDesk, OperatorDesk):
     def recover(self) -> None:
         """After a start: whatever was in flight is in flight again."""
         for row in self.store.runs():
-            state = self._log(row.run).catch_up()
-            self._hand_out(row.run, rounds.pending(state))
+            log = self._log(row.run)
+            if not log.catch_up().round:  # whoever created it died before its first event
+                log.submit(lambda tx, state, at: ev.Created(at=at))
+            self._hand_out(row.run, rounds.pending(log.state))
 
     def tick(self) -> float | None:
         """Lets time pass: deadlines, pools that filled up, other replicas' runs, rows that expired.
