@@ -226,7 +226,12 @@ def within(limit_s: float, run: Callable[[], object]) -> object:
 def test_stop_ends_a_long_poll_within_a_second_and_the_coordinator_sees_it() -> None:
     stop = threading.Event()
     with serving(script(rounds=0)) as server, client(server, hold_s=60) as device:
-        threading.Timer(0.2, lambda: (server.polling.wait(5), stop.set())).start()
+
+        def stop_it() -> None:
+            server.polling.wait(5)
+            stop.set()
+
+        threading.Timer(0.2, stop_it).start()
         assert within(2.0, lambda: device.run(stop=stop)) == 0
         device.close()
         assert server.left_early.wait(2)

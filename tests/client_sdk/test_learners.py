@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -46,7 +47,7 @@ def installed(name: str, value: str, package: str = "clinic", version: str = "2.
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module with learners of every kind, importable by the name that is given."""
     name = f"learners_of_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
@@ -71,7 +72,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         """)
     )
     monkeypatch.syspath_prepend(tmp_path)
-    yield name  # type: ignore[misc]
+    yield name
     sys.modules.pop(name, None)
 
 
@@ -246,7 +247,7 @@ def test_files_that_are_none_are_told(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(DataError, match="cannot be read"):
         load_data(str(tmp_path / "text.npz"))
-    with pytest.raises(DataError, match="There is no data 'mnits'; there are .*mnist"):
+    with pytest.raises(DataError, match=r"There is no data 'mnits'; there are .*mnist"):
         load_data("mnits")
 
 

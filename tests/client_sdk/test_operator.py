@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from client_sdk import evaluator
-from client_sdk import operator as operator_module
 from client_sdk.operator import OperatorClient
 from client_sdk.problems import ProblemError, problem
 from client_sdk.protocol import MetricReport, Score, read_content_digest
@@ -52,7 +51,8 @@ class Coordinator:
             body = next((one for one in self.line if path.endswith(hashlib.sha256(one).hexdigest())), None)
             return httpx2.Response(200, content=body) if body is not None else refusal("unknown-checkpoint", "Gone.")
         if path.endswith("/events"):
-            return next(self.streams)
+            stream: httpx2.Response = next(self.streams)
+            return stream
         if path.endswith("/metrics"):
             if request.method == "POST":
                 self.metrics.append(MetricReport.model_validate_json(request.content))
@@ -122,7 +122,7 @@ def frames(*seqs: int) -> httpx2.Response:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("client_sdk.operator.time.sleep", lambda seconds: None)
 
 
 def test_every_request_says_the_protocols_version() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.actions import Failed, Fetched, Refused, Save, Send, Train, Trained, Unreachable, Unreadable
+from client_sdk.actions import Failed, Fetched, Refused, Save, Send, Sleep, Train, Trained, Unreachable, Unreadable
 from client_sdk.asking import Pacing
 from client_sdk.identity import DeviceKey
 from client_sdk.problems import PROBLEMS, ProblemError, problem
@@ -263,6 +263,7 @@ def test_wait_is_slept_within_its_window() -> None:
     driver.perform(session_.send(reply))
     reply = driver.perform(session_.send(None))
     sleep = session_.send(reply)
+    assert isinstance(sleep, Sleep)
     assert (sleep.min_s, sleep.max_s) == (5, 10)
     assert sleep.reason == "No round needs this device now."
     assert not sleep.trouble
@@ -453,6 +454,22 @@ def test_a_lost_receipt_of_a_round_that_closed_is_not_told_as_a_refusal() -> Non
     (entry,) = driver.storage.history()
     assert entry.result == "receipt"
     assert entry.reason == "The receipt was lost; the update was counted."
+
+
+def test_an_update_that_came_second_is_recorded_as_refused_although_the_first_was_counted() -> None:
+    coordinator = ScriptedCoordinator(rounds=1)
+    driver = Driver(coordinator)
+
+    def overtaken(train: Train) -> Trained:
+        coordinator.rounds[0].update = b"sent by this device's old disk, which was restored since"
+        coordinator.rounds[0].open = True
+        return Trained(b"trained again", True, driver.clock)
+
+    driver.trained = overtaken
+    run(driver)
+    (entry,) = driver.storage.history()
+    assert (entry.result, entry.reason) == ("refused", "Another update came first.")
+    assert entry.update_digest == hashlib.sha256(b"trained again").hexdigest()
 
 
 def test_a_receipt_for_other_bytes_is_no_receipt() -> None:
