@@ -42,7 +42,7 @@ class DeviceDesk(Hub):
         if claim is None:
             return None
         state = self._log(claim.run).state
-        if state.round < claim.round:  # another replica drew this cohort
+        if state.round != claim.round or state.phase != "collecting":  # another replica drew this cohort
             state = self._log(claim.run).catch_up()
         if state.round != claim.round or state.phase != "collecting" or state.deadline is None:
             return None
@@ -82,9 +82,9 @@ class DeviceDesk(Hub):
         the same receipt.
         """
         state = self._log(run).state
-        if round > state.round:  # another replica may have opened it
-            state = self._log(run).catch_up()
         against = membership(state, round, attempt, device)
+        if against is not None:  # unless another replica has opened the round, or drawn its cohort
+            against = membership(self._log(run).catch_up(), round, attempt, device)
         if against is not None and (against[0] != "late" or self._settled(device, run, round) is None):
             if against[0] == "late":
                 self._late(device, run, round)

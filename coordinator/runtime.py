@@ -13,11 +13,13 @@ service runs a
 from __future__ import annotations
 
 from coordinator.aggregator import CannotAggregate
+from coordinator.blobs import Missing
 from coordinator.devices_desk import DeviceDesk
 from coordinator.drawing import draw_cohort
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.state import RunState
 from coordinator.hub import Task
 from coordinator.operators_desk import OperatorDesk
 from coordinator.store.port import FenceLost
@@ -99,9 +101,7 @@ class Coordinator(DeviceDesk, OperatorDesk):
             case fx.Wake():
                 self._wake(action)
             case fx.Fold():
-                state = self._log(run).state
-                if state.round == action.round and state.phase in ("collecting", "committing"):
-                    self._aggregator(run).fold(action.round, action.contribution)
+                self._fold(run, action)
             case fx.Commit():
                 self._commit(run, action)
             case fx.Discard():
@@ -113,12 +113,38 @@ class Coordinator(DeviceDesk, OperatorDesk):
 
     # ------------------------------------------------------------ inside
 
+    def _fold(self, run: str, action: fx.Fold) -> None:
+        def wanted(state: RunState) -> bool:
+            return state.round == action.round and state.phase in ("collecting", "committing")
+
+        log = self._log(run)
+        if not wanted(log.state):
+            return
+        try:
+            self._aggregator(run).fold(action.round, action.contribution)
+        except Missing:
+            if wanted(log.catch_up()):  # else another replica has committed, and deleted what it added
+                raise
+
+    def _take_commit(self, run: str, round: int) -> int | None:
+        """The fence under which this replica may commit the round; None when the round needs no commit any more.
+
+        A fence is raised only while the round is committing: raised later it would break into the next round's commit.
+        """
+        log = self._log(run)
+        while True:
+            state, seq = log.caught_up()
+            if state.round != round or state.phase != "committing":
+                return None
+            with self.store.transaction(run) as tx:
+                if tx.head(run) == seq:
+                    return tx.raise_fence(run)
+
     def _commit(self, run: str, action: fx.Commit) -> None:
         log = self._log(run)
-        if log.state.round != action.round or log.state.phase != "committing":
+        fence = self._take_commit(run, action.round)
+        if fence is None:
             return
-        with self.store.transaction(run) as tx:
-            fence = tx.raise_fence(run)
         aggregator = self._aggregator(run)
         try:
             digest, size = aggregator.commit(action.round, action.parent, action.contributions)
