@@ -28,7 +28,7 @@ BODIES = {(number, round_number): 1 + 7 * number + round_number for number in ra
 
 
 class Play:
-    """Four devices play four rounds: one closes at the goal, one at its deadline, one is abandoned, one ends the run."""
+    """Four devices play four rounds: closed at the goal, at its deadline, abandoned, and the last of the run."""
 
     def __init__(self, store: Store, *fatal: int) -> None:
         self.points = Points(*fatal)

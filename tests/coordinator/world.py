@@ -150,10 +150,14 @@ class World:
 
     def check_in(self, *numbers: int, examples: int = 10, version: str = "1", **policy: Any) -> list[Any]:
         """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order."""
-        message = CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
+        message = self.message(examples=examples, version=version, **policy)
         answers = [self.coordinator.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))]
         self.settle()
         return answers
+
+    def message(self, *, examples: int = 10, version: str = "1", **policy: Any) -> CheckIn:
+        """What a device of these tests says when it checks in."""
+        return CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
 
     def assignment(self, number: int) -> Assignment | None:
         return self.coordinator.assignment(self.rows[number].device)
