@@ -1,0 +1,1 @@
+"""Benchmarks: one command each (``python -m benchmarks.<topic>``), with ``--quick`` and ``--json``."""
