@@ -10,30 +10,9 @@ from dataclasses import dataclass
 from simulation.fleet.habits import Habits
 from simulation.fleet.split import Split
 
-PLAN = """\
-# What `quorate demo` asks of its devices. Create a run of it: quorate run create {file}
-name = "{name}"
-
-[task]                         # the device's part
-learner = "{learner}"{pad}# package:name of a learner that is installed on the devices
-epochs = {epochs}
-batch_size = {batch_size}
-learning_rate = {learning_rate}
-seed = {seed}                       # of the first weights and of the shuffles
-
-[cohort]
-pool = {pool}                     # devices that wait when the cohort is drawn
-select = {select}                   # more than are needed: some vanish
-goal = {goal}                     # reports that close the round
-select_s = {select_s}                  # seconds after which it is drawn from whoever waits
-collect_s = {collect_s}                 # seconds from selection to the deadline
-
-[aggregation]
-server_learning_rate = {server_learning_rate}     # the mean of the updates is taken that many times
-
-[finish]
-rounds = {rounds}
-"""
+_COMMENTS_AT = 32
+SELECT_S = 15
+COLLECT_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +52,34 @@ class Setting:
 
     def plan(self, file: str = "plan.toml") -> str:
         """The plan as TOML. ``file``: what it will be called, for the comment at its top."""
-        return PLAN.format(
-            file=file,
-            name=self.name,
-            learner=self.learner,
-            pad=" " * max(1, 20 - len(self.learner)),
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            seed=self.split.seed,
-            pool=self.pool,
-            select=self.select,
-            goal=self.goal,
-            select_s=15,
-            collect_s=60,
-            server_learning_rate=self.server_learning_rate,
-            rounds=self.rounds,
-        )
+        rows = [
+            ("", f"What `quorate demo` asks of its devices. Create a run of it: quorate run create {file}"),
+            (f'name = "{self.name}"', ""),
+            ("", ""),
+            ("[task]", "the device's part"),
+            (f'learner = "{self.learner}"', "package:name of a learner that is installed on the devices"),
+            (f"epochs = {self.epochs}", "passes of a device over its data"),
+            (f"batch_size = {self.batch_size}", ""),
+            (f"learning_rate = {self.learning_rate}", ""),
+            (f"seed = {self.split.seed}", "of the first weights and of the shuffles"),
+            ("", ""),
+            ("[cohort]", ""),
+            (f"pool = {self.pool}", "devices that wait when the cohort is drawn"),
+            (f"select = {self.select}", "more than are needed: some vanish"),
+            (f"goal = {self.goal}", "reports that close the round"),
+            (f"select_s = {SELECT_S}", "seconds after which it is drawn from whoever waits"),
+            (f"collect_s = {COLLECT_S}", "seconds from selection to the deadline"),
+            ("", ""),
+            ("[aggregation]", ""),
+            (f"server_learning_rate = {self.server_learning_rate}", "how many times the mean of the updates is taken"),
+            ("", ""),
+            ("[finish]", ""),
+            (f"rounds = {self.rounds}", "committed ones"),
+        ]
+        return "".join(_row(text, comment) + "\n" for text, comment in rows)
+
+
+def _row(text: str, comment: str) -> str:
+    if not comment:
+        return text
+    return f"{text:<{_COMMENTS_AT}}# {comment}" if text else f"# {comment}"

@@ -1,0 +1,152 @@
+"""Rounds through a real server process, real clients and HTTP, against a loop written by hand: the same model.
+
+Stated tolerance: 1e-6 of the largest weight. Updates are added as whole multiples of 2^-32 times whole weights
+(``exact_sum``), so a mean is off by at most 2^-33 for each tensor's element and then rounded to float32 once; the loop
+adds in float64 and rounds once as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk.client import Client
+from client_sdk.data import Examples
+from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.learning import Learner
+from client_sdk.operator import OperatorClient
+from client_sdk.protocol import RunView, Task, Work
+from client_sdk.storage import MemoryStorage
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.update import Update
+from simulation.baseline import Part, Recipe, fedavg
+from tests.coordinator.service.conftest import Server
+
+SIZES = (3, 17, 40, 41, 64, 90)
+TOLERANCE = 1e-6
+TASK = {"epochs": 2, "batch_size": 16, "learning_rate": 0.2, "seed": 11}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    torch.set_num_threads(1)
+    running = Server.start(tmp_path_factory.mktemp("coordinator"))
+    yield running
+    running.stop()
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
+
+
+def shards(seed: int = 4) -> list[Examples]:
+    """One for each size, each with labels of its own kind: the devices disagree."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number, size in enumerate(SIZES):
+        x = rng.standard_normal((size, 6)).astype(np.float32)
+        y = np.where(rng.random(size) < 0.7, number % 3, (x[:, 0] > 0).astype(np.int64))
+        found.append(Examples(x, y.astype(np.int64)))
+    return found
+
+
+def federate(
+    server: Server, learner_name: str, learner: object, initial: Tensors, rounds: int, **rule: object
+) -> tuple[RunView, list[Tensors], dict[str, int]]:
+    """Every device takes part in every round: (the run, its checkpoints, device id -> shard)."""
+    data = shards()
+    with OperatorClient(server.url) as operator:
+        plan = {
+            "name": learner_name.split(":")[1],
+            "task": {"learner": learner_name, **(TASK if isinstance(learner, Learner) else {})},
+            "cohort": {"select": len(SIZES), "goal": len(SIZES), "collect_s": 60},
+            "aggregation": rule,
+            "finish": {"rounds": rounds},
+        }
+        run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(initial)), "a test").run
+
+        def device(number: int) -> None:
+            trainer = LearnerTrainer(Catalogue({learner_name: learner}, installed=[]), data[number])
+            with Client(
+                server.url, MemoryStorage(), trainer, enrolment_token=server.token, label=f"{run}-{number}", hold_s=20
+            ) as client:
+                client.run(rounds=rounds)
+
+        threads = [Thread(target=device, args=(number,), daemon=True) for number in range(len(SIZES))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for _ in operator.events(run):
+            pass
+        view = operator.run(run)
+        assert (view.status, view.version) == ("finished", rounds)
+        assert [found.funnel.reported for found in operator.rounds(run)] == [len(SIZES)] * rounds
+        line = [from_bytes(operator.checkpoint(found.digest)) for found in operator.checkpoints(run)]
+        ids = {
+            found.device: int(found.label.rsplit("-", 1)[1])
+            for found in operator.devices()
+            if found.label.startswith(run + "-")
+        }
+    assert len(ids) == len(SIZES)
+    return view, line, ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rule", "rate"),
+    [
+        ("tests:examples", {}, 1.0),
+        ("tests:equal", {"weighting": "equal"}, 1.0),
+        ("tests:capped", {"weight_cap": 30, "server_learning_rate": 1.5}, 1.5),
+    ],
+)
+def test_federated_rounds_equal_a_hand_written_loop(server: Server, name: str, rule: dict[str, object], rate: float):
+    learner = Learner(model=network, loss=nn.functional.cross_entropy, version="1")
+    initial = learner.initial(seed=3)
+    _, line, ids = federate(server, name, learner, initial, 3, **rule)
+
+    weigh = {"tests:examples": int, "tests:equal": lambda size: 1, "tests:capped": lambda size: min(size, 30)}[name]
+    recipe = Recipe(
+        model=network,
+        loss=nn.functional.cross_entropy,
+        epochs=2,
+        batch_size=16,
+        learning_rate=0.2,
+        seed=11,
+        weigh=weigh,
+        server_learning_rate=rate,
+    )
+    cohorts = [[Part(round=number, device=one, shard=ids[one]) for one in ids] for number in (1, 2, 3)]
+    assert {key: value.tolist() for key, value in line[0].items()} == {k: v.tolist() for k, v in initial.items()}
+    for number, by_hand in enumerate(fedavg(recipe, initial, shards(), cohorts), start=1):
+        largest = max(float(tensor.abs().max()) for tensor in by_hand.values())
+        moved = max(float(np.abs(line[number][key] - line[number - 1][key]).max()) for key in by_hand)
+        assert moved > 1e-3 * largest, "the model must move for the comparison to mean something"
+        for key, tensor in by_hand.items():
+            difference = float(np.abs(line[number][key].astype(np.float64) - tensor.double().numpy()).max())
+            assert difference <= TOLERANCE * largest, f"round {number}, {key}: {difference / largest:.2e}"
+
+
+def towards_the_mean(model: Tensors, data: Examples, task: Task) -> Update:
+    """One exact step to the mean of the device's labels, in quarters, so that no rounding hides a wrong weight."""
+    target = np.float32(np.round(4 * data.y.mean()) / 4)
+    return Update({"w": np.full(4, target) - model["w"]}, len(data), work=Work(steps=1, steps_planned=1))
+
+
+@pytest.mark.slow
+def test_a_round_of_plain_functions_is_the_weighted_mean(server: Server):
+    initial = {"w": np.arange(4, dtype=np.float32)}
+    _, line, _ = federate(server, "tests:mean", towards_the_mean, initial, 1)
+    targets = [Fraction(float(np.round(4 * shard.y.mean()) / 4)) for shard in shards()]
+    assert len(set(targets)) > 1
+    mean = sum(target * size for target, size in zip(targets, SIZES, strict=True)) / sum(SIZES)
+    for number, weight in enumerate(line[1]["w"].tolist()):
+        change = mean - number
+        assert abs(Fraction(weight) - mean) <= abs(change) * Fraction(1, 2**24) + Fraction(1, 2**33) + mean / 2**24
