@@ -188,12 +188,12 @@ def _in_url(host: str) -> str:
 
 
 def _give_memory_back() -> None:
-    """glibc keeps what is freed, for each thread. Our threads take turns with blocks of 64 KiB and more: two heaps do
-    for all of them, and the larger blocks go back to the system as soon as they are free.
+    """glibc keeps what is freed, for each thread. Our threads take turns (Python's lock sees to it), so one heap does for
+    all, and its larger blocks go back to the system as soon as they are free.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_ARENA_MAX, 2)
+        mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
