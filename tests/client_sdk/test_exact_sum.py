@@ -319,6 +319,50 @@ def test_the_very_last_unit_fits_and_one_more_does_not() -> None:
     assert total.totals().tolist() == [TOTAL_LIMIT]
 
 
+def test_half_a_unit_more_than_fits_is_refused_too() -> None:
+    total = ExactSum(1)
+    total.add(vector([1.0]), 2**31 - 1)
+    total.add(vector([UNIT]), 2**32 - 2)
+    assert total.totals().tolist() == [TOTAL_LIMIT - 1]
+    with pytest.raises(SumOverflow):
+        total.add(vector([1.5 * UNIT]), 1)
+    with pytest.raises(SumOverflow):
+        total.add_blocks([vector([1.5 * UNIT])], 1, 1.5 * UNIT)
+    total.add(vector([0.5 * UNIT]), 1)
+    assert total.totals().tolist() == [TOTAL_LIMIT - 1]
+
+
+def test_negative_totals_have_the_same_limit() -> None:
+    total = ExactSum(1)
+    total.add(vector([-1.0]), 2**31 - 1)
+    total._tighten()
+    for value in (-1.0, -2.0):
+        with pytest.raises(SumOverflow):
+            total.add(vector([value]), 1)
+    assert total.totals().tolist() == [2**32 - 2**63]
+
+
+def test_a_merged_sum_remembers_how_full_both_were() -> None:
+    total, other = ExactSum(1), ExactSum(1)
+    total.add(vector([1.0]), 2**30)
+    other.add(vector([1.0]), 2**30 - 1)
+    total.merge(other)
+    with pytest.raises(SumOverflow):
+        total.add(vector([1.0]), 1)
+    assert total.totals().tolist() == [2**63 - 2**32]
+
+
+def test_loose_bounds_on_both_sides_do_not_stop_a_merge() -> None:
+    x = np.ones(BLOCK, np.float32)
+    total, other = ExactSum(BLOCK), ExactSum(BLOCK)
+    for weight in [2**k for k in range(21, 4, -1) for _ in range(2)]:
+        total.add(x, weight)
+        other.add(x, weight)
+    assert total._magnitude + max(map(abs, other.totals().tolist()[:1])) > TOTAL_LIMIT
+    total.merge(other)
+    assert total.totals(0, 1).tolist() == [4 * (2**22 - 2**5) * 2**32]
+
+
 def test_opposite_values_at_the_limit_meet_at_zero() -> None:
     total = ExactSum(2)
     total.add(vector([1.0, -1.0]), 2**31 - 1)
