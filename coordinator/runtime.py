@@ -1,13 +1,12 @@
 """The Coordinator: events in, effects performed. One object a process, synchronous, safe from any thread.
 
 ``RunLog`` makes an event durable; this file says which event a request is, and performs the actions that come of it. It
-raises
-``ProblemError`` for what a peer did wrong, and lets ``StoreError`` and ``BlobError`` pass for what the machine could
-not do.
+raises ``ProblemError`` for what a peer did wrong, and lets ``StoreError`` and ``BlobError`` pass for what the machine
+could not do.
 
 It has never heard of HTTP or asyncio. Who calls ``tick`` and ``perform``, and when, is not its business either: the
-service runs a
-``Driver`` with threads, the simulator a virtual clock, the fault explorer one at a time with crashes between.
+service runs a ``Driver`` with threads, the simulator a virtual clock, the fault explorer one at a time with crashes
+between.
 """
 
 from __future__ import annotations
@@ -52,6 +51,8 @@ class Coordinator(DeviceDesk, OperatorDesk):
         counts: dict[str, int] | None = None
         deadlines = []
         for run, log in list(self._logs.items()):
+            if log.state.over:
+                continue
             state = log.catch_up()
             if fell > 0 and state.deadline is not None:
                 log.submit(lambda tx, state, at: ev.ClockFell(at=at, by_s=fell))

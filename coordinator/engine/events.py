@@ -1,8 +1,7 @@
 """What can happen to a run. Time is a field of each event; tensors pass as digests.
 
 An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds
-all that
-``step`` needs to decide, and nothing that it could not read again after a crash.
+all that ``step`` needs to decide, and nothing that it could not read again after a crash.
 """
 
 from __future__ import annotations

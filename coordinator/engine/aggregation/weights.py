@@ -2,8 +2,7 @@
 
 FedAvg weighs a device by its examples n_k (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1). Sizes are
 self-reported, so they are capped. Only the ratios of weights matter: an equal-weight plan that counts partial work by
-the fraction seen gives whole work
-``UNIT`` and cut-short work less.
+the fraction seen gives whole work ``UNIT`` and cut-short work less.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ def weight_of(aggregation: Aggregation, *, examples: int, steps: int, steps_plan
     """The integer weight of an update, at least 1.
 
     ``examples``: of the device, after the cap of its enrolment. ``steps`` of ``steps_planned``: how much of the task
-    was done; used when
-    ``complete`` is false and the plan weighs by the examples seen.
+    was done; used when ``complete`` is false and the plan weighs by the examples seen.
     """
     most = heaviest(aggregation)
     whole = min(examples, most) if aggregation.weighting == "examples" else most
