@@ -109,9 +109,7 @@ class Aggregator:
                 if self._rule.needs == "sum":
                     deltas = self._mean(round, items)
                     return self._write(parent, deltas)
-                weights = np.array([item.weight for item in items], dtype=np.int64)
-                combined = (self._rule.combine(columns, weights) for columns in self._columns(items))
-                return self._write(parent, _Rechunked(combined))
+                return self._write(parent, _FlatBlocks(self._combined(items)))
             except TensorError as error:
                 raise CannotAggregate(str(error)) from None
 
@@ -149,6 +147,16 @@ class Aggregator:
             if item.device not in current.folded:
                 self._add(current, item)
         return _MeanBlocks(current.total)
+
+    def _combined(self, items: tuple[Contribution, ...]) -> Vector:
+        """The whole flat delta of a rule that needs all updates at once."""
+        weights = np.array([item.weight for item in items], dtype=np.int64)
+        delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
+        for columns in self._columns(items):
+            width = columns.shape[1]
+            delta[start : start + width] = self._rule.combine(columns, weights)
+            start += width
+        return delta
 
     def _columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
         """All updates at once, by blocks of columns: [updates, width], a row for each device by id.
@@ -193,7 +201,7 @@ class Aggregator:
 
 
 class _Blocks(Protocol):
-    """A flat delta, read from its start to its end."""
+    """A flat delta, read by blocks, in any order."""
 
     def read(self, start: int, count: int) -> Vector: ...
 
@@ -206,22 +214,14 @@ class _MeanBlocks:
         return self._total.mean_block(start, start + count)
 
 
-class _Rechunked:
-    """Blocks of one length as blocks of another: tensors end where they end."""
+class _FlatBlocks:
+    """A delta that is all there: tensors are read in the file's order, deltas lie in the order of their names."""
 
-    def __init__(self, blocks: Iterator[Vector]) -> None:
-        self._blocks = blocks
-        self._left: Vector = np.empty(0, dtype=np.float32)
+    def __init__(self, delta: Vector) -> None:
+        self._delta = delta
 
     def read(self, start: int, count: int) -> Vector:
-        parts = []
-        while count:
-            if not len(self._left):
-                self._left = next(self._blocks)
-            parts.append(self._left[:count])
-            self._left = self._left[len(parts[-1]) :]
-            count -= len(parts[-1])
-        return np.concatenate(parts)
+        return self._delta[start : start + count]
 
 
 def _read_values(source: BinaryIO, spec: TensorSpec, count: int) -> NDArray[np.generic]:
