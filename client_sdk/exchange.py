@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -41,6 +42,7 @@ STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 """How it shows that the other end had closed a kept connection; the request is then repeated at once, once."""
 
 
+@cache
 def installed_version() -> str:
     """Of the quorate package; ``0`` where it runs from a folder that is not installed."""
     try:
