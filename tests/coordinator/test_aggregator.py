@@ -1,4 +1,4 @@
-"""From updates to the next checkpoint: exact, whatever the order, the grouping, the dtypes, and what failed.
+"""From updates to the next checkpoint: exact, whatever the order, the grouping, the dtypes, and what failed."""
 
 from __future__ import annotations
 
