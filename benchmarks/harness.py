@@ -100,7 +100,8 @@ def interleaved(
     """Measure both ``pairs`` times (7 or more for a claim), after one unmeasured call of each."""
     ours()
     other()
-    mine, theirs = [], []
+    mine: list[float] = []
+    theirs: list[float] = []
     for index in range(pairs):
         calls = [(mine, ours), (theirs, other)]
         for samples, call in calls if index % 2 == 0 else reversed(calls):

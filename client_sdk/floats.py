@@ -62,7 +62,7 @@ def narrow(array: Float32, dtype: str | np.dtype[Any]) -> Array:
     return _cast(array, NUMPY_DTYPES["F16"], dtype)
 
 
-def _cast(array: Array, dtype: np.dtype[np.floating[npt.NBitBase]], name: str) -> Array:
+def _cast(array: Array, dtype: np.dtype[Any], name: str) -> Array:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         result = array.astype(dtype)
     _refuse_overflow(array, np.isinf(result), name)

@@ -188,9 +188,9 @@ def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = 
     )
 
 
-def _data(array: Array, spec: TensorSpec) -> Array:
+def _data(array: Array, spec: TensorSpec) -> memoryview:
     stored = np.ascontiguousarray(array, dtype=NUMPY_DTYPES[spec.dtype])
-    return stored.reshape(-1).view(np.uint8)
+    return stored.reshape(-1).view(np.uint8).data
 
 
 def from_bytes(data: bytes | bytearray | memoryview) -> Tensors:

@@ -93,7 +93,7 @@ class Identity:
                 file.seek(begin)
                 for start in range(0, elements, block):
                     part = buffer[: min(block, elements - start)]
-                    _fill(file, memoryview(part.view(np.uint8)))
+                    _fill(file, part.view(np.uint8).data)
                     yield widen(part)
 
     @staticmethod
