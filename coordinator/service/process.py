@@ -188,7 +188,7 @@ def _in_url(host: str) -> str:
 
 
 def _give_memory_back() -> None:
-    """glibc keeps what is freed, for each thread. Our threads take turns (Python's lock sees to it), so one heap does for
+    """glibc keeps what is freed, for each thread. Our threads take turns (by Python's lock), so one heap does for
     all, and its larger blocks go back to the system as soon as they are free.
     """
     with contextlib.suppress(OSError, AttributeError):

@@ -132,7 +132,8 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
     assert "missing.toml" in quorate.error("run", "create", "missing.toml", "--init", "model.safetensors")
     assert "none.safetensors" in quorate.error("run", "create", "plan.toml", "--init", "none.safetensors")
     assert "not both" in quorate.error("run", "create", "plan.toml", "--init", "model.safetensors", "--learner", "a:b")
-    assert "tests:marks" in quorate.error("run", "create", "plan.toml")
+    (quorate.folder / "strange.toml").write_text(PLAN.replace("tests:marks", "nobody:knows"))
+    assert "nobody" in quorate.error("run", "create", "strange.toml")
     (quorate.folder / "broken.toml").write_text(PLAN.replace("goal = 1", "goal = 2"))
     assert "goal (2) is above select (1)" in quorate.error(
         "run", "create", "broken.toml", "--init", "model.safetensors"
