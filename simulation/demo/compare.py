@@ -17,8 +17,6 @@ from coordinator.engine.plan import Plan
 from simulation.baseline import Part, Recipe, accuracy, fedavg
 from simulation.fleet.split import Split, cut
 
-CLOSE_ENOUGH = 0.005
-"""Accuracies of the federated run and of the bare loop differ by at most half a point."""
 _PAGE = 1000
 
 

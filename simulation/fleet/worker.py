@@ -8,7 +8,8 @@ This file knows orders on standard input, threads and counts on standard output.
     standard output    one line for each half second in which something happened: Tally, JSON; a last one at the end
     exit code          0 stopped as told, 1 the tally's ``fatal`` says why in one sentence
 
-The data set is loaded once; its devices' shards are copied out of it and the rest is let go.
+The data set is loaded once; its devices' shards are copied out of it and the rest is let go. Each device has its own
+connection, as it would have on its own machine: a pool that hundreds of threads share spends its time on its lock.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from client_sdk.data import Examples
 from client_sdk.learners import Catalogue, catalogue_for
 from client_sdk.record import Storage
 from client_sdk.terminal import sentence_of
-from client_sdk.transport import open_http
 from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
 from simulation.fleet.habits import Habits
 from simulation.fleet.pulse import Pulse
@@ -97,7 +97,6 @@ class Worker:
         self._stop = stop
         self._catalogue = catalogue_of(orders.learner)
         self._shards: dict[int, Examples] = cut(orders.split, orders.numbers)[1]
-        self._http = open_http(orders.coordinator)
         self._pulse = Pulse()
         self._checkpoints = SharedCheckpoints(stop)
         self._turn = Lock()
@@ -167,19 +166,18 @@ class Worker:
         record = storage.load()
         if record is not None and record.enrolled is not None and record.coordinator == self._orders.coordinator:
             self._count(number, "back")
-        client = Client(
-            self._orders.coordinator,
-            storage,
-            trainer,
-            enrolment_token=self._orders.enrolment_token,
-            label=self._orders.split.label(number),
-            http=self._http,
-            hold_s=HOLD_S,
-            pacing=PACING,
-            on_happening=hear,
-        )
         try:
-            client.run(stop=self._stop)
+            with Client(
+                self._orders.coordinator,
+                storage,
+                trainer,
+                enrolment_token=self._orders.enrolment_token,
+                label=self._orders.split.label(number),
+                hold_s=HOLD_S,
+                pacing=PACING,
+                on_happening=hear,
+            ) as client:
+                client.run(stop=self._stop)
         except Vanished as vanished:
             self._count(number, "vanished")
             return vanished.away
