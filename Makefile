@@ -47,7 +47,7 @@ format: install ## Let ruff format and mend what it can
 	$(BIN)/ruff check --fix .
 
 bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json")
-	@set -e; for topic in $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))); do \
+	@set -e; for topic in $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); do \
 		echo "== $$topic"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 
 soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
