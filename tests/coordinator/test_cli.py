@@ -138,7 +138,8 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
     assert "goal (2) is above select (1)" in quorate.error(
         "run", "create", "broken.toml", "--init", "model.safetensors"
     )
-    assert "no version 99" in quorate.error("checkpoint", "get", "marks", "--version", "99", "-o", "x")
+    run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
+    assert "no version 99" in quorate.error("checkpoint", "get", run, "--version", "99", "-o", "x")
     assert "quorate serve" in quorate.error("status", "--url", "http://127.0.0.1:1")
 
 
