@@ -19,7 +19,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from client_sdk.terminal import Failure, complain, say, say_json
+from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import Stopped
 from simulation.demo.curve import plot
 from simulation.demo.director import Result, direct
@@ -41,7 +41,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         with _told_to_stop() as stop:
             result = direct(setting, place, screen, stop)
     except Stopped:
-        complain(f"Stopped. What was done is in {place}.")
+        note(f"Stopped. What was done is in {place}.")
         raise typer.Exit(130) from None
     if report is not None:
         report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")

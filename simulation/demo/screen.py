@@ -19,6 +19,7 @@ from simulation.demo.journal import Journal, Line
 SHOWN = 24
 """Rounds in the live table; earlier ones scroll out of it."""
 BAR = 24
+LEGEND = "late: sent after the round had closed, and told so. dropped: not heard of by then."
 
 
 class Screen(Protocol):
@@ -149,16 +150,16 @@ def _picture(journal: Journal) -> Group:
             str(line.training or ""),
             str(line.collected or ""),
             _bar(line) if is_open else Text("" if line.status == "committed" else line.status),
-            str(line.late or ""),
-            str(line.dropped or ""),
+            "" if is_open else str(line.late),
+            "" if is_open else str(line.dropped),
             "" if line.seconds is None else f"{line.seconds:.1f}",
             f"{line.bytes_in / 1e6:.1f}" if line.bytes_in else "",
             "" if line.accuracy is None else f"{100 * line.accuracy:.2f} %",
-            style=None if is_open else "dim",
+            style="bold" if is_open else None,
         )
     run = journal.run
     head = Text(f"{run.run}: round {run.round} of {run.rounds_wanted}, {run.phase}" if not journal.over else run.run)
-    return Group(Text(), head, table)
+    return Group(Text(), head, table, Text(LEGEND, style="dim"))
 
 
 def _bar(line: Line) -> ProgressBar | Text:

@@ -202,15 +202,13 @@ def test_a_terminal_gets_a_table_of_rounds():
 
 
 def test_the_curve_has_each_point_at_its_height():
-    lines = plot([0.5, 0.75, 1.0], height=6)
-    assert len(lines) == 6 + 2
-    assert lines[0].strip().startswith("100 % ┤")
-    assert lines[5].strip().startswith("50 % ┤")
-    column = [next(row for row in range(6) if len(lines[row]) > at and lines[row][at] == "•") for at in (11, 14, 17)]
-    assert column[0] == 5
-    assert column[1] in (2, 3)
-    assert column[2] == 0
-    assert lines[-1].split() == ["1", "2", "3"]
+    lines = plot([0.5, 0.76, None, 1.0])
+    assert len(lines) == 11 + 2, "from 50 % to 100 % in lines of 5 %"
+    assert [line.split("┤")[0].strip() for line in lines[:11]] == [f"{level} %" for level in range(100, 49, -5)]
+    points = {(row, at - 9) for row, line in enumerate(lines) for at, letter in enumerate(line) if letter == "•"}
+    assert points == {(10, 2), (5, 5), (0, 11)}
+    assert lines[-1].split() == ["1", "2", "3", "4"]
+    assert [len(plot([low])) - 2 for low in (0.93, 0.71, 0.69, 0.49, 0.0)] == [5, 13, 9, 7, 11]
 
 
 def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
@@ -353,7 +351,7 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
     _, err = process.communicate(timeout=30)
     assert time.monotonic() - began < 10
     assert process.returncode == 130
-    assert err == f"Error: Stopped. What was done is in {folder}.\n"
+    assert err == f"Stopped. What was done is in {folder}.\n"
     _, alive = psutil.wait_procs(family, timeout=0.5)
     assert alive == []
 
