@@ -20,6 +20,8 @@ _IDLE_S = 1.0
 """The longest sleep between two looks at the clock: a wall clock may jump, and another replica may open a round."""
 _GATHER_S = 0.02
 """Check-ins come in crowds: the pool is counted once for all that arrive within this time."""
+_OVERDUE_S = 0.1
+"""Between two looks while a deadline has passed and what it asks for could not be done yet."""
 _RETRY_S = 2.0
 
 
@@ -30,6 +32,7 @@ class Driver:
         self._coordinator = coordinator
         self._stopping = threading.Event()
         self._retries: deque[tuple[float, Task]] = deque()
+        self._retrying = threading.Lock()
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
             threading.Thread(target=self._work, name=f"quorate-worker-{number}", daemon=True)
@@ -57,11 +60,14 @@ class Driver:
             except StoreError as error:
                 _LOG.warning("could not let time pass: %s", error)
                 deadline = None
-            while self._retries and self._retries[0][0] <= time.monotonic():
-                coordinator.put_back(self._retries.popleft()[1])
+            except Exception:  # noqa: BLE001 - whatever it was, other runs' deadlines must still be kept
+                _LOG.exception("a bug: could not let time pass")
+                deadline = None
+            self._put_back_due()
             sleep_s = _IDLE_S
             if deadline is not None:
-                sleep_s = min(sleep_s, max(0.0, deadline - coordinator.clock.now()) + 0.001)
+                left_s = deadline - coordinator.clock.now()
+                sleep_s = min(sleep_s, left_s + 0.001 if left_s > 0 else _OVERDUE_S)
             if signals.wait("fleet", fleet, sleep_s):
                 self._stopping.wait(_GATHER_S)
 
@@ -77,7 +83,18 @@ class Driver:
                 coordinator.perform(task)
             except (StoreError, BlobError) as error:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
-                self._retries.append((time.monotonic() + _RETRY_S, task))
+                self._try_later(task)
             except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
                 _LOG.exception("a bug; will try again in %g s: %s", _RETRY_S, type(task[1]).__name__)
+                self._try_later(task)
+
+    def _try_later(self, task: Task) -> None:
+        """Once, however often it failed meanwhile: an overdue draw is handed out anew at each look at the clock."""
+        with self._retrying:
+            if all(waiting != task for _, waiting in self._retries):
                 self._retries.append((time.monotonic() + _RETRY_S, task))
+
+    def _put_back_due(self) -> None:
+        with self._retrying:
+            while self._retries and self._retries[0][0] <= time.monotonic():
+                self._coordinator.put_back(self._retries.popleft()[1])
