@@ -66,8 +66,15 @@ def counting_entropy() -> Any:
 class World:
     """``devices`` enrolled devices and one coordinator. ``settle`` performs all that is to do."""
 
-    def __init__(self, devices: int = 8, *, store: Store | None = None, blobs: Blobs | None = None) -> None:
-        self.clock = StandingClock()
+    def __init__(
+        self,
+        devices: int = 8,
+        *,
+        store: Store | None = None,
+        blobs: Blobs | None = None,
+        clock: StandingClock | None = None,
+    ) -> None:
+        self.clock = clock or StandingClock()
         self.store = store or MemoryStore()
         self.blobs = blobs or MemoryBlobs()
         self.settings = Settings(enrolment_token=TOKEN)
