@@ -75,8 +75,8 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
     app.router.routes += [
         *device_routes(service, uploads),
         *checkpoint_routes(service, uploads),
-        *stream_routes(service),
         *operator_routes(service),
+        *stream_routes(service),
         *_process_routes(service, _mount_pages(app)),
     ]
     complete(app)
