@@ -58,6 +58,8 @@ def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, ent
         raise problem("unknown-checkpoint", f"the initial checkpoint {request.init} has not been uploaded") from None
     except TensorError as error:
         raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: {error}") from None
+    if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
+        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: it carries metadata")
     try:
         codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:

@@ -30,10 +30,11 @@ class DeviceDesk(Hub):
         assignment = self.assignment(device.device)
         if assignment is not None:
             return assignment
-        refusal = self.fleet.refusal(check_in, self._states())
+        capped = check_in.model_copy(update={"examples": min(check_in.examples, device.examples_cap)})
+        refusal = self.fleet.refusal(capped, self._states())
         if refusal is not None:
             return refusal
-        self.fleet.wait(device, check_in)
+        self.fleet.wait(device, capped)
         return None
 
     def assignment(self, device: str) -> Assignment | None:

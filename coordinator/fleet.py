@@ -81,11 +81,14 @@ class Fleet:
     # ------------------------------------------------------------ waiting
 
     def wait(self, device: DeviceRow, check_in: CheckIn) -> None:
-        """Puts the device into the pool until its hold, and some time to come back, have passed."""
+        """Puts the device into the pool until its hold, and some time to come back, have passed.
+
+        ``check_in.examples`` is capped already.
+        """
         now = self._clock.now()
         row = WaitingRow(
             device=device.device,
-            examples=min(check_in.examples, device.examples_cap),
+            examples=check_in.examples,
             offer=offer_of(check_in),
             since=now,
             expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
