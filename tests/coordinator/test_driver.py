@@ -6,15 +6,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_sdk.problems import ProblemError
+from client_sdk.protocol import Assignment
 from coordinator import driver as drivers
-from coordinator.blobs import DiskFull, MemoryBlobs
+from coordinator.blobs import DiskFull, FileBlobs, MemoryBlobs
 from coordinator.driver import Driver
 from coordinator.engine import effects as fx
 from coordinator.runtime import Coordinator, Task
+from coordinator.store import open_store
 from coordinator.store.port import StoreError
 from tests.coordinator.world import StandingClock, World
 
@@ -195,3 +199,52 @@ def test_repro_a_bug_in_one_look_at_the_clock_does_not_end_all_looking(
     monkeypatch.setattr(world.coordinator, "tick", failing)
     with driven(world.coordinator):
         until(lambda: len(looks) > 4, "looks after the failed one")
+
+
+def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
+    """Threads for devices, threads for the coordinator, a real database and real files: every mark counts once."""
+    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    world = World(40, store=store, blobs=FileBlobs(tmp_path / "blobs"), clock=RunningClock())
+    world.create(
+        cohort={"select": 40, "goal": 32, "quorum": 0.5, "select_s": 3600, "collect_s": 3600}, finish={"rounds": 3}
+    )
+    wrong: list[BaseException] = []
+
+    def device(number: int) -> None:
+        """Checks in, waits for work, sends what it did, until the run is over."""
+        row, done = world.rows[number], 0
+        try:
+            while world.coordinator.run("marks").status == "running":
+                work = world.coordinator.check_in(row, world.message())
+                if not isinstance(work, Assignment) or work.round == done:
+                    time.sleep(0.01)
+                    continue
+                done = work.round
+                body = world.body(number, done)
+                with world.blobs.spool(work.max_update_bytes) as spool:
+                    spool.write(body)
+                    world.coordinator.report(row, "marks", done, 0, spool)
+        except ProblemError as refusal:
+            if refusal.kind != "late":
+                wrong.append(refusal)
+            else:
+                device(number)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=device, args=(number,)) for number in range(40)]
+    with driven(world.coordinator):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert wrong == []
+    counted = {
+        number: [world.index(row.device) for row in store.contributions("marks", number)] for number in (1, 2, 3)
+    }
+    assert [len(numbers) for numbers in counted.values()] == [32, 32, 32]
+    world.require(counted)
+    acknowledged = [row for row in store.events("marks", 0) if row.kind == "Reported"]
+    assert len(acknowledged) == 96, "as many as were counted: what was late was told so"
+    store.close()
