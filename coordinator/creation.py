@@ -17,7 +17,7 @@ from coordinator.fleet import Entropy
 from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
 
 _MOST_OF_A_NAME = 10_000
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 def check_checkpoint(path: Path) -> None:

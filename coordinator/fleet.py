@@ -24,6 +24,11 @@ Entropy = Callable[[int], bytes]
 _HELD_WAIT_S = (0.0, 1.0)
 """Window after a check-in was held to its end: the device keeps its place in the pool if it comes back at once."""
 
+_TOKEN_S = 5.0
+"""How long a token that was looked up is known without looking again: a round is four requests in a row."""
+_TOKENS = 20_000
+"""The most tokens known at a time."""
+
 
 class Fleet:
     def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings, entropy: Entropy) -> None:
@@ -32,6 +37,7 @@ class Fleet:
         self._signals = signals
         self._settings = settings
         self._entropy = entropy
+        self._tokens: dict[str, tuple[DeviceRow, float]] = {}
         self._arrivals: Combiner[WaitingRow, None] = Combiner(self._write_waiting)
 
     # ------------------------------------------------------------ enrolment
@@ -55,6 +61,7 @@ class Fleet:
         if known is not None:
             with self._store.transaction() as tx:
                 tx.set_token(known.device, _hash(token))
+            self._tokens.clear()
             return Enrolled(device=known.device, token=token, examples_cap=known.examples_cap)
         cap = min(request.examples or self._settings.examples_cap, self._settings.examples_cap)
         row = DeviceRow(
@@ -73,9 +80,17 @@ class Fleet:
         return Enrolled(device=row.device, token=token, examples_cap=cap)
 
     def authenticate(self, token: str) -> DeviceRow:
-        row = self._store.device_by_token(_hash(token))
+        """The device of a token. One that another replica has replaced is taken for up to ``_TOKEN_S`` more."""
+        hashed, now = _hash(token), self._clock.now()
+        row, until = self._tokens.get(hashed, (None, 0.0))
+        if row is not None and 0 <= until - now <= _TOKEN_S:
+            return row
+        row = self._store.device_by_token(hashed)
         if row is None:
             raise problem("unauthenticated", "this device token is not valid here; enrol again")
+        if len(self._tokens) >= _TOKENS:
+            self._tokens.clear()
+        self._tokens[hashed] = (row, now + _TOKEN_S)
         return row
 
     # ------------------------------------------------------------ waiting
