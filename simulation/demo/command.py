@@ -37,12 +37,14 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         raise Failure(f"The folder of {report} does not exist; make it, or name another file.")
     place = _folder(folder)
     screen = _screen(as_json)
-    try:
-        with _told_to_stop() as stop:
+    with _told_to_stop() as stop:
+        try:
             result = direct(setting, place, screen, stop)
-    except Stopped:
-        note(f"Stopped. What was done is in {place}.")
-        raise typer.Exit(130) from None
+        except Exception as error:
+            if not isinstance(error, Stopped) and not stop.is_set():
+                raise
+            note(f"Stopped. What was done is in {place}.")
+            raise typer.Exit(130) from None
     if report is not None:
         report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")
     if as_json:

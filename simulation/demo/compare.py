@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD
 from client_sdk.operator import OperatorClient
@@ -26,6 +28,7 @@ def bare_accuracy(operator: OperatorClient, run: str, split: Split, on_round: Ca
     ``on_round`` is told the number and accuracy of each. ValueError where the plan asks for what the bare loop has not
     got, or the data has no test part.
     """
+    torch.set_num_threads(1)  # for so small a model, more threads only wait for each other
     plan = Plan.parse(operator.run(run).plan)
     recipe = recipe_of(plan)
     rounds = [view for view in operator.rounds(run, limit=plan.finish.rounds * 10) if view.status == "committed"]

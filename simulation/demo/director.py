@@ -49,7 +49,7 @@ class Result:
         """As ``DEMO_JSON`` has it."""
         return {
             "rounds": [line.report() for line in self.journal.committed],
-            "bare_accuracy": self.bare_accuracy,
+            "bare_accuracy": None if self.bare_accuracy is None else round(self.bare_accuracy, 6),
             "seconds": round(self.seconds, 3),
         }
 

@@ -49,7 +49,7 @@ class Line:
             "collected": self.collected,
             "late": self.late,
             "dropped": self.dropped,
-            "accuracy": self.accuracy,
+            "accuracy": None if self.accuracy is None else round(self.accuracy, 6),
         }
 
 

@@ -78,7 +78,7 @@ class Json:
         self._told = 0
 
     def command(self, line: str) -> None:
-        say_json({"command": line})
+        say_json({"kind": "command", "command": line})
 
     def note(self, line: str) -> None:
         pass

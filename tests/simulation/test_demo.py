@@ -183,7 +183,7 @@ def test_json_lines_are_objects(capsys: pytest.CaptureFixture[str]):
     shown.note("for people only")
     shown.show(journal(committed(1), scores={1: 0.5}), final=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == {"command": "quorate serve"}
+    assert lines[0] == {"kind": "command", "command": "quorate serve"}
     assert (lines[1]["round"], lines[1]["collected"], lines[1]["accuracy"]) == (1, 6, 0.5)
     assert len(lines) == 2
 
