@@ -49,6 +49,8 @@ class Hub:
         self._aggregators: dict[str, Aggregator] = {}
         self._known: set[str] = set()
         self._todo: deque[Task] = deque()
+        self._at_commit: set[str] = set()
+        self._closed: dict[str, tuple[int, float, float]] = {}
         self._latest_now = self.clock.now()
         self._house_kept_at = self._latest_now
 

@@ -21,12 +21,17 @@ from coordinator.engine import rounds
 from coordinator.engine.state import RunState
 from coordinator.hub import Task
 from coordinator.operators_desk import OperatorDesk
+from coordinator.runlog import RunLog
 from coordinator.store.port import FenceLost
 
 __all__ = ["Coordinator", "Task"]
 
 _HOUSE_S = 30.0
 """How often runs that other replicas created are looked for, and expired rows deleted."""
+_COMMIT_S = 10.0
+"""How long a round may be committing before its commit is asked for again; doubled each time."""
+_SKEW_S = 5.0
+"""How far the clocks of two replicas may differ before a deadline looks as if the clock had fallen."""
 
 
 class Coordinator(DeviceDesk, OperatorDesk):
@@ -35,10 +40,8 @@ class Coordinator(DeviceDesk, OperatorDesk):
     def recover(self) -> None:
         """After a start: whatever was in flight is in flight again."""
         for row in self.store.runs():
-            log = self._log(row.run)
-            if not log.catch_up().round:  # whoever created it died before its first event
-                log.submit(lambda tx, state, at: ev.Created(at=at))
-            self._hand_out(row.run, rounds.pending(log.state))
+            log = self._begun(row.run)
+            self._hand_out(row.run, rounds.pending(log.catch_up()))
 
     def tick(self) -> float | None:
         """Lets time pass: deadlines, pools that filled up, other replicas' runs, rows that expired.
@@ -54,9 +57,11 @@ class Coordinator(DeviceDesk, OperatorDesk):
             if log.state.over:
                 continue
             state = log.catch_up()
-            if fell > 0 and state.deadline is not None:
-                log.submit(lambda tx, state, at: ev.ClockFell(at=at, by_s=fell))
+            if fell > 0 or _beyond_s(state, now) > _SKEW_S:
+                log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
             state = log.state
+            if state.phase == "committing":
+                self._see_through(run, state, now)
             if state.deadline is None:
                 continue
             if now >= state.deadline:
@@ -74,9 +79,28 @@ class Coordinator(DeviceDesk, OperatorDesk):
             return
         self._house_kept_at = now
         for row in self.store.runs():
-            self._log(row.run)
+            self._begun(row.run)
         with self.store.transaction() as tx:
             tx.expire_waiting(now)
+
+    def _begun(self, run: str) -> RunLog:
+        """The run's log; begins the run where whoever created it died, or was cut off, before its first event."""
+        log = self._log(run)
+        if not log.state.round and not log.catch_up().round:
+            log.submit(lambda tx, state, at: ev.Created(at=at))
+        return log
+
+    def _see_through(self, run: str, state: RunState, now: float) -> None:
+        """Asks again for a commit that nobody may be at: its task died with another replica, or with an answer of the
+        database that was lost. Each time later, so that replicas never keep taking one long commit from each other.
+        """
+        number, since, patience_s = self._closed.get(run, (0, now, _COMMIT_S))
+        if number != state.round or now < since:
+            self._closed[run] = (state.round, now, _COMMIT_S)
+        elif now - since >= patience_s:
+            self._closed[run] = (state.round, now, 2 * patience_s)
+            if run not in self._at_commit and not any(task == run for task, _ in list(self._todo)):
+                self._hand_out(run, rounds.pending(state))
 
     def take_task(self) -> Task | None:
         """The next action to perform, or None."""
@@ -104,7 +128,11 @@ class Coordinator(DeviceDesk, OperatorDesk):
             case fx.Fold():
                 self._fold(run, action)
             case fx.Commit():
-                self._commit(run, action)
+                self._at_commit.add(run)
+                try:
+                    self._commit(run, action)
+                finally:
+                    self._at_commit.discard(run)
             case fx.Discard():
                 self._discard(run, action.round)
 
@@ -168,3 +196,20 @@ class Coordinator(DeviceDesk, OperatorDesk):
         digests |= {row.digest for row in self.store.refusals(run, round) if row.digest is not None}
         for digest in digests:
             self.blobs.delete(digest)
+
+
+def _beyond_s(state: RunState, now: float) -> float:
+    """By how much the open deadline lies further ahead than its phase is long: the clock fell while nobody looked."""
+    if state.deadline is None:
+        return 0.0
+    cohort = state.plan.cohort
+    longest_s = cohort.select_s if state.phase == "selecting" else cohort.collect_s
+    return state.deadline - now - longest_s
+
+
+def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:
+    """The event, where there is an open deadline to move: back by what was seen, or to where it could be at most."""
+    if state.deadline is None:
+        return None
+    by_s = max(fell_s, _beyond_s(state, at))
+    return ev.ClockFell(at=at, by_s=by_s) if by_s > 0 else None

@@ -1,0 +1,87 @@
+"""Every bug that the fault explorer found, as short as it could be told. Each was red before its fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import StoreError, Transaction
+from tests.coordinator.world import World
+
+
+class ForgetfulStore(MemoryStore):
+    """Loses the acknowledgement of the next commit when told to: done, and its caller hears that it failed."""
+
+    lose_next = False
+
+    @contextmanager
+    def transaction(self, run: str | None = None) -> Iterator[Any]:
+        with super().transaction(run) as tx:
+            transaction: Transaction = tx
+            yield transaction
+        if self.lose_next:
+            self.lose_next = False
+            raise StoreError("the connection was lost while the transaction was committed")
+
+
+def test_repro_commit_stalls_when_the_closing_report_loses_its_acknowledgement() -> None:
+    """Seed 237: the round had closed, the task to commit it was never handed out, and nobody asked again."""
+    store = ForgetfulStore()
+    world = World(5, store=store)
+    world.create()
+    world.check_in()
+    first, second, third = world.cohort()[:3]
+    world.report(first, second)
+    store.lose_next = True
+    with pytest.raises(StoreError):
+        world.report(third)
+    world.pass_time(1)
+    world.pass_time(20)
+    world.require({1: [first, second, third]})
+
+
+def test_repro_commit_stalls_when_the_replica_that_closed_the_round_dies() -> None:
+    """Seed 148: the other replica saw the round closed, and left the commit to the one that never came back."""
+    world = World(5)
+    world.create()
+    other = world.replica()
+    world.check_in()
+    counted = world.cohort()[:3]
+    for number in counted:
+        device, body = world.rows[number], world.body(number)
+        with world.blobs.spool() as spool:
+            spool.write(body)
+            world.coordinator.report(device, "marks", 1, 0, spool)
+    world.coordinator = other
+    world.settle()
+    world.pass_time(20)
+    world.require({1: counted})
+
+
+def test_repro_run_never_begins_when_its_first_event_is_cut_off() -> None:
+    """Seed 232: the run was there, its first event was not, and only a restart would have looked."""
+    store = ForgetfulStore()
+    world = World(5, store=store)
+    store.lose_next = True
+    with pytest.raises(StoreError):
+        world.create()
+    world.pass_time(40)
+    assert world.coordinator.run("marks").phase == "selecting"
+
+
+def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() -> None:
+    """Seed 31: a deadline set by a clock that was a day ahead; the next process never saw the clock fall."""
+    world = World(5)
+    world.clock.at += 90_000
+    world.create()
+    world.clock.at -= 90_000
+    world.boot()
+    world.settle()
+    world.pass_time(11)
+    assert world.coordinator.run("marks").round == 2, (
+        "the first round was given up at its deadline, for want of devices"
+    )
