@@ -1,0 +1,34 @@
+"""Virtual time: what will happen when. The only clock there is; nothing in the explorer sleeps or reads another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+BEGINNING = 1_000_000.0
+"""Unix seconds at which each schedule begins."""
+
+
+class Agenda:
+    """Happenings in order of time; those of one moment in the order in which they were put down."""
+
+    def __init__(self) -> None:
+        self.now = BEGINNING
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def after(self, delay_s: float, do: Callable[..., None], *arguments: Any) -> None:
+        self._count += 1
+        heappush(self._heap, (self.now + max(0.0, delay_s), self._count, do, arguments))
+
+    @property
+    def next_at(self) -> float:
+        """When the next one is due; infinity when there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def take(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """Moves the time to the next happening and returns it."""
+        at, _, do, arguments = heappop(self._heap)
+        self.now = max(self.now, at)
+        return do, arguments

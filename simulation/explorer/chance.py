@@ -1,0 +1,72 @@
+"""All chance of a schedule: hashes of (seed, what it is for, how often it was asked), and the list of faults it struck.
+
+A draw depends on its own name only. So when one fault is left out (``without``), all other draws stay what they were:
+that is what lets a failing schedule be shrunk. It has never heard of what a fault does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_SCALE = 2.0**-64
+
+
+class Chance:
+    """``struck`` lists the faults that happened, by name (``crash@r0.commit#3``), in order."""
+
+    def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
+        self._prefix = f"{seed}/".encode()
+        self._without = without
+        self._asked: dict[str, int] = {}
+        self.struck: list[str] = []
+
+    def unit(self, purpose: str) -> float:
+        """Uniform on [0, 1)."""
+        count = self._asked.get(purpose, 0)
+        self._asked[purpose] = count + 1
+        return self._hash(f"{purpose}#{count}")
+
+    def between(self, purpose: str, low: float, high: float) -> float:
+        return low + (high - low) * self.unit(purpose)
+
+    def below(self, purpose: str, bound: int) -> int:
+        """A whole number from 0 to bound - 1."""
+        return int(self.unit(purpose) * bound)
+
+    def pick(self, purpose: str, options: Sequence[T]) -> T:
+        return options[self.below(purpose, len(options))]
+
+    def strikes(self, fault: str, where: str, probability: float) -> bool:
+        """Whether this fault happens here and now."""
+        place = f"{fault}@{where}"
+        count = self._asked.get(place, 0)
+        self._asked[place] = count + 1
+        if probability <= 0.0:
+            return False
+        name = f"{place}#{count}"
+        if self._hash(name) >= probability or name in self._without:
+            return False
+        self.struck.append(name)
+        return True
+
+    def entropy(self, purpose: str) -> Callable[[int], bytes]:
+        """A stream of bytes, for whoever wants ``os.urandom``."""
+
+        def read(count: int) -> bytes:
+            asked = self._asked.get(purpose, 0)
+            self._asked[purpose] = asked + 1
+            key = f"{purpose}#{asked}".encode()
+            return b"".join(
+                blake2b(self._prefix + key + bytes([block]), digest_size=64).digest()
+                for block in range(1 + count // 64)
+            )[:count]
+
+        return read
+
+    def _hash(self, name: str) -> float:
+        word = blake2b(self._prefix + name.encode(), digest_size=8).digest()
+        return int.from_bytes(word, "big") * _SCALE

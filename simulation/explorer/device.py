@@ -1,0 +1,237 @@
+"""One device: the real ``participate`` session, its real record, and what happens to devices.
+
+It performs the session's actions against the explorer's network and clock, and can vanish after any of them, for a
+while or for good, and come back with its record or an older copy of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client_sdk.actions import (
+    Action,
+    Answered,
+    Failed,
+    Fetch,
+    Fetched,
+    Refused,
+    Reply,
+    Save,
+    Send,
+    Sleep,
+    Train,
+    Trained,
+    Unreachable,
+)
+from client_sdk.identity import DeviceKey
+from client_sdk.problems import Problem, ProblemError, problem
+from client_sdk.protocol import Assignment, CheckIn, Enrolled, Route
+from client_sdk.session import Session, participate
+from client_sdk.storage import MemoryStorage
+from simulation.explorer.endings import Broken
+from simulation.explorer.marks import body_of
+from simulation.explorer.serving import Answer, Request
+from simulation.explorer.shape import LEARNER
+
+if TYPE_CHECKING:
+    from simulation.explorer.world import World
+
+URL = "http://explorer"
+HOLD_S = 25.0
+OLD_COPIES = 6
+
+
+class Device:
+    def __init__(self, world: World, number: int, key: DeviceKey) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"d{number}"
+        self.key = key
+        self.examples = 1 + (number * 7) % 60
+        self.storage = MemoryStorage()
+        self.up = False
+        self.dead = False
+        self.life = 0
+        self.trainings = 0
+        self._session: Session | None = None
+        self._waiting_for = 0
+        self._copies: list[Any] = []
+        self._offer = CheckIn(examples=self.examples, learners={LEARNER: "1"}, hold_s=HOLD_S)
+
+    # ------------------------------------------------------------ life and death
+
+    def start(self) -> None:
+        if self.up or self.dead:
+            return
+        self.life += 1
+        self.up = True
+        self._session = participate(
+            self.storage.load(),
+            coordinator=URL,
+            offer=lambda: self._offer,
+            enrolment_token=self.world.token,
+            label=self.name,
+            signer=self.key,
+            entropy=self.world.chance.entropy(f"key {self.name}"),
+        )
+        self._advance(lambda: next(self._session))  # type: ignore[arg-type]
+
+    def vanish(self, back_after_s: float | None) -> None:
+        """The process dies. None: for good."""
+        if not self.up:
+            return
+        self.world.tell(f"{self.name} vanishes" + (" for good" if back_after_s is None else ""))
+        self.up = False
+        self.life += 1
+        if self._session is not None:
+            self._session.close()
+        if back_after_s is None:
+            self.dead = True
+            return
+        self.world.agenda.after(back_after_s, self._come_back)
+
+    def _come_back(self) -> None:
+        if self.up or self.dead:
+            return
+        if self._copies and self.world.strikes("device-old-record", self.name):
+            self.storage = _copy(self.world.chance.pick("copy", self._copies))
+            self.world.tell(f"{self.name} comes back with an older copy of its record")
+        else:
+            self.world.tell(f"{self.name} comes back")
+        self.start()
+
+    def _dies(self, where: str) -> bool:
+        if not self.world.strikes("device-crash", f"{self.name} {where}"):
+            return False
+        self.vanish(self.world.chance.between("away", 0.1, 60.0))
+        return True
+
+    # ------------------------------------------------------------ the session
+
+    def _advance(self, step: Callable[[], Action]) -> None:
+        """Takes the session to its next action, and performs it."""
+        while True:
+            try:
+                action = step()
+            except StopIteration:
+                raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
+            except ProblemError as error:
+                raise Broken("no-bug", f"{self.name} was told to stop: {error.problem.kind}: {error}") from error
+            except Exception as error:
+                raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
+            if not isinstance(action, Save):
+                break
+            if self._dies("before save"):
+                return
+            self.storage.save(action.record, action.update, action.joined)
+            self._copies = [*self._copies[1 - OLD_COPIES :], _copy(self.storage)]
+            if self._dies("after save"):
+                return
+            step = self._sending(None)
+        self._perform(action)
+
+    def _sending(self, reply: Reply) -> Callable[[], Action]:
+        session = self._session
+        return lambda: session.send(reply)  # type: ignore[union-attr]
+
+    def _perform(self, action: Action) -> None:
+        world = self.world
+        self._waiting_for += 1
+        ticket = (self.life, self._waiting_for)
+        if self._dies(type(action).__name__.lower()):
+            return
+        match action:
+            case Sleep():
+                wait_s = world.chance.between(f"sleep {self.name}", action.min_s, action.max_s)
+                world.agenda.after(wait_s, self._resume, ticket, None)
+            case Train():
+                self._train(action, ticket)
+            case Fetch() | Send():
+                update = action.update if isinstance(action, Send) else None
+                body = self.storage.update(update).read() if update else b""
+                request = Request(action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up)
+                held = isinstance(action, Send) and action.route is Route.CHECK_IN
+                world.network.send(request, lambda answer: self._hear(ticket, action, answer), HOLD_S if held else 0.0)
+
+    def _hear(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
+        at = self.world.agenda.now
+        reply: Reply
+        if answer is None:
+            reply = Unreachable("No answer came.", at)
+        elif isinstance(answer, Problem):
+            reply = Refused(answer, at)
+        elif isinstance(answer, bytes):
+            reply = self._received(action, answer)
+        else:
+            reply = Answered(answer, at)
+        self._resume(ticket, reply)
+
+    def _received(self, action: Send | Fetch, body: bytes) -> Reply:
+        at = self.world.agenda.now
+        if self.world.strikes("corrupt", "checkpoint"):
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
+        if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
+            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+        return Fetched(at)
+
+    def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:
+        if ticket != (self.life, self._waiting_for) or not self.up:
+            return
+        if isinstance(reply, Answered):
+            self.world.tell(f"{self.name} hears {_words(reply.message)}")
+        self._advance(self._sending(reply))
+
+    def _train(self, action: Train, ticket: tuple[int, int]) -> None:
+        world, assignment = self.world, action.assignment
+        self.trainings += 1
+        left_s = max(0.0, action.due_at - world.agenda.now)
+        seconds = world.chance.between("train-s", 0.2, 3.0)
+        if world.strikes("device-slow", self.name):
+            seconds = left_s * world.chance.between("slow-s", 0.7, 2.0)
+        if world.strikes("device-cannot", self.name):
+            reply: Reply = Failed("The device ran out of memory.", world.agenda.now + seconds)
+        else:
+            partial = world.strikes("device-partial", self.name)
+            body = self.make(assignment, partial=partial, variant=self.trainings)
+            reply = Trained(body, not partial, world.agenda.now + seconds)
+        world.agenda.after(seconds, self._resume, ticket, reply)
+
+    def make(self, assignment: Assignment, *, partial: bool = False, variant: int = 0, mark: float = 1.0) -> bytes:
+        """An update for this assignment: a mark in the lane of this device and round. ``variant`` makes other bytes."""
+        return body_of(
+            self.world,
+            number=self.number,
+            run=assignment.run,
+            round=assignment.round,
+            attempt=assignment.attempt,
+            codec=assignment.task.codec,
+            examples=self.examples,
+            partial=partial,
+            variant=variant,
+            mark=mark,
+        )
+
+    @property
+    def enrolled(self) -> Enrolled | None:
+        record = self.storage.load()
+        return record.enrolled if record is not None else None
+
+
+def _copy(storage: MemoryStorage) -> MemoryStorage:
+    twin = MemoryStorage()
+    record = storage.load()
+    twin._record, twin._updates, twin._history = record, dict(storage._updates), list(storage._history)
+    return twin
+
+
+def _words(message: object) -> str:
+    kind = type(message).__name__.lower()
+    shown = [
+        f"{name} {getattr(message, name)}"
+        for name in ("run", "round", "result", "reason")
+        if getattr(message, name, "")
+    ]
+    return " ".join([kind, *shown])

@@ -1,0 +1,56 @@
+"""Every fault that the explorer knows: its name, how often it strikes where it could, and what it is.
+
+One table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it happens; coverage,
+the bias towards what is rare, the story and the shrinking then know it. ``docs/faults.md`` shows how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    family: str
+    """network, device, coordinator, store, blobs, clock or operator."""
+    rate: float
+    """Probability at each opportunity in a schedule of average weather."""
+    story: str
+    """What it is, for people."""
+
+
+FAULTS: dict[str, Fault] = {
+    "lose-request": Fault("network", 0.03, "a request never arrives"),
+    "lose-answer": Fault("network", 0.03, "the request is served, its answer never arrives"),
+    "duplicate": Fault("network", 0.04, "a request arrives twice"),
+    "redeliver-late": Fault("network", 0.02, "a request arrives again, minutes later"),
+    "delay": Fault("network", 0.04, "a request takes many seconds, and others overtake it"),
+    "corrupt": Fault("network", 0.01, "some bytes of a body change on the way"),
+    "truncate": Fault("network", 0.01, "a body ends before its announced length"),
+    "device-crash": Fault("device", 0.012, "the device's process dies, and starts again from its record"),
+    "device-old-record": Fault("device", 0.3, "the device comes back with an older copy of its record"),
+    "device-slow": Fault("device", 0.06, "training takes longer than the round has time"),
+    "device-cannot": Fault("device", 0.03, "training fails on the device"),
+    "device-partial": Fault("device", 0.08, "the device's time budget ends before its task does"),
+    "lie": Fault("device", 0.5, "a dishonest device sends what it should not"),
+    "crash": Fault("coordinator", 0.006, "the coordinator's process dies between two effects"),
+    "crash-before-answer": Fault("coordinator", 0.006, "the coordinator dies with the answer unsent"),
+    "pause": Fault("coordinator", 0.005, "the coordinator's process stands still while the world goes on"),
+    "interleave": Fault("coordinator", 0.02, "one thread of the coordinator stands still while others go on"),
+    "lazy": Fault("coordinator", 0.05, "a task waits seconds until a thread is free for it"),
+    "store-locked": Fault("store", 0.008, "a transaction cannot begin: the database is locked"),
+    "store-full": Fault("store", 0.008, "a transaction cannot commit: the disk is full"),
+    "store-torn": Fault("store", 0.004, "a statement in the middle of a transaction fails"),
+    "store-lost-ack": Fault("store", 0.008, "a transaction commits, and its caller hears that it failed"),
+    "store-read": Fault("store", 0.001, "a read fails"),
+    "blob-full": Fault("blobs", 0.01, "a blob cannot be written: the disk is full"),
+    "blob-torn": Fault("blobs", 0.005, "a blob is written in part, and the disk reports an error"),
+    "blob-lost-ack": Fault("blobs", 0.008, "a blob is durable, and its writer hears that it failed"),
+    "clock-ahead": Fault("clock", 0.5, "a coordinator's clock jumps ahead"),
+    "clock-back": Fault("clock", 0.5, "a coordinator's clock falls back"),
+    "op-pause": Fault("operator", 0.5, "the operator pauses the run"),
+    "op-resume": Fault("operator", 0.8, "the operator resumes the run"),
+    "op-stop": Fault("operator", 0.06, "the operator stops the run"),
+    "op-create": Fault("operator", 0.1, "the operator starts another run"),
+    "op-score": Fault("operator", 0.5, "an evaluator reports scores"),
+}

@@ -1,0 +1,224 @@
+"""A second, smaller account of a run, made from the events of its log alone: which round, which phase, who counts.
+
+Written from ``docs/architecture.md``, not from the engine, which it never imports: where the two differ one of them is
+wrong, and the explorer stops. It knows one run's rows and no other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.store.port import EventRow, RunRow
+from simulation.explorer.endings import Broken
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a round ended, by the log."""
+
+    round: int
+    committed: bool
+    reported: dict[str, tuple[str, int]]
+    """Device -> (digest, weight) of every update that the log took in."""
+    version: int
+    digest: str = ""
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Followed:
+    """One run as its log tells it."""
+
+    row: RunRow
+    head: int = 0
+    status: str = "running"
+    phase: str = "idle"
+    round: int = 0
+    version: int = 0
+    digest: str = ""
+    cohort: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, tuple[str, int]] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    ended: dict[int, Ending] = field(default_factory=dict)
+    ending: str = ""
+    pools: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        return self.row.run
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.row.plan
+
+    @property
+    def over(self) -> bool:
+        return self.status in ("finished", "stopped")
+
+    @property
+    def quorum(self) -> int:
+        cohort: dict[str, Any] = self.plan["cohort"]
+        return max(1, math.ceil(cohort["quorum"] * cohort["goal"] - 1e-9))
+
+    def known(self, round: int, device: str) -> tuple[str, int] | None:
+        """(digest, weight) of the update that the log has for this device and round."""
+        if round == self.round:
+            found = self.reported.get(device)
+            if found is not None:
+                return found
+        ending = self.ended.get(round)
+        return ending.reported.get(device) if ending is not None else None
+
+    def follow(self, event: EventRow) -> list[Ending]:
+        """Takes the next event in. Returns the rounds that ended with it."""
+        if event.seq != self.head + 1:
+            raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
+        self.head = event.seq
+        body: dict[str, Any] = event.body
+        if "round" in body and event.kind != "Started" and body["round"] != self.round:
+            raise self._odd(event, f"the run is at round {self.round}")
+        match event.kind:
+            case "Created":
+                if self.round:
+                    raise self._odd(event, "the run has begun already")
+                self._open()
+            case "Drawn":
+                return self._drawn(event, body)
+            case "Tick":
+                if self.phase != "collecting":
+                    raise self._odd(event, f"the run is {self.phase}")
+                return self._close() if len(self.reported) >= self.quorum else self._abandon()
+            case "Reported":
+                return self._reported(event, body)
+            case "Withdrew":
+                return self._withdrew(event, body)
+            case "Committed":
+                return self._committed(event, body)
+            case "CommitFailed":
+                raise self._odd(event, "no update of the explorer can fail to aggregate")
+            case "Paused":
+                if self.status != "running":
+                    raise self._odd(event, f"the run is {self.status}")
+                self.status = "paused"
+            case "Resumed":
+                if self.status != "paused":
+                    raise self._odd(event, f"the run is {self.status}")
+                self.status = "running"
+                if self.phase == "idle":
+                    self._open()
+            case "Stopped":
+                return self._stopped(event)
+            case "Started" | "ClockFell" | "Scored":
+                pass
+            case _:
+                raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
+        return []
+
+    def _open(self) -> None:
+        self.round += 1
+        self.phase = "selecting"
+        self.cohort, self.reported, self.withdrawn = {}, {}, set()
+
+    def _rest_or_open(self) -> None:
+        if self.ending:
+            self.status, self.ending = self.ending, ""
+        if self.status == "running":
+            self._open()
+        else:
+            self.phase = "idle"
+            self.cohort, self.withdrawn = {}, set()
+
+    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        if self.phase != "selecting":
+            raise self._odd(event, f"the run is {self.phase}")
+        cohort = dict(body["cohort"])
+        if len(cohort) < self.quorum:
+            return self._abandon()
+        if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
+            raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
+        self.cohort, self.phase = cohort, "collecting"
+        self.pools[self.round] = body["pool"]
+        return []
+
+    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        device = body["device"]
+        if self.phase != "collecting":
+            raise Broken(
+                "late-report", f"{device}'s update of round {body['round']} came while the run was {self.phase}"
+            )
+        if device not in self.cohort:
+            raise self._odd(event, "the device was not selected")
+        if device in self.reported:
+            raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
+        if device in self.withdrawn:
+            raise self._odd(event, "the device had withdrawn")
+        self.reported[device] = (body["digest"], self._weight(body))
+        return self._close_if_complete()
+
+    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        device = body["device"]
+        if self.phase != "collecting" or device not in self.cohort or device in self.withdrawn | self.reported.keys():
+            raise self._odd(event, "the device has no open place in the round")
+        self.withdrawn.add(device)
+        ended = self._close_if_complete()
+        if self.phase == "collecting" and len(self.cohort) - len(self.withdrawn) < self.quorum:
+            return self._abandon()
+        return ended
+
+    def _close_if_complete(self) -> list[Ending]:
+        have = len(self.reported)
+        everyone = have + len(self.withdrawn) == len(self.cohort)
+        if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
+            return self._close()
+        return []
+
+    def _close(self) -> list[Ending]:
+        self.phase = "committing"
+        return []
+
+    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        if self.phase != "committing":
+            raise self._odd(event, f"the run is {self.phase}")
+        if len(self.reported) < self.quorum:
+            raise Broken(
+                "quorum", f"round {self.round} was committed with {len(self.reported)} of {self.quorum} updates"
+            )
+        self.version += 1
+        self.digest = body["digest"]
+        ending = Ending(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
+        self.ended[self.round] = ending
+        if self.version >= self.plan["finish"]["rounds"] and not self.ending:
+            self.ending = "finished"
+        self._rest_or_open()
+        return [ending]
+
+    def _abandon(self) -> list[Ending]:
+        ending = Ending(self.round, False, self.reported, self.version)
+        self.ended[self.round] = ending
+        self._rest_or_open()
+        return [ending]
+
+    def _stopped(self, event: EventRow) -> list[Ending]:
+        if self.over or self.ending:
+            raise self._odd(event, f"the run is {self.status}")
+        self.ending = "stopped"
+        if self.phase == "committing":
+            return []
+        if self.phase == "idle":
+            self._rest_or_open()
+            return []
+        return self._abandon()
+
+    def _weight(self, body: dict[str, Any]) -> int:
+        rule = self.plan["aggregation"]
+        fraction = rule["partial"] == "examples_seen"
+        most = rule["weight_cap"] if rule["weighting"] == "examples" else 1024 if fraction else 1
+        whole = min(body["examples"], most) if rule["weighting"] == "examples" else most
+        if not fraction or body["complete"]:
+            return max(1, int(whole))
+        return max(1, int(whole) * int(body["steps"]) // int(body["steps_planned"]))
+
+    def _odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

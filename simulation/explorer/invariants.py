@@ -1,0 +1,190 @@
+"""The invariants, each a function over the durable rows, the disk and the devices' own records. One table, one place.
+
+A new one is a line in ``INVARIANTS`` and a check that raises ``Broken`` with its name, called by ``watch`` where the
+state that it speaks of changes. None of this looks at the engine's or the coordinator's objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.blobs import BlobError
+from simulation.explorer.endings import Broken
+from simulation.explorer.marks import marks_in
+
+if TYPE_CHECKING:
+    from client_sdk.protocol import Enrolled
+    from simulation.explorer.follow import Ending, Followed
+    from simulation.explorer.serving import Request
+    from simulation.explorer.world import World
+
+INVARIANTS: dict[str, str] = {
+    "counts-once": "1. A device counts at most once per round and per model version.",
+    "line": "2. The checkpoints of a run form a line; no fork, no gap.",
+    "named": "3. Every counted update is named in the commit; every acknowledged one counts, or its refusal is recorded.",
+    "one-end": "4. A round has one terminal state.",
+    "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
+    "ack-durable": "8. Acknowledged is durable.",
+    "same-bits": "10. The same set of encoded updates gives the same bits.",
+    "liveness": "11. With enough live devices some round commits in bounded time.",
+    "quorum": "A round commits with at least its quorum.",
+    "late-report": "What comes after a round has closed does not count.",
+    "refusal": "A refused request leaves the state as it was.",
+    "claims": "A device works on one round at a time, and every selected device that is awaited has its assignment.",
+    "retention": "Raw updates are kept only until their round's end plus the plan's retention.",
+    "log": "A run's log tells a story that the rules allow.",
+    "no-bug": "Nothing raises what its callers do not expect.",
+}
+
+
+def begun(world: World, run: Followed) -> None:
+    """A run that can be seen has its first checkpoint."""
+    first = world.durable.store.checkpoint(run.run, 0)
+    if first is None or first.parent_version is not None:
+        raise Broken("line", f"the run {run.run} has no first checkpoint")
+    run.digest = first.digest
+    whole(world, first.digest, first.bytes, "the first checkpoint")
+
+
+def round_ended(world: World, run: Followed, ending: Ending) -> None:
+    """All rows about a round that has ended."""
+    store, number = world.durable.store, ending.round
+    world.tally.commits += ending.committed
+    world.tally.abandoned += not ending.committed
+    row = store.round(run.run, number)
+    wanted = "committed" if ending.committed else "abandoned"
+    if row is None or row.status != wanted:
+        raise Broken(
+            "one-end", f"round {number} of {run.run} was {wanted}, its row says {row.status if row else 'none'}"
+        )
+    rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
+    if not ending.committed:
+        if rows:
+            raise Broken("one-end", f"round {number} of {run.run} was abandoned, and {sorted(rows)} count in it")
+        refused = {(item.device, item.digest) for item in store.refusals(run.run, number) if item.kind == "abandoned"}
+        lost = sorted(device for device, (digest, _) in ending.reported.items() if (device, digest) not in refused)
+        if lost:
+            raise Broken("named", f"round {number} was abandoned, and no refusal is recorded for {lost}")
+        return
+    if rows != ending.reported:
+        extra, missing = sorted(rows.keys() - ending.reported), sorted(ending.reported.keys() - rows)
+        raise Broken("named", f"the commit of round {number} names {extra} beyond, and lacks {missing} of, its updates")
+    made = store.checkpoint(run.run, ending.version)
+    if made is None or (made.parent_version, made.round, made.digest) != (ending.version - 1, number, ending.digest):
+        raise Broken("line", f"version {ending.version} of {run.run} is not the child that round {number} committed")
+    whole(world, made.digest, made.bytes, f"version {made.version}")
+    refolded(world, run, ending)
+
+
+def refolded(world: World, run: Followed, ending: Ending) -> None:
+    """The committed model is what its updates give when they are added up again, each once, by hand."""
+    store, rule = world.durable.store, run.plan["aggregation"]
+    parent = store.checkpoint(run.run, ending.version - 1)
+    if parent is None:
+        raise Broken("line", f"version {ending.version} of {run.run} has no parent")
+    model = marks_in(read(world, parent.digest))
+    limit = rule["clip_norm"]
+    lanes: dict[int, list[tuple[float, int]]] = {}
+    for digest, weight in ending.reported.values():
+        made = world.made[digest]
+        value = made.mark if limit is None or made.mark <= limit else limit
+        lanes.setdefault(made.lane, []).append((value, weight))
+    total = sum(weight for _, weight in ending.reported.values())
+    mean = np.zeros(len(model), np.float32)
+    for lane, parts in lanes.items():
+        if rule["rule"] == "median":
+            values = sorted([value for value, _ in parts] + [0.0] * (len(ending.reported) - len(parts)))
+            middle = len(values) // 2
+            mean[lane] = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+        else:
+            units = sum(weight * round(value * 2**32) for value, weight in parts)
+            mean[lane] = np.float32(np.float64(units) * 2.0**-32 / np.float64(total))
+    rate = rule["server_learning_rate"]
+    wanted = model + (mean if rate == 1.0 else np.float32(rate) * mean)
+    found = marks_in(read(world, ending.digest))
+    if found.tobytes() != wanted.tobytes():
+        wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
+        more = [lane for lane in wrong if lane in lanes and found[lane] > wanted[lane]]
+        name = "counts-once" if more and rule["rule"] == "mean" and len(wrong) == len(more) else "same-bits"
+        told = ", ".join(f"lane {lane}: {found[lane]:.6g}, not {wanted[lane]:.6g}" for lane in wrong)
+        raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {told}")
+
+
+def rows_agree(world: World, run: Followed) -> None:
+    """The rows that change with the log: the open round, the claims, the end of the line."""
+    store = world.durable.store
+    row = store.round(run.run, run.round) if run.round else None
+    if run.round and run.phase != "idle" and (row is None or row.status != "open"):
+        raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
+    claimed = {claim.device: claim.round for claim in store.claims(run.run)}
+    awaited = run.cohort.keys() - run.reported.keys() - run.withdrawn if run.phase == "collecting" else set()
+    if claimed != dict.fromkeys(awaited, run.round):
+        lost, left = sorted(awaited - claimed.keys()), sorted(claimed.keys() - awaited)
+        raise Broken("claims", f"{run.run} is {run.phase} round {run.round}: {lost} have no claim, {left} should not")
+    if store.checkpoint(run.run, run.version) is None or store.checkpoint(run.run, run.version + 1) is not None:
+        raise Broken("line", f"the line of {run.run} does not end at version {run.version}")
+
+
+def spooled(world: World, run: Followed, only: str | None = None) -> None:
+    """The bytes of every update that may yet count are on the disk."""
+    if run.phase not in ("collecting", "committing"):
+        return
+    for device, (digest, _) in run.reported.items():
+        if only in (None, digest):
+            whole(world, digest, None, f"{device}'s update of round {run.round}", "ack-durable")
+
+
+def whole_blobs(world: World, run: Followed) -> None:
+    line = world.durable.store.checkpoints(run.run)
+    if [(row.version, row.parent_version) for row in line] != [(n, n - 1 if n else None) for n in range(len(line))]:
+        raise Broken("line", f"the checkpoints of {run.run} are no line: {[row.version for row in line]}")
+    for row in line:
+        whole(world, row.digest, row.bytes, f"version {row.version} of {run.run}")
+
+
+def whole(world: World, digest: str, size: int | None, what: str, name: str = "whole-blob") -> None:
+    data = read(world, digest, what, name)
+    if hashlib.sha256(data).hexdigest() != digest or size not in (None, len(data)):
+        raise Broken(name, f"{what} is on the disk with other bytes ({len(data)} of {size})")
+
+
+def read(world: World, digest: str, what: str = "a checkpoint", name: str = "whole-blob") -> bytes:
+    try:
+        with world.durable.blobs.open(digest) as file:
+            return file.read()
+    except BlobError as error:
+        raise Broken(name, f"{what} is not on the disk: {error}") from None
+
+
+def enrolled(world: World, answer: Enrolled) -> None:
+    row = world.durable.store.device_by_token(hashlib.sha256(answer.token.encode()).hexdigest())
+    if row is None or row.device != answer.device:
+        raise Broken("ack-durable", f"{answer.device} was told that it is enrolled, and its token is unknown")
+
+
+def fetched(request: Request, body: bytes) -> None:
+    send: Any = request.send
+    if hashlib.sha256(body).hexdigest() != send.checkpoint.digest:
+        raise Broken(
+            "whole-blob", f"a device was given {len(body)} bytes that are not version {send.checkpoint.version}"
+        )
+
+
+def records(world: World) -> None:
+    """What devices have written down: a receipt in a device's own history is a counted or recorded update."""
+    for device in world.devices:
+        rounds = set()
+        for joined in device.storage.history():
+            key = (joined.device, joined.run, joined.round, joined.attempt)
+            if key in rounds:
+                raise Broken("counts-once", f"{device.name}'s record has round {joined.round} of {joined.run} twice")
+            rounds.add(key)
+            run = world.watch.runs[joined.run]
+            known = run.known(joined.round, joined.device)
+            if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
+                raise Broken(
+                    "named", f"{device.name} has a receipt for round {joined.round} that the log does not know"
+                )

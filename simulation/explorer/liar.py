@@ -1,0 +1,100 @@
+"""Dishonest devices: beside their session they send what no honest device would.
+
+Other bytes for a round they reported in, updates for rounds that are over, not open yet, or not theirs, other attempts,
+bodies that speak of another round, withdrawals after the report. None of it may count, and none of it may hurt others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_sdk.actions import Send
+from client_sdk.protocol import Message, Noted, Outcome, Receipt, Route, Started, Withdrawal
+from simulation.explorer.marks import body_of
+from simulation.explorer.serving import Answer, Request
+
+if TYPE_CHECKING:
+    from simulation.explorer.device import Device
+    from simulation.explorer.follow import Followed
+    from simulation.explorer.world import World
+
+LIES = ("other-bytes", "old-round", "next-round", "attempt", "other-body", "withdraw", "started", "outcome", "not-mine")
+
+
+class Liar:
+    """Lies with the token of one device, at moments of its own."""
+
+    def __init__(self, world: World, device: Device) -> None:
+        self._world = world
+        self._device = device
+
+    def plan_storm(self) -> None:
+        world = self._world
+        for _ in range(int(world.shape.storm_s / 4)):
+            world.agenda.after(world.chance.between("lie-at", 1.0, world.shape.storm_s), self._lie)
+
+    def _lie(self) -> None:
+        world, device = self._world, self._device
+        enrolled = device.enrolled
+        if enrolled is None or not world.watch.runs or not world.strikes("lie", device.name):
+            return
+        lie = world.chance.pick("lie", LIES)
+        run = world.chance.pick("lie-run", list(world.watch.runs.values()))
+        if not run.round:
+            return
+        world.tell(f"{device.name} lies: {lie}")
+        now = run.round
+        match lie:
+            case "other-bytes" | "not-mine":
+                self._update(run, now)
+            case "old-round":
+                self._update(run, max(1, now - 1 - world.chance.below("back", 2)))
+            case "next-round":
+                self._update(run, now + 1)
+            case "attempt":
+                self._update(run, now, attempt=1)
+            case "other-body":
+                self._update(run, now, body_round=now + 1)
+            case "withdraw":
+                message = Withdrawal(attempt=0, reason="The liar says so.")
+                self._send("POST", Route.WITHDRAWN, {"run": run.run, "round": now}, Noted, message=message)
+            case "started":
+                self._send("POST", Route.STARTED, {"run": run.run, "round": now}, Noted, message=Started())
+            case _:
+                self._send("GET", Route.OUTCOME, {"run": run.run, "round": now}, Outcome)
+
+    def _update(self, run: Followed, round: int, *, attempt: int = 0, body_round: int | None = None) -> None:
+        world, device = self._world, self._device
+        body = body_of(
+            world,
+            number=device.number,
+            run=run.run,
+            round=body_round or round,
+            attempt=attempt,
+            codec=run.plan["task"]["codec"],
+            examples=device.examples,
+            partial=False,
+            variant=100 + world.chance.below("variant", 3),
+            mark=world.chance.pick("mark", (0.5, 2.0)),
+        )
+        path: dict[str, str | int] = {"run": run.run, "round": round, "attempt": attempt}
+        self._send("PUT", Route.UPDATE, path, Receipt, body=body)
+
+    def _send(
+        self,
+        method: str,
+        route: Route,
+        path: dict[str, str | int],
+        answer: type[Message],
+        *,
+        message: Message | None = None,
+        body: bytes = b"",
+    ) -> None:
+        enrolled = self._device.enrolled
+        token = enrolled.token if enrolled is not None else ""
+        send = Send(method=method, route=route, answers=(answer,), path=path, message=message, token=token)
+
+        def shrug(_: Answer) -> None:
+            """A liar does not listen."""
+
+        self._world.network.send(Request(send, body), shrug)

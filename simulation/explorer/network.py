@@ -1,0 +1,100 @@
+"""The network between devices and replicas: it loses, delays, duplicates, reorders, and delivers again minutes later.
+
+A request and its answer are two journeys, and each may fail alone. Knows replicas by name and moments by the agenda;
+has never heard of what travels, except that it can be turned into JSON and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from client_sdk.actions import Send
+from client_sdk.problems import Problem
+from client_sdk.protocol import Message
+from simulation.explorer.serving import Answer, Request, serve
+
+if TYPE_CHECKING:
+    from simulation.explorer.replica import Replica
+    from simulation.explorer.world import World
+
+M = TypeVar("M", Message, Problem)
+
+TIMEOUT_S = 60.0
+"""When a sender gives up on an answer, beyond what it asked to be held."""
+
+
+class Network:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def send(self, request: Request, hear: Callable[[Answer], None], hold_s: float = 0.0) -> None:
+        """Delivers once, as a rule. ``hear`` is called at most once: with the answer, or None when there is none."""
+        world, event = self._world, request.event
+        heard = [False]
+
+        def first(answer: Answer) -> None:
+            if not heard[0]:
+                heard[0] = True
+                hear(answer)
+
+        def never(_: Answer) -> None:
+            """Nobody listens to the answer of a copy."""
+
+        if world.shape.wire and isinstance(request.send, Send) and request.send.message is not None:
+            request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
+        if world.strikes("lose-request", event):
+            world.tally.lost += 1
+            world.tell(f"a request is lost: {event}")
+            world.agenda.after(world.chance.pick("noticed", (0.01, TIMEOUT_S)), first, None)
+            return
+        world.agenda.after(self._delay(event), self._arrive, request, first)
+        if world.strikes("duplicate", event):
+            world.tally.duplicated += 1
+            world.tell(f"a request will arrive twice: {event}")
+            world.agenda.after(self._delay(event), self._arrive, request, never)
+        if world.strikes("redeliver-late", event):
+            world.tally.duplicated += 1
+            late_s = world.chance.between("late-s", 20.0, 200.0)
+            world.tell(f"a request will arrive again {late_s:.0f} s later: {event}")
+            world.agenda.after(late_s, self._arrive, request, never)
+        world.agenda.after(TIMEOUT_S + hold_s, first, None)
+
+    def _delay(self, event: str) -> float:
+        if self._world.strikes("delay", event):
+            return self._world.chance.between("delay-s", 1.0, 30.0)
+        return self._world.chance.between("way", 0.002, 0.1)
+
+    def _arrive(self, request: Request, hear: Callable[[Answer], None]) -> None:
+        world = self._world
+        replica = self._choose()
+        if replica is None:
+            hear(None)
+            return
+        if replica.busy():
+            world.agenda.after(0.7, self._arrive, request, hear)
+            return
+
+        def answered(answer: Answer) -> None:
+            if answer is None:
+                hear(None)
+                return
+            if world.strikes("lose-answer", request.event):
+                world.tally.lost += 1
+                world.tell(f"an answer is lost: {request.event}")
+                return
+            if world.shape.wire and isinstance(answer, Message):
+                answer = _through_json(answer)
+            world.agenda.after(self._delay(request.event), hear, answer)
+
+        serve(world, replica, request, answered)
+
+    def _choose(self) -> Replica | None:
+        """The replica behind the load balancer's pick: any one that lives."""
+        alive = [replica for replica in self._world.replicas if replica.up]
+        return self._world.chance.pick("replica", alive) if alive else None
+
+
+def _through_json(message: M) -> M:
+    return type(message).model_validate_json(message.model_dump_json())

@@ -1,0 +1,118 @@
+"""Operators and clocks: runs are created, paused, resumed, stopped and scored; machines' clocks jump.
+
+Happens at moments drawn before the storm begins. Each request is one call of a replica, whose answer is held against
+what is durable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from client_sdk.problems import Problem
+from client_sdk.protocol import CreateRun, MetricReport, RunView, Score
+from client_sdk.tensors import to_bytes
+from coordinator.runtime import Coordinator
+from simulation.explorer.endings import Broken
+from simulation.explorer.marks import first_model
+
+if TYPE_CHECKING:
+    from simulation.explorer.world import World
+
+DEEDS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
+JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
+
+
+class Operator:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        body = to_bytes(first_model(world.shape.devices))
+        self._body, self._init = body, hashlib.sha256(body).hexdigest()
+
+    def plan_storm(self) -> None:
+        """Puts down when operators may act and clocks may jump."""
+        world = self._world
+        for _ in range(3):
+            for deed in DEEDS:
+                world.agenda.after(world.chance.between("deed", 0.0, world.shape.storm_s), self._act, deed)
+        for _ in range(2):
+            for jump in ("clock-ahead", "clock-back"):
+                world.agenda.after(world.chance.between("jump", 0.0, world.shape.storm_s), self._jump, jump)
+
+    def create(self) -> None:
+        """Uploads the first checkpoint and creates a run; again and again until it is answered."""
+        world = self._world
+
+        def work(coordinator: Coordinator) -> RunView:
+            with coordinator.blobs.spool() as spool:
+                spool.write(self._body)
+                coordinator.put_checkpoint(spool, self._init)
+            return coordinator.create_run(CreateRun(plan=world.shape.plan, init=self._init, origin="explorer"))
+
+        view = self._ask("create", work)
+        world.watch.discover()
+        if isinstance(view, RunView):
+            if view.run not in world.watch.runs or not world.watch.runs[view.run].round:
+                raise Broken("ack-durable", f"the operator was told of run {view.run}, which has not begun")
+        elif not world.watch.runs:
+            world.agenda.after(2.0, self.create)
+
+    def resume_all(self) -> None:
+        """After the storm: nothing stays paused."""
+        for run in list(self._world.watch.runs.values()):
+            if run.status == "paused":
+                self._ask("resume", lambda coordinator, name=run.run: coordinator.resume(name))  # type: ignore[misc]
+
+    def _act(self, deed: str) -> None:
+        world = self._world
+        if not world.strikes(deed, "operator") or not world.watch.runs:
+            return
+        run = world.chance.pick("run", list(world.watch.runs.values()))
+        name = run.run
+        match deed:
+            case "op-create":
+                if len(world.watch.runs) < 2:
+                    self.create()
+                return
+            case "op-pause":
+                view, status = self._ask("pause", lambda coordinator: coordinator.pause(name)), ("paused",)
+            case "op-resume":
+                view, status = self._ask("resume", lambda coordinator: coordinator.resume(name)), ("running",)
+            case "op-stop":
+                view, status = self._ask("stop", lambda coordinator: coordinator.stop(name)), ("stopped",)
+            case _:
+                self._score(name)
+                return
+        world.watch.step()
+        if isinstance(view, RunView) and not run.over and run.status not in status and not run.ending:
+            raise Broken("ack-durable", f"the operator's {deed[3:]} of {name} was answered, the log says {run.status}")
+
+    def _score(self, name: str) -> None:
+        run = self._world.watch.runs[name]
+        row = self._world.durable.store.checkpoint(name, run.version)
+        if row is None:
+            return
+        score = Score(examples=10, metrics={"accuracy": 0.5})
+        report = MetricReport(version=row.version, digest=row.digest, score=score)
+        answer = self._ask("score", lambda coordinator: coordinator.report_metrics(name, report))
+        if isinstance(answer, list) and not self._world.durable.store.metrics(name):
+            raise Broken("ack-durable", f"a score of {name} was taken, and is not there")
+
+    def _ask(self, event: str, work: Any) -> Any:
+        alive = [replica for replica in self._world.replicas if replica.up and not replica.busy()]
+        if not alive:
+            return None
+        replica = self._world.chance.pick("operator's replica", alive)
+        self._world.tell(f"the operator asks {replica.name} to {event}")
+        answer = replica.attempt(event, work)
+        return None if isinstance(answer, Problem) else answer
+
+    def _jump(self, jump: str) -> None:
+        world = self._world
+        replica = world.chance.pick("clock", world.replicas)
+        if world.strikes(jump, replica.name):
+            seconds = world.chance.pick("jump-s", JUMPS_S)
+            replica.clock_offset_s += seconds if jump == "clock-ahead" else -seconds
+            world.tell(
+                f"the clock of {replica.name} jumps {'ahead' if jump == 'clock-ahead' else 'back'} {seconds:g} s"
+            )

@@ -1,0 +1,80 @@
+"""What a loss of power leaves of files that were not synced: names that never reached the folder, and torn contents.
+
+While ``watching``, the ``os`` of ``coordinator.blobs.files`` is this object: it passes everything on, notes which file
+and which folder was synced when, and is a place where the process may die, before and after each sync. It knows files;
+it has never heard of what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.blobs import files
+
+if TYPE_CHECKING:
+    from simulation.explorer.replica import Replica
+    from simulation.explorer.world import World
+
+
+class UnsyncedFiles:
+    """Stands in for the module ``os`` of the file blobs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.replica: Replica | None = None
+        self._folders: dict[int, str] = {}
+        self._names: dict[str, dict[str, int]] = {}
+        """Folder -> name -> inode, as of its last sync."""
+        self._contents: dict[int, int] = {}
+        """Inode -> bytes, as of its last sync."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = os.open(path, flags, mode)
+        self._folders[descriptor] = os.fspath(path)
+        return descriptor
+
+    def fsync(self, descriptor: int) -> None:
+        if self.replica is not None:
+            self.replica.die_at("before fsync")
+        os.fsync(descriptor)
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            folder = self._folders[descriptor]
+            with os.scandir(folder) as entries:
+                self._names[folder] = {entry.name: entry.inode() for entry in entries}
+        else:
+            self._contents[found.st_ino] = found.st_size
+        if self.replica is not None:
+            self.replica.die_at("after fsync")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """For as long as the block runs, the file blobs use this instead of ``os``."""
+        real = vars(files)["os"]
+        vars(files)["os"] = self
+        try:
+            yield
+        finally:
+            vars(files)["os"] = real
+
+    def lose_power(self, folder: Path) -> None:
+        """Each name that was not synced may be gone, each content that was not synced may be torn."""
+        root = self._names.get(os.fspath(folder), {})
+        for prefix in sorted(entry.name for entry in os.scandir(folder) if len(entry.name) == 2):
+            inside = folder / prefix
+            synced = self._names.get(os.fspath(inside), {}) if prefix in root else {}
+            for entry in sorted(os.scandir(inside), key=lambda entry: entry.name):
+                if self._world.chance.unit("power") < 0.3:
+                    continue  # the kernel had written it back by itself
+                if synced.get(entry.name) != entry.inode():
+                    Path(entry.path).unlink()
+                elif self._contents.get(entry.inode()) != entry.stat().st_size:
+                    os.truncate(entry.path, entry.stat().st_size // 2)

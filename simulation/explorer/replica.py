@@ -1,0 +1,355 @@
+"""One replica: a real Coordinator, the process around it, and everything that can happen to that process.
+
+It serves requests one at a time, lets time pass and performs tasks as ``coordinator.driver`` does, holds check-ins open
+as ``service.polls`` does, and can die, restart, or stand still between any two durable steps. Standing still happens
+on Python's own stack: the world goes on inside ``point``, so whatever the code had read by then is old when it returns.
+
+It knows nothing of what an answer means.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from client_sdk.problems import Problem, ProblemError, problem
+from client_sdk.protocol import CheckIn
+from coordinator.blobs import BlobError, DiskFull
+from coordinator.hub import Task
+from coordinator.runtime import Coordinator
+from coordinator.signals import Signals
+from coordinator.store.port import DeviceRow, StoreError
+from simulation.explorer.disk import FaultyBlobs
+from simulation.explorer.endings import Broken, Crash
+from simulation.explorer.ports import FaultyStore
+
+if TYPE_CHECKING:
+    from simulation.explorer.world import World
+
+T = TypeVar("T")
+Respond = Callable[[Any], None]
+
+IDLE_S = 10.0
+"""The longest time between two looks at the clock."""
+RETRY_S = 2.0
+DEEPEST = 2
+"""How many processes stand still inside one another at most."""
+
+
+class Replica:
+    """``up`` while the process lives; ``stopped`` while it stands still."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.up = False
+        self.gone = False
+        """Whether this process never comes back."""
+        self.frozen = 0
+        """How many of its calls stand still as a whole process."""
+        self.halted = 0
+        """How many of its threads stand still."""
+        self.clock_offset_s = 0.0
+        self.life = 0
+        self.held: dict[str, Held] = {}
+        self._condemned = False
+        self._ticking_at = float("inf")
+        self._working = False
+
+    # ------------------------------------------------------------ life and death
+
+    def boot(self) -> None:
+        """Starts the process on what is durable. A start that fails is tried again."""
+        if self.up or self.gone:
+            return
+        world = self.world
+        self.life += 1
+        self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
+        self.held = {}
+        world.tell(f"{self.name} starts")
+        try:
+            self.coordinator = Coordinator(
+                FaultyStore(world.durable.store, self),  # type: ignore[arg-type]
+                FaultyBlobs(world.durable.open_blobs(self), self),  # type: ignore[arg-type]
+                clock=self,
+                signals=Bells(self),
+                settings=world.settings,
+                entropy=world.chance.entropy(f"entropy {self.name}"),
+            )
+            self.coordinator.recover()
+        except (StoreError, BlobError) as error:
+            world.tell(f"{self.name} cannot start: {error}")
+            self._down()
+            world.agenda.after(1.0, self.boot)
+            return
+        except Crash as crash:
+            self.fall(crash)
+            return
+        self._tick_after(0.0)
+        self._work_after(0.0)
+
+    def fall(self, crash: Crash) -> None:
+        """The process is dead. What it held open is cut."""
+        world = self.world
+        world.tally.crashes += 1
+        world.tell(f"{self.name} dies at: {crash}")
+        self._down()
+        world.durable.crash(self)
+        alive = sum(1 for other in world.replicas if other.up or not other.gone)
+        if world.lost_replicas > 0 and world.stormy and alive > 1:
+            world.lost_replicas -= 1
+            self.gone = True
+            world.tell(f"{self.name} never comes back")
+            return
+        delay = world.chance.between("restart", 0.05, 20.0) if world.stormy else 0.1
+        world.agenda.after(delay, self.boot)
+
+    def _down(self) -> None:
+        self.up = False
+        for held in self.held.values():
+            held.respond(None)
+        self.held = {}
+
+    def condemn(self) -> None:
+        """Dies: at once, or at its next step where a call of it stands still."""
+        if not self.up:
+            return
+        if self.frozen or self.halted:
+            self._condemned = True
+        else:
+            self.fall(Crash("idle"))
+
+    # ------------------------------------------------------------ faults
+
+    def now(self) -> float:
+        """The Clock port: the world's time by this machine's clock."""
+        return self.world.agenda.now + self.clock_offset_s
+
+    def strikes(self, fault: str, where: str) -> bool:
+        return self.world.strikes(fault, f"{self.name} {where}")
+
+    def die_at(self, where: str) -> None:
+        if self._condemned or self.strikes("crash", where):
+            self._condemned = True
+            raise Crash(where)
+
+    def point(self, where: str) -> None:
+        """A place between two durable steps: the process may die here, or stand still while others go on."""
+        self.die_at(where)
+        world, life = self.world, self.life
+        if world.depth < DEEPEST:
+            if self.strikes("pause", where):
+                self._stand_still(where, "frozen", world.chance.between("pause-s", 0.1, 40.0))
+            elif not self._locked() and self.strikes("interleave", where):
+                self._stand_still(where, "halted", world.chance.between("interleave-s", 0.01, 8.0))
+        if self._condemned or life != self.life or not self.up:
+            raise Crash(where)
+
+    def _stand_still(self, where: str, how: str, seconds: float) -> None:
+        world = self.world
+        world.watch.step()
+        what = "stands still" if how == "frozen" else "has a thread that stands still"
+        world.tell(f"{self.name} {what} for {seconds:.1f} s at: {where}")
+        setattr(self, how, getattr(self, how) + 1)
+        world.depth += 1
+        try:
+            world.run_until(world.agenda.now + seconds)
+        finally:
+            world.depth -= 1
+            setattr(self, how, getattr(self, how) - 1)
+        world.tell(f"{self.name} goes on")
+
+    def _locked(self) -> bool:
+        """Whether the thread that stands here holds a lock that another of this process would wait for."""
+        hub = self.coordinator
+        logs = hub._logs.values()
+        return (
+            any(log._combiner._turn.locked() for log in logs)
+            or hub.fleet._arrivals._turn.locked()
+            or hub._lock.locked()
+            or any(aggregator._lock.locked() for aggregator in hub._aggregators.values())
+        )
+
+    # ------------------------------------------------------------ calls
+
+    def busy(self) -> bool:
+        """Whether nothing can be asked of this process right now, though it lives."""
+        return self.frozen > 0
+
+    def attempt(self, event: str, work: Callable[[Coordinator], T]) -> T | Problem | None:
+        """One call into the coordinator. None: the process died in it, or had died. Bugs of the product break."""
+        world = self.world
+        if not self.up:
+            return None
+        life = self.life
+        world.met(event)
+        nested = world.interruptions
+        try:
+            result: T | Problem = work(self.coordinator)
+            self._die_before_answer(event)
+        except ProblemError as error:
+            world.tell(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
+            if nested == world.interruptions:
+                world.watch.require_unmoved(event, error.problem)
+            result = error.problem
+        except (StoreError, BlobError) as error:
+            world.tell(f"{self.name} fails at {event}: {error}")
+            result = _told(error)
+        except Crash as crash:
+            if life == self.life and self.up:
+                self.fall(crash)
+            return None
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error)[-3:])
+            raise Broken("no-bug", f"{event} raised {type(error).__name__}: {error}\n{trace}") from error
+        return result
+
+    def _die_before_answer(self, event: str) -> None:
+        if self._condemned or self.strikes("crash-before-answer", event):
+            raise Crash(f"{event} done, nobody told")
+
+    # ------------------------------------------------------------ what a driver does
+
+    def _tick_after(self, delay_s: float) -> None:
+        at = self.world.agenda.now + delay_s
+        if at < self._ticking_at - 1e-9:
+            self._ticking_at = at
+            self.world.agenda.after(delay_s, self._tick, self.life, at)
+
+    def _tick(self, life: int, at: float) -> None:
+        if life != self.life or not self.up or at != self._ticking_at:
+            return
+        if self.busy():
+            self.world.agenda.after(0.5, self._tick, life, at)
+            return
+        self._ticking_at = float("inf")
+        deadline = self.attempt("tick", lambda coordinator: coordinator.tick())
+        if not self.up:
+            return
+        sleep_s = IDLE_S
+        if isinstance(deadline, float):
+            sleep_s = min(IDLE_S, max(0.0, deadline - self.now()) + 0.001)
+        elif isinstance(deadline, Problem):
+            sleep_s = 1.0
+        self._tick_after(sleep_s)
+        self._work_after(0.0)
+
+    def _work_after(self, delay_s: float) -> None:
+        if not self._working:
+            self._working = True
+            if self.strikes("lazy", "task"):
+                delay_s += self.world.chance.between("lazy-s", 0.5, 15.0)
+            self.world.agenda.after(delay_s, self._work, self.life)
+
+    def _work(self, life: int) -> None:
+        if life != self.life or not self.up:
+            return
+        if self.busy() or (self.halted and self._locked()):
+            self.world.agenda.after(0.2, self._work, life)
+            return
+        self._working = False
+        task = self.coordinator.take_task()
+        if task is None:
+            return
+        kind = type(task[1]).__name__.lower()
+        result = self.attempt(kind, lambda coordinator: coordinator.perform(task))
+        if not self.up or life != self.life:
+            return
+        if isinstance(result, Problem):
+            self.world.agenda.after(RETRY_S, self._put_back, life, task)
+        self._work_after(0.002)
+
+    def _put_back(self, life: int, task: Task) -> None:
+        if life == self.life and self.up:
+            self.coordinator.put_back(task)
+
+    # ------------------------------------------------------------ held check-ins
+
+    def hold(self, device: DeviceRow, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
+        """Keeps a check-in open until there is work, its time is up, or its device has gone."""
+        older = self.held.pop(device.device, None)
+        if older is not None:
+            self._end_hold(older)
+        held = Held(device.device, message, gone, respond)
+        self.held[device.device] = held
+        hold_s = min(message.hold_s, self.world.settings.max_hold_s)
+        self.world.agenda.after(hold_s, self._hold_over, self.life, held)
+        self.world.agenda.after(self.world.settings.reread_s, self._reread, self.life, held)
+
+    def rung(self, keys: Iterable[str]) -> None:
+        """Signals of the coordinator: who waits looks again."""
+        for key in keys:
+            kind, _, name = key.partition(":")
+            if kind == "device":
+                if (held := self.held.get(name)) is not None:
+                    self.world.agenda.after(0.001, self._look, self.life, held)
+            elif kind == "tasks":
+                self._work_after(0.001)
+            elif kind == "fleet":
+                self._tick_after(0.02)
+
+    def _reread(self, life: int, held: Held) -> None:
+        if life == self.life and self.held.get(held.device) is held:
+            self._look(life, held)
+            self.world.agenda.after(self.world.settings.reread_s, self._reread, life, held)
+
+    def _look(self, life: int, held: Held) -> None:
+        if life != self.life or self.held.get(held.device) is not held:
+            return
+        if self.busy():
+            self.world.agenda.after(0.5, self._look, life, held)
+            return
+        if held.gone():
+            self.held.pop(held.device, None)
+            self.attempt("leave", lambda coordinator: coordinator.leave(held.device))
+            return
+        answer = self.attempt("assignment", lambda coordinator: coordinator.assignment(held.device))
+        if answer is not None and self.held.get(held.device) is held:
+            del self.held[held.device]
+            held.respond(answer)
+
+    def _hold_over(self, life: int, held: Held) -> None:
+        if life != self.life or self.held.get(held.device) is not held:
+            return
+        if self.busy():
+            self.world.agenda.after(0.5, self._hold_over, life, held)
+            return
+        del self.held[held.device]
+        self._end_hold(held)
+
+    def _end_hold(self, held: Held) -> None:
+        held.respond(self.attempt("hold-over", lambda coordinator: coordinator.hold_over(held.device, held.message)))
+
+
+class Held:
+    """One check-in that is held open."""
+
+    def __init__(self, device: str, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
+        self.device = device
+        self.message = message
+        self.gone = gone
+        self.respond = respond
+
+
+class Bells(Signals):
+    """Signals that reach the replica's own loop instead of threads."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__()
+        self._replica = replica
+
+    def wake(self, key: str) -> None:
+        self._replica.rung((key,))
+
+    def wake_many(self, keys: Iterable[str]) -> None:
+        self._replica.rung(keys)
+
+
+def _told(error: StoreError | BlobError) -> Problem:
+    """What a peer is told when the machine could not, as ``service.errors`` has it."""
+    if isinstance(error, StoreError):
+        return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
+    if isinstance(error, DiskFull):
+        return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+    return problem("internal", "The coordinator's disk failed.").problem

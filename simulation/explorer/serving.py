@@ -1,0 +1,157 @@
+"""A device's request at the other end: which calls of the Coordinator it is, as the HTTP edge makes them.
+
+An update takes two calls with the body's journey between them: whether it is worth reading, and then the whole of it.
+The answer is a message, a problem document, or None where the connection broke. Knows routes; decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from client_sdk.actions import Fetch, Send
+from client_sdk.problems import Problem, problem
+from client_sdk.protocol import Message, Noted, Receipt, Route
+from coordinator.runtime import Coordinator
+from coordinator.store.port import DeviceRow
+from simulation.explorer.replica import Replica
+
+if TYPE_CHECKING:
+    from simulation.explorer.world import World
+
+Answer = Message | Problem | bytes | None
+Respond = Callable[[Answer], None]
+
+EVENTS = {
+    Route.ENROL: "enrol",
+    Route.CHECK_IN: "check-in",
+    Route.STARTED: "started",
+    Route.UPDATE: "update",
+    Route.WITHDRAWN: "withdraw",
+    Route.OUTCOME: "outcome",
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way: what was asked, the body if it has one, and who asks."""
+
+    send: Send | Fetch
+    body: bytes = b""
+    gone: Callable[[], bool] = lambda: False
+    """Whether the client has cut the connection."""
+
+    @property
+    def event(self) -> str:
+        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
+
+
+def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
+    """Has the replica serve one delivery of a request."""
+    send, event = request.send, request.event
+    token = send.token or ""
+
+    def answer(work: Callable[[Coordinator, DeviceRow], Any]) -> None:
+        def call(coordinator: Coordinator) -> Any:
+            return work(coordinator, coordinator.authenticate(token))
+
+        tell(replica.attempt(event, call))
+
+    def tell(result: Any) -> None:
+        if result is not None:
+            world.watch.answered(request, result)
+        respond(result)
+
+    if isinstance(send, Fetch):
+        tell(replica.attempt(event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
+        return
+    path, message = send.path, send.message
+    match send.route:
+        case Route.ENROL:
+            tell(replica.attempt(event, lambda coordinator: coordinator.enrol(message)))  # type: ignore[arg-type]
+        case Route.CHECK_IN:
+            _check_in(replica, request, token, tell)
+        case Route.STARTED:
+            answer(lambda c, d: _noted(c.started(d.device, path["run"], path["round"], message.attempt)))  # type: ignore
+        case Route.WITHDRAWN:
+            answer(
+                lambda c, d: _noted(c.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason))  # type: ignore
+            )
+        case Route.OUTCOME:
+            answer(lambda c, d: c.outcome(d.device, str(path["run"]), int(path["round"])))
+        case Route.UPDATE:
+            _update(world, replica, request, token, tell)
+        case _:
+            raise ValueError(f"the explorer serves no {send.route}")
+
+
+def _noted(_: None) -> Noted:
+    return Noted()
+
+
+def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
+    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
+    message: Any = request.send.message
+
+    def call(coordinator: Coordinator) -> Any:
+        device = coordinator.authenticate(token)
+        return coordinator.check_in(device, message) or device
+
+    result = replica.attempt("check-in", call)
+    if isinstance(result, DeviceRow):
+        replica.hold(result, message, request.gone, tell)
+    else:
+        tell(result)
+
+
+def _update(world: World, replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
+    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
+    path: dict[str, Any] = request.send.path
+    where = (path["run"], path["round"], path["attempt"])
+
+    def admit(coordinator: Coordinator) -> tuple[DeviceRow, int]:
+        device = coordinator.authenticate(token)
+        return device, coordinator.update_limit(device.device, *where)
+
+    admitted = replica.attempt("admit", admit)
+    if not isinstance(admitted, tuple):
+        tell(admitted)
+        return
+    device, limit = admitted
+    life = replica.life
+    body, expected = request.body, hashlib.sha256(request.body).hexdigest()
+    truncated = world.strikes("truncate", "body")
+    if truncated:
+        body = body[: world.chance.below("cut", len(body))]
+    elif world.strikes("corrupt", "body"):
+        place = world.chance.below("flip", len(body))
+        body = body[:place] + bytes([body[place] ^ 0x55]) + body[place + 1 :]
+
+    def finish() -> None:
+        if life != replica.life or not replica.up:
+            tell(None)
+            return
+        if replica.busy():
+            world.agenda.after(0.5, finish)
+            return
+        tell(replica.attempt("update", receive))
+
+    def receive(coordinator: Coordinator) -> Receipt:
+        with coordinator.blobs.spool(limit) as spool:
+            middle = len(body) // 2
+            for part in (body[:middle], body[middle:]):
+                if part:
+                    spool.write(part)
+            if truncated:
+                raise problem("truncated", "The body ended early.")
+            if spool.digest != expected:
+                raise problem("digest-mismatch", "The bytes received are not those announced.")
+            return coordinator.report(device, *where, spool)
+
+    world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
+
+
+def _read(coordinator: Coordinator, digest: str) -> bytes:
+    return coordinator.checkpoint_file(digest).read_bytes()

@@ -1,0 +1,117 @@
+"""What a schedule looks like before it begins: how many devices, which plan, which store, which weather.
+
+A function of the seed. Most schedules are small, since most bugs need few devices; some have hundreds. In each, some
+faults are switched off altogether (swarm testing: Groce et al. 2012, doi 10.1145/2338965.2336763), and one pair of a
+fault and a phase is chosen to be likely, so that no pair stays rare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from simulation.explorer.chance import Chance
+from simulation.explorer.faults import FAULTS
+
+PHASES = ("idle", "selecting", "collecting", "committing")
+LEARNER = "explorer:marks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    seed: int
+    devices: int
+    dead: int
+    """How many of them vanish for good during the storm."""
+    liars: int
+    replicas: int
+    lost_replicas: int
+    """How many of those never come back once they have crashed."""
+    store: Literal["memory", "sqlite", "sqlite-file"]
+    blobs: Literal["memory", "files"]
+    wire: bool
+    """Whether messages go through JSON as over HTTP, rather than as objects."""
+    enrolments: int
+    """How many devices enrol by the protocol; the rest are enrolled before it begins."""
+    storm_s: float
+    """Virtual seconds in which faults strike; afterwards the world heals, and must get somewhere."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    focus: tuple[str, str] = ("", "")
+    """(fault, phase) that is made likely."""
+
+    @classmethod
+    def of(cls, seed: int) -> Shape:
+        """The shape of this seed's schedule."""
+        chance = Chance(seed)
+        size = chance.unit("size")
+        if size < 0.90:
+            devices = 3 + chance.below("devices", 5)
+        elif size < 0.985:
+            devices = 8 + chance.below("devices", 6)
+        elif size < 0.999:
+            devices = 15 + chance.below("devices", 25)
+        else:
+            devices = 60 + chance.below("devices", 241)
+        blobs: Literal["memory", "files"] = "files" if chance.unit("blobs") < 0.06 and devices < 15 else "memory"
+        store: Literal["memory", "sqlite", "sqlite-file"] = "memory"
+        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.05:
+            store = chance.pick("store", ("sqlite", "sqlite-file"))
+        replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
+        goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
+        select = min(devices, goal + chance.below("spare", 3))
+        return cls(
+            seed=seed,
+            devices=devices,
+            dead=chance.below("dead", devices - goal + 1) if chance.unit("any-dead") < 0.3 else 0,
+            liars=chance.pick("liars", (0, 0, 0, 1, 1, 2)),
+            replicas=replicas,
+            lost_replicas=chance.below("lost", replicas),
+            store=store,
+            blobs=blobs,
+            wire=chance.unit("wire") < 0.15,
+            enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
+            storm_s=chance.between("storm", 20.0, 120.0 if size < 0.9 else 60.0),
+            plan=_plan(chance, goal, select, replicas),
+            rates=_rates(chance),
+            focus=(chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES)),
+        )
+
+
+def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
+    short = replicas == 1 and chance.unit("short") < 0.3
+    equal = chance.unit("equal") < 0.4
+    median = equal and chance.unit("median") < 0.25
+    clip = chance.unit("clip")
+    return {
+        "name": "marks",
+        "task": {"learner": LEARNER, "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1"))},
+        "cohort": {
+            "select": select,
+            "goal": goal,
+            "quorum": chance.pick("quorum", (0.4, 0.6, 0.85, 1.0)),
+            "pool": select + chance.below("pool", 2),
+            "select_s": chance.pick("select_s", (3.0, 8.0)),
+            "collect_s": 12.0 if short else chance.pick("collect_s", (30.0, 45.0)),
+            "choose": "by_examples" if equal and chance.unit("choose") < 0.3 else "uniform",
+        },
+        "aggregation": {
+            "rule": "median" if median else "mean",
+            "weighting": "equal" if equal else "examples",
+            "weight_cap": chance.pick("cap", (3, 50, 10_000)),
+            "partial": chance.pick("partial", ("full", "examples_seen", "refuse")),
+            "clip_norm": 0.5 if clip < 0.15 else None,
+            "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
+        },
+        "finish": {"rounds": chance.pick("rounds", (1, 2, 3, 4, 6))},
+        "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
+    }
+
+
+def _rates(chance: Chance) -> dict[str, float]:
+    """How likely each fault is: none in a calm world, else some of the faults, more or less."""
+    weather = chance.unit("weather")
+    if weather < 0.04:
+        return {}
+    strength = 0.4 if weather < 0.4 else 1.0 if weather < 0.8 else 2.5
+    return {name: min(0.9, fault.rate * strength) for name, fault in FAULTS.items() if chance.unit(f"has {name}") < 0.6}

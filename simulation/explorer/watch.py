@@ -1,0 +1,111 @@
+"""Watches the durable state of every run, step by step, and holds it against the invariants.
+
+It reads the store's rows and the disk directly, follows each run's log with a small model of its own (``follow``), and
+hears every answer that a replica gives. It never looks at the engine's objects. Reading is incremental: a step after
+which no log has grown costs one small read for each run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from client_sdk.problems import Problem
+from client_sdk.protocol import Enrolled, Noted, Receipt, Route
+from simulation.explorer import invariants
+from simulation.explorer.endings import Broken
+from simulation.explorer.follow import Followed
+
+if TYPE_CHECKING:
+    from simulation.explorer.serving import Request
+    from simulation.explorer.world import World
+
+
+class Watch:
+    """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.runs: dict[str, Followed] = {}
+        self.acknowledged: dict[tuple[str, int, str], str] = {}
+        """(run, round, device) -> digest of the update for which a receipt was given."""
+
+    @property
+    def phase(self) -> str:
+        """Of the first run; ``idle`` before there is one."""
+        for run in self.runs.values():
+            return run.phase
+        return "idle"
+
+    def step(self) -> None:
+        """After each step: whatever has changed is read and checked."""
+        store = self.world.durable.store
+        for run in list(self.runs.values()):
+            if store.head(run.run) != run.head:
+                self._read(run)
+
+    def discover(self) -> None:
+        """Looks for runs that were created."""
+        for row in self.world.durable.store.runs():
+            if row.run not in self.runs:
+                run = self.runs[row.run] = Followed(row)
+                invariants.begun(self.world, run)
+                self._read(run)
+
+    def _read(self, run: Followed) -> None:
+        for event in self.world.durable.store.events(run.run, run.head, 1_000_000):
+            ended = run.follow(event)
+            self.world.tally.events += 1
+            self.world.tell_event(run, event)
+            for ending in ended:
+                invariants.round_ended(self.world, run, ending)
+        invariants.rows_agree(self.world, run)
+
+    def crashed(self) -> None:
+        """After each crash: what was promised is still there."""
+        for run in self.runs.values():
+            invariants.spooled(self.world, run)
+            invariants.whole_blobs(self.world, run)
+
+    def answered(self, request: Request, answer: Any) -> None:
+        """A replica has answered: what it promises is durable at this moment."""
+        self.step()
+        match answer:
+            case Receipt():
+                key = (answer.run, answer.round, answer.device)
+                known = self.acknowledged.setdefault(key, answer.digest)
+                if known != answer.digest:
+                    raise Broken("counts-once", f"{key} got receipts for two updates: {known[:8]}, {answer.digest[:8]}")
+                run = self.runs[answer.run]
+                if run.known(answer.round, answer.device) != (answer.digest, answer.weight):
+                    raise Broken(
+                        "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not know it"
+                    )
+                if run.round == answer.round:
+                    invariants.spooled(self.world, run, only=answer.digest)
+            case Enrolled():
+                invariants.enrolled(self.world, answer)
+            case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
+                path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+                device = self.world.device_of(request.send.token)
+                run = self.runs[path["run"]]
+                if run.round == path["round"] and run.phase == "collecting" and device not in run.withdrawn:
+                    raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not know it")
+            case bytes():
+                invariants.fetched(request, answer)
+            case _:
+                pass
+
+    def require_unmoved(self, event: str, problem: Problem) -> None:
+        """A refused request changes no run."""
+        for run in self.runs.values():
+            if self.world.durable.store.head(run.run) != run.head:
+                raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")
+
+    def finish(self) -> None:
+        """At the end: everything, from the beginning."""
+        self.step()
+        for run in self.runs.values():
+            invariants.rows_agree(self.world, run)
+            invariants.whole_blobs(self.world, run)
+            invariants.spooled(self.world, run)
+        invariants.records(self.world)

@@ -1,0 +1,234 @@
+"""One schedule: the whole world of it, from its seed to its end. Single-threaded, and the same at every repetition.
+
+::
+
+    calm start      the store, the replicas, the run, the devices
+    storm           ``storm_s`` virtual seconds in which faults strike
+    healing         every process that can come back does, nothing is paused, no fault strikes any more
+    end             when a round commits after the healing, or the runs are over; a world that gets nowhere has stalled
+
+After every step the ``Watch`` holds what is durable against the invariants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol import Enrolled
+from client_sdk.record import Record
+from coordinator.settings import Settings
+from coordinator.store.port import DeviceRow, EventRow
+from simulation.explorer.agenda import BEGINNING, Agenda
+from simulation.explorer.chance import Chance
+from simulation.explorer.coverage import Coverage
+from simulation.explorer.device import URL, Device
+from simulation.explorer.durable import Durable, opened
+from simulation.explorer.endings import Broken
+from simulation.explorer.liar import Liar
+from simulation.explorer.marks import Made
+from simulation.explorer.network import Network
+from simulation.explorer.operator import Operator
+from simulation.explorer.replica import Replica
+from simulation.explorer.shape import Shape
+from simulation.explorer.watch import Watch
+
+if TYPE_CHECKING:
+    from simulation.explorer.follow import Followed
+
+TOKEN = "let-me-in-please"  # noqa: S105 - of a world that does not exist
+STEPS_MOST = 200_000
+FOCUS_RATE = 0.25
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one or more schedules amounted to."""
+
+    schedules: int = 0
+    steps: int = 0
+    events: int = 0
+    crashes: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    commits: int = 0
+    abandoned: int = 0
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for name in Tally.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+class World:
+    """``play`` runs the schedule of ``shape``; raises ``Broken`` where an invariant does not hold."""
+
+    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), story: list[str] | None = None) -> None:
+        self.shape = shape
+        self.story = story
+        self.chance = Chance(shape.seed, without)
+        self.agenda = Agenda()
+        self.tally = Tally(schedules=1)
+        self.coverage = Coverage()
+        self.settings = _settings()
+        self.token = TOKEN
+        self.made: dict[str, Made] = {}
+        self.stormy = False
+        self.depth = 0
+        self.interruptions = 0
+        self.lost_replicas = shape.lost_replicas
+        self.watch = Watch(self)
+        self.network = Network(self)
+        self.operator = Operator(self)
+        self.replicas = [Replica(self, f"r{number}") for number in range(shape.replicas)]
+        self.devices: list[Device] = []
+        self.durable: Durable
+        self._healed = False
+        self._wanted: dict[str, int] = {}
+        self._give_up_at = float("inf")
+
+    def play(self) -> None:
+        with opened(self) as self.durable:
+            self._begin()
+            while not self._done():
+                self._step()
+            self.watch.finish()
+
+    # ------------------------------------------------------------ what others ask of the world
+
+    def strikes(self, fault: str, where: str) -> bool:
+        """Whether a fault happens here and now. Only in a storm."""
+        if not self.stormy:
+            return False
+        rate = self.shape.rates.get(fault, 0.0)
+        phase = self.watch.phase
+        if self.shape.focus == (fault, phase):
+            rate = max(rate, FOCUS_RATE)
+        if not self.chance.strikes(fault, where, rate):
+            return False
+        self.coverage.fault(fault, phase)
+        return True
+
+    def met(self, event: str) -> None:
+        """An event has met a phase."""
+        self.coverage.event(event, self.watch.phase)
+
+    def tell(self, what: str) -> None:
+        if self.story is not None:
+            self.story.append(f"{self.agenda.now - BEGINNING:9.3f}  {'  ' * self.depth}{what}")
+
+    def tell_event(self, run: Followed, event: EventRow) -> None:
+        if self.story is not None:
+            about = {
+                name: event.body[name]
+                for name in ("round", "device", "cohort", "digest", "reason", "by_s")
+                if event.body.get(name) is not None
+            }
+            shown = ", ".join(f"{name} {value}" for name, value in about.items())
+            self.tell(
+                f"    {run.run} #{event.seq} {event.kind}: {shown} -> round {run.round}, {run.phase}, {run.status}"
+            )
+
+    def device_of(self, token: str | None) -> str:
+        row = self.durable.store.device_by_token(hashlib.sha256((token or "").encode()).hexdigest())
+        return row.device if row is not None else ""
+
+    def run_until(self, at: float) -> None:
+        """The world goes on, inside a call that stands still."""
+        self.interruptions += 1
+        while self.agenda.next_at <= at and not self._done():
+            self._step()
+        self.agenda.now = max(self.agenda.now, at)
+
+    # ------------------------------------------------------------ the schedule
+
+    def _begin(self) -> None:
+        for number in range(self.shape.devices):
+            self.devices.append(Device(self, number, _key(number)))
+        for device in self.devices[self.shape.enrolments :]:
+            self._enrol(device)
+        for replica in self.replicas:
+            replica.boot()
+        self.stormy = bool(self.shape.rates)
+        self.operator.create()
+        for device in self.devices:
+            self.agenda.after(self.chance.between("start", 0.0, 5.0), device.start)
+        if self.stormy:
+            self.operator.plan_storm()
+            for device in self.devices[self.shape.devices - self.shape.liars :]:
+                Liar(self, device).plan_storm()
+            for device in self.devices[: self.shape.dead]:
+                self.agenda.after(self.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None)
+        self.agenda.after(self.shape.storm_s if self.stormy else 0.0, self._heal)
+
+    def _enrol(self, device: Device) -> None:
+        """As if it had enrolled long ago."""
+        name, token = f"device-{device.number}", f"token {device.number}"
+        row = DeviceRow(
+            device=name,
+            public_key=device.key.public_hex,
+            token_hash=hashlib.sha256(token.encode()).hexdigest(),
+            label=device.name,
+            examples_cap=max(1, device.examples - device.number % 3),
+            enrolled_at=BEGINNING,
+        )
+        with self.durable.store.transaction() as tx:
+            tx.insert_device(row)
+        enrolled = Enrolled(device=name, token=token, examples_cap=row.examples_cap)
+        device.storage.save(Record(coordinator=URL, enrolled=enrolled))
+
+    def _heal(self) -> None:
+        if self.depth:
+            self.agenda.after(0.5, self._heal)
+            return
+        self.tell("the storm is over")
+        self.stormy = False
+        for replica in self.replicas:
+            replica.clock_offset_s = self.replicas[0].clock_offset_s  # wrong perhaps, but the same
+            replica.boot()
+        self.agenda.after(1.0, self._resume)
+        for device in self.devices:
+            self.agenda.after(1.0, device.start)
+
+    def _resume(self) -> None:
+        self.watch.discover()
+        self.operator.resume_all()
+        self.watch.step()
+        if any(run.status == "paused" for run in self.watch.runs.values()) or not self.watch.runs:
+            self.agenda.after(1.0, self._resume)
+            return
+        self._healed = True
+        self._wanted = {name: run.version + 1 for name, run in self.watch.runs.items()}
+        cohort = self.shape.plan["cohort"]
+        rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
+        self._give_up_at = self.agenda.now + 330.0 + rounds_s
+
+    def _done(self) -> bool:
+        if not self._healed:
+            return False
+        runs = self.watch.runs.values()
+        return all(run.over for run in runs) or any(
+            run.version >= self._wanted[run.run] for run in runs if not run.over
+        )
+
+    def _step(self) -> None:
+        self.tally.steps += 1
+        if self.agenda.next_at > self._give_up_at or self.tally.steps > STEPS_MOST:
+            told = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
+            raise Broken("liveness", f"no round was committed after the storm: {told}")
+        do, arguments = self.agenda.take()
+        do(*arguments)
+        self.watch.step()
+
+
+@cache
+def _settings() -> Settings:
+    return Settings(enrolment_token=TOKEN)
+
+
+@cache
+def _key(number: int) -> DeviceKey:
+    return DeviceKey(hashlib.sha256(f"explorer device {number}".encode()).digest())
