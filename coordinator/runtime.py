@@ -28,6 +28,8 @@ __all__ = ["Coordinator", "Task"]
 
 _HOUSE_S = 30.0
 """How often runs that other replicas created are looked for, and expired rows deleted."""
+_AGAIN_S = 0.1
+"""The soonest that a deadline is looked at again: a draw may still wait for a free thread, or for the disk."""
 _COMMIT_S = 10.0
 """How long a round may be committing before its commit is asked for again; doubled each time."""
 _SKEW_S = 5.0
@@ -64,14 +66,15 @@ class Coordinator(DeviceDesk, OperatorDesk):
                 self._see_through(run, state, now)
             if state.deadline is None:
                 continue
-            if now >= state.deadline:
+            if state.phase == "selecting":
+                if now < state.deadline:
+                    counts = self.fleet.counts() if counts is None else counts
+                if now >= state.deadline or self._pool_is_full(state, counts or {}):
+                    self._hand_out_once(run, fx.Draw(round=state.round))
+            elif now >= state.deadline:
                 log.submit(lambda tx, state, at: ev.Tick(at=at))
-            elif state.phase == "selecting":
-                counts = self.fleet.counts() if counts is None else counts
-                if self.fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count:
-                    self._hand_out(run, [fx.Draw(round=state.round)])
             if log.state.deadline is not None:
-                deadlines.append(log.state.deadline)
+                deadlines.append(max(log.state.deadline, now + _AGAIN_S))
         return min(deadlines, default=None)
 
     def _keep_house(self, now: float) -> None:
@@ -82,6 +85,14 @@ class Coordinator(DeviceDesk, OperatorDesk):
             self._begun(row.run)
         with self.store.transaction() as tx:
             tx.expire_waiting(now)
+
+    def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
+        return self.fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
+
+    def _hand_out_once(self, run: str, action: fx.Action) -> None:
+        """Hands it out, unless it waits to be performed already."""
+        if (run, action) not in list(self._todo):
+            self._hand_out(run, [action])
 
     def _begun(self, run: str) -> RunLog:
         """The run's log; begins the run where whoever created it died, or was cut off, before its first event."""

@@ -85,3 +85,18 @@ def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() 
     assert world.coordinator.run("marks").round == 2, (
         "the first round was given up at its deadline, for want of devices"
     )
+
+
+def test_repro_clock_spins_while_a_draw_waits() -> None:
+    """A draw that the disk held up was asked for again a thousand times a second, each time in a transaction."""
+    world = World(5)
+    world.create()
+    world.clock.at += 11
+    for _ in range(10):
+        again = world.coordinator.tick()
+        assert again is not None
+        assert again > world.clock.now(), "the clock's thread may sleep"
+    tasks = []
+    while (task := world.coordinator.take_task()) is not None:
+        tasks.append(task)
+    assert len(tasks) == 1
