@@ -8,8 +8,8 @@ from simulation.explorer.faults import FAULTS
 from simulation.explorer.shape import PHASES
 
 EVENTS = (
-    "enrol", "check-in", "assignment", "hold-over", "leave", "fetch", "started", "admit", "update", "withdraw", "outcome",
-    "tick", "draw", "fold", "commit", "discard", "create", "pause", "resume", "stop", "score",
+    "enrol", "check-in", "assignment", "hold-over", "leave", "fetch", "started", "admit", "update", "withdraw",
+    "outcome", "tick", "draw", "fold", "commit", "discard", "create", "pause", "resume", "stop", "score",
 )  # fmt: skip
 """Every call into the coordinator, by the name that the explorer gives it."""
 

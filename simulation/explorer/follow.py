@@ -60,7 +60,7 @@ class Followed:
     @property
     def quorum(self) -> int:
         cohort: dict[str, Any] = self.plan["cohort"]
-        return max(1, math.ceil(cohort["quorum"] * cohort["goal"] - 1e-9))
+        return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
 
     def known(self, round: int, device: str) -> tuple[str, int] | None:
         """(digest, weight) of the update that the log has for this device and round."""

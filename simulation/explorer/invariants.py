@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
     "line": "2. The checkpoints of a run form a line; no fork, no gap.",
-    "named": "3. Every counted update is named in the commit; every acknowledged one counts, or its refusal is recorded.",
+    "named": "3. Every counted update is named in the commit; every acknowledged one counts, or its refusal is kept.",
     "one-end": "4. A round has one terminal state.",
     "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
     "ack-durable": "8. Acknowledged is durable.",

@@ -7,6 +7,7 @@ what is durable.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from client_sdk.problems import Problem
@@ -61,7 +62,7 @@ class Operator:
         """After the storm: nothing stays paused."""
         for run in list(self._world.watch.runs.values()):
             if run.status == "paused":
-                self._ask("resume", lambda coordinator, name=run.run: coordinator.resume(name))  # type: ignore[misc]
+                self._ask("resume", partial(Coordinator.resume, run=run.run))
 
     def _act(self, deed: str) -> None:
         world = self._world

@@ -70,8 +70,8 @@ class Replica:
         world.tell(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
-                FaultyStore(world.durable.store, self),  # type: ignore[arg-type]
-                FaultyBlobs(world.durable.open_blobs(self), self),  # type: ignore[arg-type]
+                FaultyStore(world.durable.store, self),
+                FaultyBlobs(world.durable.open_blobs(self), self),
                 clock=self,
                 signals=Bells(self),
                 settings=world.settings,

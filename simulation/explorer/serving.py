@@ -53,11 +53,8 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
     send, event = request.send, request.event
     token = send.token or ""
 
-    def answer(work: Callable[[Coordinator, DeviceRow], Any]) -> None:
-        def call(coordinator: Coordinator) -> Any:
-            return work(coordinator, coordinator.authenticate(token))
-
-        tell(replica.attempt(event, call))
+    def answer(work: Callable[[Any, DeviceRow], Any]) -> None:
+        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate(token))))
 
     def tell(result: Any) -> None:
         if result is not None:
@@ -67,28 +64,27 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
     if isinstance(send, Fetch):
         tell(replica.attempt(event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
         return
-    path, message = send.path, send.message
+    path: dict[str, Any] = send.path
+    message: Any = send.message
     match send.route:
         case Route.ENROL:
-            tell(replica.attempt(event, lambda coordinator: coordinator.enrol(message)))  # type: ignore[arg-type]
+            tell(replica.attempt(event, lambda coordinator: coordinator.enrol(message)))
         case Route.CHECK_IN:
             _check_in(replica, request, token, tell)
         case Route.STARTED:
-            answer(lambda c, d: _noted(c.started(d.device, path["run"], path["round"], message.attempt)))  # type: ignore
+            answer(lambda c, d: c.started(d.device, path["run"], path["round"], message.attempt) or Noted())
         case Route.WITHDRAWN:
             answer(
-                lambda c, d: _noted(c.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason))  # type: ignore
+                lambda c, d: (
+                    c.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason) or Noted()
+                )
             )
         case Route.OUTCOME:
-            answer(lambda c, d: c.outcome(d.device, str(path["run"]), int(path["round"])))
+            answer(lambda c, d: c.outcome(d.device, path["run"], path["round"]))
         case Route.UPDATE:
             _update(world, replica, request, token, tell)
         case _:
             raise ValueError(f"the explorer serves no {send.route}")
-
-
-def _noted(_: None) -> Noted:
-    return Noted()
 
 
 def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
