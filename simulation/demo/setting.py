@@ -26,10 +26,10 @@ class Setting:
     select: int = 300
     goal: int = 256
     rounds: int = 15
-    epochs: int = 2
+    epochs: int = 3
     batch_size: int = 20
     learning_rate: float = 0.3
-    server_learning_rate: float = 2.0
+    server_learning_rate: float = 1.8
     port: int = 0
     compare: bool = False
 

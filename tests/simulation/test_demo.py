@@ -83,8 +83,8 @@ def test_numbers_that_contradict_each_other_are_refused(more: dict[str, int], wo
 def test_the_bare_loop_has_the_plans_hyperparameters_or_says_what_it_lacks():
     plan = Plan.from_toml(EXAMPLE)
     recipe = recipe_of(plan)
-    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (2, 20, 0.3)
-    assert (recipe.server_learning_rate, recipe.weigh(77)) == (2.0, 77)
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (3, 20, 0.3)
+    assert (recipe.server_learning_rate, recipe.weigh(77)) == (1.8, 77)
     proximal = plan.model_copy(update={"task": plan.task.model_copy(update={"mu": 0.1})})
     with pytest.raises(ValueError, match=r"does not know task\.mu"):
         recipe_of(proximal)
