@@ -19,7 +19,10 @@ from simulation.demo.journal import Journal, Line
 SHOWN = 24
 """Rounds in the live table; earlier ones scroll out of it."""
 BAR = 24
-LEGEND = "late: sent after the round had closed, and told so. dropped: not heard of by then."
+"""Columns of the bar; fewer on a narrow terminal."""
+BESIDE_BAR = 72
+"""Columns of all the rest."""
+LEGEND = "late: sent after the round had closed, and told so. dropped: never heard of."
 
 
 class Screen(Protocol):
@@ -112,7 +115,7 @@ class Terminal:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
-        self._live.update(_picture(journal), refresh=True)
+        self._live.update(picture(journal, self._console.width), refresh=True)
 
     def close(self) -> None:
         if self._live is not None:
@@ -138,10 +141,12 @@ def _settled(line: Line, journal: Journal, final: bool) -> bool:
     return final or line.status == "abandoned" or (line.accuracy is not None and following)
 
 
-def _picture(journal: Journal) -> Group:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def picture(journal: Journal, width: int) -> Group:
+    """The table of rounds, for a terminal of ``width`` columns."""
+    bar = max(0, min(BAR, width - BESIDE_BAR))
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for name in ("round", "selected", "training", "reported", "", "late", "dropped", "seconds", "MB in", "accuracy"):
-        table.add_column(name, justify="left" if not name else "right")
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for line in journal.lines[-SHOWN:]:
         is_open = line.status == "open"
         table.add_row(
@@ -149,7 +154,7 @@ def _picture(journal: Journal) -> Group:
             str(line.selected or ""),
             str(line.training or ""),
             str(line.collected or ""),
-            _bar(line) if is_open else Text("" if line.status == "committed" else line.status),
+            _bar(line, bar) if is_open else Text("" if line.status == "committed" else line.status),
             "" if is_open else str(line.late),
             "" if is_open else str(line.dropped),
             "" if line.seconds is None else f"{line.seconds:.1f}",
@@ -162,7 +167,7 @@ def _picture(journal: Journal) -> Group:
     return Group(Text(), head, table, Text(LEGEND, style="dim"))
 
 
-def _bar(line: Line) -> ProgressBar | Text:
-    if not line.selected:
-        return Text(f"{line.waiting} waiting" if line.waiting else "waiting for devices")
-    return ProgressBar(total=line.selected, completed=line.collected, width=BAR)
+def _bar(line: Line, width: int) -> ProgressBar | Text:
+    if not line.selected or not width:
+        return Text("" if line.selected else "waiting"[:width])
+    return ProgressBar(total=line.selected, completed=line.collected, width=width)

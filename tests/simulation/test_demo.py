@@ -188,8 +188,9 @@ def test_json_lines_are_objects(capsys: pytest.CaptureFixture[str]):
     assert len(lines) == 2
 
 
-def test_a_terminal_gets_a_table_of_rounds():
-    console = Console(force_terminal=True, width=110, record=True, file=io.StringIO())
+@pytest.mark.parametrize("width", [72, 80, 110])
+def test_a_terminal_gets_a_table_of_rounds(width: int):
+    console = Console(force_terminal=True, width=width, record=True, file=io.StringIO())
     shown = screens.Terminal(console)
     shown.command("quorate serve")
     shown.show(journal(committed(1), opened(2, waiting=10, selected=8, training=4, reported=3), scores={1: 0.5}))
@@ -197,8 +198,10 @@ def test_a_terminal_gets_a_table_of_rounds():
     text = console.export_text()
     assert "$ quorate serve" in text
     assert "round 2 of 2" in text
-    assert any(line.split()[:5] == ["1", "8", "7", "6", "1"] and "50.00 %" in line for line in text.splitlines())
+    assert "…" not in text
+    assert any(line.split()[:6] == ["1", "8", "7", "6", "1", "1"] and "50.00 %" in line for line in text.splitlines())
     assert any(line.split()[:4] == ["2", "8", "4", "3"] for line in text.splitlines())
+    assert ("━" in text) == (width > 72)
 
 
 def test_the_curve_has_each_point_at_its_height():
