@@ -102,6 +102,11 @@ def test_patience_counts_scores_without_an_improvement(values: list[float], stat
     assert scored_at(story, values) == statuses
 
 
+def test_an_improvement_by_exactly_min_delta_is_none() -> None:
+    story = Story(finish={"metric": "accuracy", "patience": 1, "min_delta": 0.25, "rounds": 100})
+    assert scored_at(story, [0.25, 0.5]) == ["running", "finished"]
+
+
 def test_patience_where_lower_is_better() -> None:
     story = Story(finish={"metric": "loss", "patience": 2, "better": "lower", "rounds": 100})
     assert scored_at(story, [1.0, 0.9, 0.95, 0.8, 0.9, 0.85], name="loss") == ["running"] * 5 + ["finished"]
