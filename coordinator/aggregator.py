@@ -31,7 +31,7 @@ from client_sdk.tensors import (
     scaled,
     widen,
 )
-from coordinator.blobs import BlobError, Blobs
+from coordinator.blobs import BlobError, Blobs, Missing
 from coordinator.engine.aggregation.optimizers import OPTIMIZERS
 from coordinator.engine.aggregation.rules import RULES
 from coordinator.engine.effects import Contribution
@@ -112,6 +112,8 @@ class Aggregator:
                 return self._write(parent, _FlatBlocks(self._combined(items)))
             except TensorError as error:
                 raise CannotAggregate(str(error)) from None
+            except Missing as error:
+                raise CannotAggregate(f"a file that the round needs is gone: {error}") from None
 
     # ------------------------------------------------------------ the sum
 

@@ -9,7 +9,7 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.problems import problem
 from client_sdk.protocol import CreateRun
-from client_sdk.tensors import FLOATING, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
+from client_sdk.tensors import FLOATING, HEADER_LIMIT, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
 from coordinator.blobs import Blobs, Missing
 from coordinator.clock import Clock
 from coordinator.engine.plan import Plan, PlanError
@@ -18,6 +18,8 @@ from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
 
 _MOST_OF_A_NAME = 10_000
 _CHUNK = 1 << 18
+_REPORT_ROOM = 16 * 1024
+"""Bytes of an update's header that its report may need: 128 metrics with names of 64 letters."""
 
 
 def check_checkpoint(path: Path) -> None:
@@ -68,6 +70,12 @@ def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, ent
         header.manifest.select(plan.task.averaged)
     except ManifestMismatch as error:
         raise problem("invalid-plan", f"task.averaged: {error}") from None
+    if header.data_start > HEADER_LIMIT - _REPORT_ROOM:
+        raise problem(
+            "invalid-request",
+            f"the checkpoint's header has {header.data_start} bytes: names and shapes of a model may take "
+            f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
+        )
     now = clock.now()
     seed = int.from_bytes(entropy(8), "big") >> 1
     for number in range(1, _MOST_OF_A_NAME):

@@ -86,11 +86,13 @@ class DeviceDesk(Hub):
         against = membership(state, round, attempt, device)
         if against is not None:  # unless another replica has opened the round, or drawn its cohort
             against = membership(self._log(run).catch_up(), round, attempt, device)
-        if against is not None and (against[0] != "late" or self._settled(device, run, round) is None):
-            if against[0] == "late":
-                self._late(device, run, round)
-            raise problem(*against)
-        return self._limit(run)
+        if against is None or (against[0] == "late" and self._settled(device, run, round) is not None):
+            return self._limit(run)
+        if against[0] == "late" and not self._was_selected(device, run, round):
+            raise problem("not-selected", f"device {device} was not selected for round {round}, which is over")
+        if against[0] == "late":
+            self._late(device, run, round)
+        raise problem(*against)
 
     def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
         """Validates a spooled update, makes it durable, and has it counted.
@@ -156,18 +158,22 @@ class DeviceDesk(Hub):
             return Outcome(
                 run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
             )
-        return Outcome(
-            run=run,
-            round=round,
-            device=device,
-            result="unknown",
-            reason="no update of this device is known in this round",
-        )
+        if self._was_selected(device, run, round):
+            told = "the device was selected, and no update of it was received while the round was open"
+            return Outcome(run=run, round=round, device=device, result="dropped", reason=told)
+        told = "the device was not selected for this round"
+        return Outcome(run=run, round=round, device=device, result="unknown", reason=told)
 
     # ------------------------------------------------------------ inside
 
     def _limit(self, run: str) -> int:
         return min(self._aggregator(run).max_update_bytes, self.settings.max_update_bytes)
+
+    def _was_selected(self, device: str, run: str, round: int) -> bool:
+        """Whether the device was of the cohort of a round that has ended."""
+        row = self.store.round(run, round)
+        cohort = row.body.get("cohort") if row is not None else None
+        return isinstance(cohort, list) and device in cohort
 
     def _settled(self, device: str, run: str, round: int) -> Outcome | None:
         """What the database says of this device's acknowledged update in a round that has ended, or None."""

@@ -74,6 +74,10 @@ class Hub:
                 self._aggregators[run] = Aggregator(self.blobs, state.plan, state.checkpoint)
             return self._aggregators[run]
 
+    def state(self, run: str) -> RunState:
+        """The run's newest durable state."""
+        return self._log(run).catch_up()
+
     def _states(self) -> list[RunState]:
         return [log.state for log in list(self._logs.values())]
 

@@ -26,6 +26,7 @@ def open_next(state: RunState, at: float) -> Step:
         collecting_at=None,
         deadline=at + state.plan.cohort.select_s,
         waiting=0,
+        pool=None,
         members={},
     )
     return opened, [record(opened, "open"), fx.Draw(round=opened.round)]
@@ -113,6 +114,7 @@ def record(
     version: int | None = None,
     digest: str | None = None,
 ) -> fx.RecordRound:
+    """The round's row: what the public may read, and who was selected from which pool, which it may not."""
     return fx.RecordRound(
         round=state.round,
         status=status,
@@ -121,7 +123,13 @@ def record(
         opened_at=state.opened_at,
         collecting_at=state.collecting_at,
         closed_at=closed_at,
-        body={**public_body(state), "version": version, "digest": digest},
+        body={
+            **public_body(state),
+            "version": version,
+            "digest": digest,
+            "pool": state.pool,
+            "cohort": sorted(state.members),
+        },
     )
 
 
@@ -131,7 +139,7 @@ def forget(state: RunState) -> list[fx.Effect]:
 
 
 def _rest(state: RunState) -> RunState:
-    return replace(state, phase="idle", deadline=None, waiting=0, members={})
+    return replace(state, phase="idle", deadline=None, waiting=0, pool=None, members={})
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

@@ -118,6 +118,8 @@ class Aggregation(_Section):
     def _consistent(self) -> Aggregation:
         if self.rule == "median" and self.weighting == "examples":
             raise ValueError('the median takes no weights: set weighting = "equal"')
+        if self.rule == "median" and self.partial == "examples_seen":
+            raise ValueError('the median takes no weights: set partial = "full" or "refuse"')
         return self
 
 

@@ -128,7 +128,7 @@ def _drawn(state: RunState, event: ev.Drawn) -> Step:
     if state.phase != "selecting" or event.round != state.round:
         return refuse(state, "stale", f"round {event.round} is not selecting")
     cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
-    state = replace(state, waiting=event.waiting)
+    state = replace(state, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < quorum:
         return abandon(state, event.at, f"{event.waiting} eligible devices waited; a round needs at least {quorum}")
     devices = tuple(device for device, _ in event.cohort)

@@ -55,6 +55,8 @@ class RunState:
     deadline: float | None = None
     """When the phase ends by itself, in the coordinator's time."""
     waiting: int = 0
+    pool: str | None = None
+    """Digest of the blob that lists who waited."""
     members: Mapping[str, Member] = field(default_factory=dict)
     abandoned_in_a_row: int = 0
 

@@ -33,6 +33,7 @@ from coordinator.service.reader import SmallReads
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
+from coordinator.sweeping import sweep
 
 TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
 LOCK_FILE = "serve.lock"
@@ -64,11 +65,12 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             raise CannotServe(f"The database cannot be opened: {error}") from error
         try:
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
+            sweep(coordinator)
             url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
             server = _Server(coordinator, settings, lambda: on_ready(url, settings))
             server.run(sockets=[listener])
-        except BlobError as error:
-            raise CannotServe(f"The blobs cannot be opened: {error}") from error
+        except (BlobError, StoreError) as error:
+            raise CannotServe(f"The data folder cannot be used: {error}") from error
         finally:
             listener.close()
             store.close()

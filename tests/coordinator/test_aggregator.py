@@ -14,7 +14,7 @@ from client_sdk.protocol import REPORT_KEY
 from client_sdk.tensors import BF16, Header, Tensors, from_bytes, narrow, read_header, to_bytes, widen
 from client_sdk.update import Update, encode_update
 from coordinator.aggregator import BLOCK, Aggregator, CannotAggregate
-from coordinator.blobs import DiskFull, MemoryBlobs, Missing
+from coordinator.blobs import DiskFull, MemoryBlobs
 from coordinator.engine.effects import Contribution
 from coordinator.intake import measure
 from tests.coordinator.engine.story import plan
@@ -292,7 +292,7 @@ def test_an_update_that_is_gone_is_no_reason_to_leave_it_out() -> None:
     bench = Bench(vector(0.0))
     here, gone = bench.update("a", vector(2)), bench.update("b", vector(4))
     bench.blobs.delete(gone.digest)
-    with pytest.raises(Missing):
+    with pytest.raises(CannotAggregate, match="gone"):
         bench.commit(here, gone)
     bench.update("b", vector(4))
     assert bench.commit(here, gone)["w"].tolist() == [3]

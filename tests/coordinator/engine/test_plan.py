@@ -122,6 +122,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"cohort": {"select": 100, "goal": 101}}, r"goal \(101\) is above select \(100\): a round could never reach it"),
     ({"cohort": {"pool": 299}}, r"pool \(299\) is below select \(300\)"),
     ({"aggregation": {"rule": "median"}}, 'the median takes no weights: set weighting = "equal"'),
+    (
+        {"aggregation": {"rule": "median", "weighting": "equal", "partial": "examples_seen"}},
+        'the median takes no weights: set partial = "full" or "refuse"',
+    ),
     ({"finish": {"target": 0.9}}, 'need a metric to look at, for example metric = "accuracy"'),
     ({"finish": {"patience": 3}}, 'need a metric to look at, for example metric = "accuracy"'),
     ({"finish": {"metric": "accuracy"}}, "a metric alone never ends a run: set target, patience or both"),
