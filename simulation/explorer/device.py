@@ -58,6 +58,7 @@ class Device:
         self._session: Session | None = None
         self._waiting_for = 0
         self._copies: list[Any] = []
+        self._sent: dict[tuple[str, str, int, int], str] = {}
         self._offer = CheckIn(examples=self.examples, learners={LEARNER: "1"}, hold_s=HOLD_S)
 
     # ------------------------------------------------------------ life and death
@@ -97,6 +98,7 @@ class Device:
             return
         if self._copies and self.world.strikes("device-old-record", self.name):
             self.storage = _copy(self.world.chance.pick("copy", self._copies))
+            self._sent.clear()
             self.world.tell(f"{self.name} comes back with an older copy of its record")
         else:
             self.world.tell(f"{self.name} comes back")
@@ -150,10 +152,25 @@ class Device:
                 self._train(action, ticket)
             case Fetch() | Send():
                 update = action.update if isinstance(action, Send) else None
-                body = self.storage.update(update).read() if update else b""
+                body = self._update(action, update) if update and isinstance(action, Send) else b""
                 request = Request(action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up)
                 held = isinstance(action, Send) and action.route is Route.CHECK_IN
                 world.network.send(request, lambda answer: self._hear(ticket, action, answer), HOLD_S if held else 0.0)
+
+    def _update(self, action: Send, digest: str) -> bytes:
+        """The saved update, as its record names it. In one round a device sends one and the same."""
+        record = self.storage.load()
+        if record is None or record.update_digest != digest or record.enrolled is None:
+            raise Broken("receipt", f"{self.name} sends an update that its record does not name")
+        place = (
+            record.enrolled.device,
+            str(action.path["run"]),
+            int(action.path["round"]),
+            int(action.path["attempt"]),
+        )
+        if self._sent.setdefault(place, digest) != digest:
+            raise Broken("receipt", f"{self.name} sends other bytes than before in {place}")
+        return self.storage.update(digest).read()
 
     def _hear(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
         at = self.world.agenda.now

@@ -25,6 +25,8 @@ class Ending:
     version: int
     digest: str = ""
     size: int = 0
+    short: bool = False
+    """Whether it was abandoned because its deadline passed without a quorum."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,13 @@ class Followed:
         ending = self.ended.get(round)
         return ending.reported.get(device) if ending is not None else None
 
+    def counted(self, round: int, device: str) -> str | None:
+        """Digest of the update that counts for this device in a committed round."""
+        ending = self.ended.get(round)
+        if ending is None or not ending.committed or device not in ending.reported:
+            return None
+        return ending.reported[device][0]
+
     def follow(self, event: EventRow) -> list[Ending]:
         """Takes the next event in. Returns the rounds that ended with it."""
         if event.seq != self.head + 1:
@@ -89,7 +98,7 @@ class Followed:
             case "Tick":
                 if self.phase != "collecting":
                     raise self._odd(event, f"the run is {self.phase}")
-                return self._close() if len(self.reported) >= self.quorum else self._abandon()
+                return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
             case "Reported":
                 return self._reported(event, body)
             case "Withdrew":
@@ -194,8 +203,8 @@ class Followed:
         self._rest_or_open()
         return [ending]
 
-    def _abandon(self) -> list[Ending]:
-        ending = Ending(self.round, False, self.reported, self.version)
+    def _abandon(self, short: bool = False) -> list[Ending]:
+        ending = Ending(self.round, False, self.reported, self.version, short=short)
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]

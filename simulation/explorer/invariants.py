@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.blobs import BlobError
 from simulation.explorer.endings import Broken
-from simulation.explorer.marks import marks_in
+from simulation.explorer.marks import marks_in, next_model, what_went_wrong
 
 if TYPE_CHECKING:
     from client_sdk.protocol import Enrolled
@@ -32,6 +32,8 @@ INVARIANTS: dict[str, str] = {
     "liveness": "11. With enough live devices some round commits in bounded time.",
     "quorum": "A round commits with at least its quorum.",
     "late-report": "What comes after a round has closed does not count.",
+    "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",
+    "fence": "A round is committed by the replica that took the commit last.",
     "refusal": "A refused request leaves the state as it was.",
     "claims": "A device works on one round at a time, and every selected device that is awaited has its assignment.",
     "retention": "Raw updates are kept only until their round's end plus the plan's retention.",
@@ -56,6 +58,9 @@ def round_ended(world: World, run: Followed, ending: Ending) -> None:
     world.tally.abandoned += not ending.committed
     row = store.round(run.run, number)
     wanted = "committed" if ending.committed else "abandoned"
+    if ending.short and (row is None or (row.status != "abandoned" and not row.reason)):
+        have = f"{len(ending.reported)} of {run.quorum} updates"
+        raise Broken("quorum", f"round {number} of {run.run} had {have} at its deadline and was not abandoned")
     if row is None or row.status != wanted:
         raise Broken(
             "one-end", f"round {number} of {run.run} was {wanted}, its row says {row.status if row else 'none'}"
@@ -80,36 +85,21 @@ def round_ended(world: World, run: Followed, ending: Ending) -> None:
 
 
 def refolded(world: World, run: Followed, ending: Ending) -> None:
-    """The committed model is what its updates give when they are added up again, each once, by hand."""
-    store, rule = world.durable.store, run.plan["aggregation"]
-    parent = store.checkpoint(run.run, ending.version - 1)
+    """The committed model is what its updates give when they are added up again by hand, each once."""
+    rule = run.plan["aggregation"]
+    parent = world.durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
         raise Broken("line", f"version {ending.version} of {run.run} has no parent")
-    model = marks_in(read(world, parent.digest))
-    limit = rule["clip_norm"]
-    lanes: dict[int, list[tuple[float, int]]] = {}
-    for digest, weight in ending.reported.values():
-        made = world.made[digest]
-        value = made.mark if limit is None or made.mark <= limit else limit
-        lanes.setdefault(made.lane, []).append((value, weight))
-    total = sum(weight for _, weight in ending.reported.values())
-    mean = np.zeros(len(model), np.float32)
-    for lane, parts in lanes.items():
-        if rule["rule"] == "median":
-            values = sorted([value for value, _ in parts] + [0.0] * (len(ending.reported) - len(parts)))
-            middle = len(values) // 2
-            mean[lane] = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-        else:
-            units = sum(weight * round(value * 2**32) for value, weight in parts)
-            mean[lane] = np.float32(np.float64(units) * 2.0**-32 / np.float64(total))
-    rate = rule["server_learning_rate"]
-    wanted = model + (mean if rate == 1.0 else np.float32(rate) * mean)
-    found = marks_in(read(world, ending.digest))
+    for device, (digest, _) in ending.reported.items():
+        made = world.made.get(digest)
+        if made is None or (made.run, made.round) != (run.run, ending.round):
+            raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
+    model, found = marks_in(read(world, parent.digest)), marks_in(read(world, ending.digest))
+    wanted = next_model(model, ending, world.made, rule)
     if found.tobytes() != wanted.tobytes():
+        name = what_went_wrong(model, found, ending, world.made) if rule["rule"] == "mean" else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
-        more = [lane for lane in wrong if lane in lanes and found[lane] > wanted[lane]]
-        name = "counts-once" if more and rule["rule"] == "mean" and len(wrong) == len(more) else "same-bits"
-        told = ", ".join(f"lane {lane}: {found[lane]:.6g}, not {wanted[lane]:.6g}" for lane in wrong)
+        told = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
         raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {told}")
 
 
@@ -184,6 +174,8 @@ def records(world: World) -> None:
             rounds.add(key)
             run = world.watch.runs[joined.run]
             known = run.known(joined.round, joined.device)
+            if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
+                raise Broken("receipt", f"{device.name} wrote that round {joined.round} refused an update that counts")
             if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
                 raise Broken(
                     "named", f"{device.name} has a receipt for round {joined.round} that the log does not know"

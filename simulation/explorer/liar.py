@@ -1,7 +1,8 @@
 """Dishonest devices: beside their session they send what no honest device would.
 
-Other bytes for a round they reported in, updates for rounds that are over, not open yet, or not theirs, other attempts,
-bodies that speak of another round, withdrawals after the report. None of it may count, and none of it may hurt others.
+Other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not open yet,
+or not theirs, other attempts, bodies that speak of another round, withdrawals after the report. None of it may count
+beside what the device sent first, and none of it may hurt others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from simulation.explorer.follow import Followed
     from simulation.explorer.world import World
 
-LIES = ("other-bytes", "old-round", "next-round", "attempt", "other-body", "withdraw", "started", "outcome", "not-mine")
+LIES = ("other-bytes", "old-round", "next-round", "attempt", "other-body", "withdraw", "started", "outcome", "copy")
 
 
 class Liar:
@@ -45,8 +46,13 @@ class Liar:
         world.tell(f"{device.name} lies: {lie}")
         now = run.round
         match lie:
-            case "other-bytes" | "not-mine":
+            case "other-bytes":
                 self._update(run, now)
+            case "copy":
+                known = world.bodies.get((run.run, now))
+                if known:
+                    path: dict[str, str | int] = {"run": run.run, "round": now, "attempt": 0}
+                    self._send("PUT", Route.UPDATE, path, Receipt, body=world.chance.pick("copied", known))
             case "old-round":
                 self._update(run, max(1, now - 1 - world.chance.below("back", 2)))
             case "next-round":

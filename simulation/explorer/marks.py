@@ -1,9 +1,10 @@
 """Updates that can be told apart in the model: one lane for each device and round, and a register of what was made.
 
-The model is ``marks`` [devices * ROUNDS] float32 and an integer that is not averaged. A device's update for a round is
-a mark in lane (device, round mod ROUNDS) and nothing else, so an update that is counted twice, or in another round, is
-visible in the model. The register keeps what each body says by its digest, so that a committed checkpoint can be
-computed again without reading what the coordinator stored.
+The model is ``marks`` [devices * ROUNDS + SHARED] float32 and an integer that is not averaged. A device's update for a
+round is a mark in lane (device, round mod ROUNDS), so an update that is counted twice, or in another round, is visible
+in the model; and crooked values in the shared lanes, where the sum of many depends on its order unless it is exact.
+The register keeps what each body says by its digest, so that a committed checkpoint can be computed again without
+reading what the coordinator stored.
 """
 
 from __future__ import annotations
@@ -22,28 +23,27 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update, encode_update
 
 if TYPE_CHECKING:
+    from simulation.explorer.follow import Ending
     from simulation.explorer.world import World
 
 ROUNDS = 8
+SHARED = 2
 STEPS = 4
+
+Lanes = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one body says."""
+    """What one body says. ``lanes``: its values by lane, decoded; the others are zero."""
 
-    device: int
     run: str
     round: int
-    lane: int
-    mark: float
-    examples: int
-    steps: int
-    complete: bool
+    lanes: dict[int, float]
 
 
 def first_model(devices: int) -> Tensors:
-    return {"marks": np.zeros(devices * ROUNDS, np.float32), "steps": np.array(7, np.int64)}
+    return {"marks": np.zeros(devices * ROUNDS + SHARED, np.float32), "steps": np.array(7, np.int64)}
 
 
 def body_of(
@@ -60,20 +60,65 @@ def body_of(
     mark: float,
 ) -> bytes:
     """The bytes of an update, and a line in the register."""
-    lane = number * ROUNDS + round % ROUNDS
-    values = np.zeros(world.shape.devices * ROUNDS, np.float32)
-    values[lane] = mark
+    devices = world.shape.devices
+    values = np.zeros(devices * ROUNDS + SHARED, np.float32)
+    lanes = {number * ROUNDS + round % ROUNDS: mark}
+    if world.shape.plan["aggregation"]["clip_norm"] is None:
+        for place in range(SHARED):
+            crooked = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
+            lanes[devices * ROUNDS + place] = float(np.float16(crooked) if "16" in codec else np.float32(crooked))
+    for lane, value in lanes.items():
+        values[lane] = value
     steps = 1 + variant % (STEPS - 1) if partial else STEPS
     work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
     update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant})
     body = encode_update(update, codec, run, round, attempt)
-    made = Made(number, run, round, lane, mark, examples, steps, not partial)
-    world.made[hashlib.sha256(body).hexdigest()] = made
+    world.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes)
+    world.bodies.setdefault((run, round), []).append(body)
     return body
 
 
-def marks_in(checkpoint: bytes) -> NDArray[np.float32]:
+def marks_in(checkpoint: bytes) -> Lanes:
     """The lanes of a checkpoint's bytes, read by hand: this file trusts no reader of the product."""
     (length,) = struct.unpack("<Q", checkpoint[:8])
     begin, end = json.loads(checkpoint[8 : 8 + length])["marks"]["data_offsets"]
     return np.frombuffer(checkpoint[8 + length + begin : 8 + length + end], dtype="<f4")
+
+
+def next_model(model: Lanes, ending: Ending, made: dict[str, Made], rule: dict[str, object]) -> Lanes:
+    """What the updates of a round give when they are added up again, each once, in Python's integers."""
+    limit, rate = rule["clip_norm"], rule["server_learning_rate"]
+    parts: dict[int, list[tuple[float, int]]] = {}
+    for digest, weight in ending.reported.values():
+        for lane, value in made[digest].lanes.items():
+            parts.setdefault(lane, []).append((value if limit is None else min(value, float(str(limit))), weight))
+    total = sum(weight for _, weight in ending.reported.values())
+    mean = np.zeros(len(model), np.float32)
+    for lane, found in parts.items():
+        if rule["rule"] == "median":
+            mean[lane] = _median([value for value, _ in found], len(ending.reported))
+        else:
+            units = sum(weight * round(value * 2**32) for value, weight in found)
+            mean[lane] = np.float32(np.float64(units) * 2.0**-32 / np.float64(total))
+    following: Lanes = model + (mean if rate == 1.0 else np.float32(str(rate)) * mean)
+    return following
+
+
+def _median(values: list[float], count: int) -> np.float32:
+    ordered = sorted([np.float32(value) for value in values] + [np.float32(0)] * (count - len(values)))
+    middle = count // 2
+    return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / np.float32(2)
+
+
+def what_went_wrong(model: Lanes, found: Lanes, ending: Ending, made: dict[str, Made]) -> str:
+    """Which invariant a wrong sum breaks, judged by the marks: each counted device's own lane should weigh the same."""
+    shares = []
+    for digest, weight in ending.reported.values():
+        lane, mark = next(iter(made[digest].lanes.items()))
+        shares.append(float(found[lane] - model[lane]) / (mark * weight))
+    expected = {lane for digest, _ in ending.reported.values() for lane in made[digest].lanes}
+    if any(int(lane) not in expected for lane in np.flatnonzero(found != model)):
+        return "counts-once"
+    if not all(shares):
+        return "named"
+    return "counts-once" if max(shares) > 1.5 * min(shares) else "same-bits"

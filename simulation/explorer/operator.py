@@ -106,6 +106,8 @@ class Operator:
         replica = self._world.chance.pick("operator's replica", alive)
         self._world.tell(f"the operator asks {replica.name} to {event}")
         answer = replica.attempt(event, work)
+        if isinstance(answer, Problem) and answer.kind == "invalid-plan":
+            raise Broken("no-bug", f"the explorer's plan is refused: {answer}")
         return None if isinstance(answer, Problem) else answer
 
     def _jump(self, jump: str) -> None:

@@ -14,11 +14,12 @@ Knows the Store port; has never heard of runs or rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from coordinator.store.port import Store, StoreError, Transaction
+from coordinator.store.port import Json, Store, StoreError, Transaction
+from simulation.explorer.endings import Broken
 
 if TYPE_CHECKING:
     from simulation.explorer.replica import Replica
@@ -45,18 +46,44 @@ class FaultyStore:
         with self._store.transaction(run) as inner:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
+            fenced = Fenced(replica, inner) if run is not None else None
             yield transaction
             if isinstance(transaction, _Torn):
                 transaction.require_valid()
             if replica.strikes("store-full", "commit"):
                 raise StoreError("The database could not be written: the disk is full (explorer).")
             replica.die_at("before commit")
+        if fenced is not None and fenced.raised:
+            replica.world.fences[fenced.run] = replica.fences[fenced.run] = fenced.raised
         replica.point("commit")
         if replica.strikes("store-lost-ack", "commit"):
             raise StoreError("The connection was lost while the transaction was committed (explorer).")
 
     def close(self) -> None:
         """Keeps the store open: other replicas use it."""
+
+
+class Fenced:
+    """Watches one transaction: which fence it raises, and that a commit is written under the newest one."""
+
+    def __init__(self, replica: Replica, transaction: Any) -> None:
+        self.run = ""
+        self.raised = 0
+        raise_fence, append = transaction.raise_fence, transaction.append
+
+        def raised(run: str) -> int:
+            self.run, self.raised = run, raise_fence(run)
+            return self.raised
+
+        def appended(run: str, events: Sequence[tuple[float, str, Json]]) -> Any:
+            newest = replica.world.fences.get(run, 0)
+            if any(kind == "Committed" for _, kind, _ in events) and replica.fences.get(run, 0) != newest:
+                raise Broken(
+                    "fence", f"{replica.name} commits {run} under fence {replica.fences.get(run)}, not {newest}"
+                )
+            return append(run, events)
+
+        transaction.raise_fence, transaction.append = raised, appended
 
 
 class _Torn:

@@ -1,8 +1,8 @@
 """One replica: a real Coordinator, the process around it, and everything that can happen to that process.
 
 It serves requests one at a time, lets time pass and performs tasks as ``coordinator.driver`` does, holds check-ins open
-as ``service.polls`` does, and can die, restart, or stand still between any two durable steps. Standing still happens
-on Python's own stack: the world goes on inside ``point``, so whatever the code had read by then is old when it returns.
+as ``service.polls`` does, and can die, restart, or stand still between any two durable steps. A call that stands still
+keeps its stack (``baton``): the world goes on, so whatever the code had read by then is old when it returns.
 
 It knows nothing of what an answer means.
 """
@@ -33,8 +33,8 @@ Respond = Callable[[Any], None]
 IDLE_S = 10.0
 """The longest time between two looks at the clock."""
 RETRY_S = 2.0
-DEEPEST = 2
-"""How many processes stand still inside one another at most."""
+DEEPEST = 3
+"""How many calls stand still at the same time at most."""
 
 
 class Replica:
@@ -52,6 +52,8 @@ class Replica:
         """How many of its threads stand still."""
         self.clock_offset_s = 0.0
         self.life = 0
+        self.fences: dict[str, int] = {}
+        """The fence that this process raised last, by run."""
         self.held: dict[str, Held] = {}
         self._condemned = False
         self._ticking_at = float("inf")
@@ -66,7 +68,7 @@ class Replica:
         world = self.world
         self.life += 1
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
-        self.held = {}
+        self.held, self.fences, self.frozen, self.halted = {}, {}, 0, 0
         world.tell(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
@@ -138,7 +140,7 @@ class Replica:
         """A place between two durable steps: the process may die here, or stand still while others go on."""
         self.die_at(where)
         world, life = self.world, self.life
-        if world.depth < DEEPEST:
+        if world.baton.standing < DEEPEST:
             if self.strikes("pause", where):
                 self._stand_still(where, "frozen", world.chance.between("pause-s", 0.1, 40.0))
             elif not self._locked() and self.strikes("interleave", where):
@@ -147,18 +149,26 @@ class Replica:
             raise Crash(where)
 
     def _stand_still(self, where: str, how: str, seconds: float) -> None:
-        world = self.world
+        world, life = self.world, self.life
         world.watch.step()
+        world.interruptions += 1
         what = "stands still" if how == "frozen" else "has a thread that stands still"
         world.tell(f"{self.name} {what} for {seconds:.1f} s at: {where}")
         setattr(self, how, getattr(self, how) + 1)
-        world.depth += 1
-        try:
-            world.run_until(world.agenda.now + seconds)
-        finally:
-            world.depth -= 1
+
+        def plan_return(back: Callable[[], None]) -> None:
+            def go_on() -> None:
+                if how == "halted" and self.frozen and life == self.life:
+                    world.agenda.after(0.5, go_on)
+                else:
+                    back()
+
+            world.agenda.after(seconds, go_on)
+
+        world.baton.stand_still(plan_return)
+        if life == self.life:
             setattr(self, how, getattr(self, how) - 1)
-        world.tell(f"{self.name} goes on")
+            world.tell(f"{self.name} goes on")
 
     def _locked(self) -> bool:
         """Whether the thread that stands here holds a lock that another of this process would wait for."""

@@ -99,7 +99,7 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
             "rule": "median" if median else "mean",
             "weighting": "equal" if equal else "examples",
             "weight_cap": chance.pick("cap", (3, 50, 10_000)),
-            "partial": chance.pick("partial", ("full", "examples_seen", "refuse")),
+            "partial": chance.pick("partial", ("full", "refuse") if median else ("full", "examples_seen", "refuse")),
             "clip_norm": 0.5 if clip < 0.15 else None,
             "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
         },

@@ -7,6 +7,7 @@ which no log has grown costs one small read for each run.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from client_sdk.problems import Problem
@@ -56,6 +57,8 @@ class Watch:
             ended = run.follow(event)
             self.world.tally.events += 1
             self.world.tell_event(run, event)
+            if event.kind == "Drawn" and run.phase == "collecting":
+                self.world.expect_wake_ups(run)
             for ending in ended:
                 invariants.round_ended(self.world, run, ending)
         invariants.rows_agree(self.world, run)
@@ -82,6 +85,8 @@ class Watch:
                     )
                 if run.round == answer.round:
                     invariants.spooled(self.world, run, only=answer.digest)
+            case Problem() if request.event == "update":
+                self._refused_update(request, answer)
             case Enrolled():
                 invariants.enrolled(self.world, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
@@ -94,6 +99,16 @@ class Watch:
                 invariants.fetched(request, answer)
             case _:
                 pass
+
+    def _refused_update(self, request: Request, answer: Problem) -> None:
+        path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+        run, number = self.runs[path["run"]], int(path["round"])
+        known = run.known(number, self.world.device_of(request.send.token))
+        ending = run.ended.get(number)
+        open_or_counted = run.round == number if ending is None else ending.committed
+        same = known is not None and known[0] == hashlib.sha256(request.body).hexdigest()
+        if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":
+            raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run."""

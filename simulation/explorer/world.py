@@ -23,6 +23,7 @@ from client_sdk.record import Record
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, EventRow
 from simulation.explorer.agenda import BEGINNING, Agenda
+from simulation.explorer.baton import Baton
 from simulation.explorer.chance import Chance
 from simulation.explorer.coverage import Coverage
 from simulation.explorer.device import URL, Device
@@ -32,7 +33,7 @@ from simulation.explorer.liar import Liar
 from simulation.explorer.marks import Made
 from simulation.explorer.network import Network
 from simulation.explorer.operator import Operator
-from simulation.explorer.replica import Replica
+from simulation.explorer.replica import Held, Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.watch import Watch
 
@@ -76,8 +77,11 @@ class World:
         self.settings = _settings()
         self.token = TOKEN
         self.made: dict[str, Made] = {}
+        self.bodies: dict[tuple[str, int], list[bytes]] = {}
+        """What was made for each round: a liar may copy it."""
+        self.fences: dict[str, int] = {}
+        """The newest fence of each run."""
         self.stormy = False
-        self.depth = 0
         self.interruptions = 0
         self.lost_replicas = shape.lost_replicas
         self.watch = Watch(self)
@@ -85,6 +89,7 @@ class World:
         self.operator = Operator(self)
         self.replicas = [Replica(self, f"r{number}") for number in range(shape.replicas)]
         self.devices: list[Device] = []
+        self.baton: Baton
         self.durable: Durable
         self._healed = False
         self._wanted: dict[str, int] = {}
@@ -92,9 +97,9 @@ class World:
 
     def play(self) -> None:
         with opened(self) as self.durable:
-            self._begin()
-            while not self._done():
-                self._step()
+            self.baton = Baton(self._loop)
+            self.agenda.after(0.0, self._begin)
+            self.baton.run()
             self.watch.finish()
 
     # ------------------------------------------------------------ what others ask of the world
@@ -118,7 +123,7 @@ class World:
 
     def tell(self, what: str) -> None:
         if self.story is not None:
-            self.story.append(f"{self.agenda.now - BEGINNING:9.3f}  {'  ' * self.depth}{what}")
+            self.story.append(f"{self.agenda.now - BEGINNING:9.3f}  {what}")
 
     def tell_event(self, run: Followed, event: EventRow) -> None:
         if self.story is not None:
@@ -136,12 +141,16 @@ class World:
         row = self.durable.store.device_by_token(hashlib.sha256((token or "").encode()).hexdigest())
         return row.device if row is not None else ""
 
-    def run_until(self, at: float) -> None:
-        """The world goes on, inside a call that stands still."""
-        self.interruptions += 1
-        while self.agenda.next_at <= at and not self._done():
-            self._step()
-        self.agenda.now = max(self.agenda.now, at)
+    def expect_wake_ups(self, run: Followed) -> None:
+        """A cohort was drawn. In calm weather the devices that wait at the only replica there is hear of it at once."""
+        if not self.stormy and len(self.replicas) == 1:
+            held = [self.replicas[0].held[device] for device in run.cohort if device in self.replicas[0].held]
+            self.agenda.after(1.0, self._require_heard, run, run.round, held)
+
+    def _require_heard(self, run: Followed, round: int, waiting: list[Held]) -> None:
+        for held in waiting:
+            if run.round == round and run.phase == "collecting" and self.replicas[0].held.get(held.device) is held:
+                raise Broken("liveness", f"{held.device} waits for work, has been selected, and is not told")
 
     # ------------------------------------------------------------ the schedule
 
@@ -181,7 +190,7 @@ class World:
         device.storage.save(Record(coordinator=URL, enrolled=enrolled))
 
     def _heal(self) -> None:
-        if self.depth:
+        if self.baton.standing:
             self.agenda.after(0.5, self._heal)
             return
         self.tell("the storm is over")
@@ -213,6 +222,10 @@ class World:
         return all(run.over for run in runs) or any(
             run.version >= self._wanted[run.run] for run in runs if not run.over
         )
+
+    def _loop(self) -> None:
+        while not self._done():
+            self._step()
 
     def _step(self) -> None:
         self.tally.steps += 1

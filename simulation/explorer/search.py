@@ -1,0 +1,158 @@
+"""Many schedules: one after another in each process, with a count of what happened and every schedule that broke."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+
+from simulation.explorer.coverage import Coverage
+from simulation.explorer.endings import Broken
+from simulation.explorer.mutants import MUTANTS
+from simulation.explorer.shape import Shape
+from simulation.explorer.world import Tally, World
+
+CHUNK = 40
+"""Schedules that a process plays before it says how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A schedule in which an invariant broke."""
+
+    seed: int
+    invariant: str
+    what: str
+
+
+@dataclass(slots=True)
+class Report:
+    tally: Tally = field(default_factory=Tally)
+    coverage: Coverage = field(default_factory=Coverage)
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __iadd__(self, other: Report) -> Report:
+        self.tally += other.tally
+        self.coverage += other.coverage
+        self.findings += other.findings
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The count line."""
+        tally = self.tally
+        return {
+            "schedules": tally.schedules,
+            "broken": len(self.findings),
+            "seconds": round(self.seconds, 2),
+            "events": tally.events,
+            "crashes": tally.crashes,
+            "lost": tally.lost,
+            "duplicated": tally.duplicated,
+            "commits": tally.commits,
+            "abandoned": tally.abandoned,
+        }
+
+
+def shape_of(seed: int, mutant: str | None = None) -> Shape:
+    """The seed's shape; under a mutant every second one has the weather that shows it."""
+    shape = Shape.of(seed)
+    focus = MUTANTS[mutant].focus if mutant is not None else None
+    return shape if focus is None or seed % 2 else replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0})
+
+
+def play(
+    shape: Shape,
+    *,
+    mutant: str | None = None,
+    without: frozenset[str] = frozenset(),
+    story: list[str] | None = None,
+) -> tuple[World, Broken | None]:
+    """One schedule; with the invariant that broke, where one did."""
+    world = World(shape, without=without, story=story)
+    with MUTANTS[mutant].on() if mutant is not None else nullcontext():
+        try:
+            world.play()
+        except Broken as broken:
+            return world, broken
+    return world, None
+
+
+def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
+    """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
+    report = Report()
+    for seed in seeds:
+        if time.time() >= until or len(report.findings) >= enough:
+            break
+        world, broken = play(shape_of(seed, mutant), mutant=mutant)
+        report.tally += world.tally
+        report.coverage += world.coverage
+        if broken is not None:
+            report.findings.append(Finding(seed, broken.invariant, broken.what))
+    return report
+
+
+def explore(
+    first: int,
+    schedules: int | None,
+    *,
+    seconds: float | None = None,
+    mutant: str | None = None,
+    jobs: int = 1,
+    enough: int = 5,
+    progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Schedules ``first``, ``first + 1``, ...: so many, or for so long, or until ``enough`` of them broke."""
+    began = time.time()
+    until = began + seconds if seconds is not None else float("inf")
+    report = Report()
+
+    def take_in(part: Report) -> bool:
+        nonlocal report
+        report += part
+        report.seconds = time.time() - began
+        progress(report)
+        return len(report.findings) < enough and time.time() < until
+
+    if jobs == 1:
+        for seeds in _chunks(first, schedules):
+            if not take_in(play_many(seeds, mutant, until, enough)):
+                break
+    else:
+        _in_processes(_chunks(first, schedules), jobs, mutant, until, enough, take_in)
+    report.seconds = time.time() - began
+    return report
+
+
+def _in_processes(
+    chunks: Iterator[range],
+    jobs: int,
+    mutant: str | None,
+    until: float,
+    enough: int,
+    take_in: Callable[[Report], bool],
+) -> None:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running: set[Future[Report]] = set()
+        more = True
+        while more or running:
+            while more and len(running) < jobs + 1:
+                seeds = next(chunks, None)
+                if seeds is None:
+                    more = False
+                else:
+                    running.add(pool.submit(play_many, seeds, mutant, until, enough))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                more = take_in(future.result()) and more
+
+
+def _chunks(first: int, schedules: int | None) -> Iterator[range]:
+    at, left = first, schedules if schedules is not None else 10**12
+    while left > 0:
+        size = min(CHUNK, left)
+        yield range(at, at + size)
+        at, left = at + size, left - size
