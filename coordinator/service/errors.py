@@ -6,6 +6,7 @@
     pydantic's errors            invalid-request: which field, and why
     HTTPException                about:blank with the status's own words: no such route, method not allowed, range
     StoreError                   busy: nothing happened, ask again
+    StoreFull                    disk-full
     BlobError                    disk-full, digest-mismatch, too-large
     OSError ENOSPC, EDQUOT       disk-full
     ClientDisconnect             nobody is left to tell
@@ -32,7 +33,7 @@ from starlette.responses import Response
 from client_sdk.problems import Problem, ProblemError, problem
 from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION
 from coordinator.blobs.port import DigestMismatch, DiskFull, TooLarge
-from coordinator.store.port import StoreError
+from coordinator.store.port import StoreError, StoreFull
 
 log = structlog.get_logger("coordinator.service")
 
@@ -51,6 +52,9 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return problem("invalid-request", sentence(error.errors(include_url=False))).problem
         case HTTPException():
             return plain(error.status_code, str(error.detail))
+        case StoreFull():
+            log.warning("store is full", path=path, error=str(error))
+            return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
         case StoreError():
             log.warning("store refused", path=path, error=str(error))
             return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem

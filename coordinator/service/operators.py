@@ -32,7 +32,7 @@ from coordinator.service.route import LeanRoute, json_response
 
 Action = Annotated[Literal["pause", "resume", "stop"], Path(description="what to do with the run")]
 Limit = Annotated[int, Query(ge=1, le=10_000, description="at most this many")]
-AfterRound = Annotated[int, Query(ge=0, description="rounds with a number above this")]
+AfterRound = Annotated[int, Query(ge=0, lt=2**63, description="rounds with a number above this")]
 AfterDevice = Annotated[DeviceId | Literal[""], Query(description="devices whose id sorts after this, for paging")]
 
 _LISTS: dict[type[BaseModel], TypeAdapter[Any]] = {

@@ -28,7 +28,10 @@ _HEARTBEAT_S = 15.0
 _BREATH_S = 0.05
 """A busy run wakes its streams for every report; they look at most this often."""
 
-After = Annotated[int | None, Query(ge=0, description="events with a sequence number above this")]
+_MOST = 2**63 - 1
+"""The largest sequence number that a store can hold."""
+
+After = Annotated[int | None, Query(ge=0, le=_MOST, description="events with a sequence number above this")]
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the same, as browsers send it; it wins")]
 Follow = Annotated[bool, Query(description="false: end at the newest event")]
 
@@ -42,7 +45,9 @@ def stream_routes(service: Service) -> list[APIRoute]:
         """Events of a run as a stream, from the first, or from where the client was; ends when the run has ended."""
         if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
             raise problem("invalid-request", f"Last-Event-ID must be a whole number, not {last_event_id[:40]!r}.")
-        start = int(last_event_id) if last_event_id is not None else after or 0
+        start = after or 0
+        if last_event_id is not None:
+            start = int(last_event_id) if len(last_event_id) < len(str(_MOST)) else _MOST
         page, ended = await service.work(read, service.coordinator, run, start)
         if not page and ended and follow:
             return Response(status_code=204)

@@ -4,7 +4,8 @@
 
     a unique or primary key refuses a row          Conflict
     a foreign key does                             StoreError   (names a run or device that is not there)
-    disk full, locked, read only, no database ...  StoreError
+    the disk is full                               StoreFull
+    locked, read only, no database ...             StoreError
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from coordinator.store.port import Conflict, StoreError
+from coordinator.store.port import Conflict, StoreError, StoreFull
 
 _SENTENCES = {
-    "SQLITE_FULL": "The database could not be written: the disk is full.",
     "SQLITE_BUSY": "The database was locked by another process for too long.",
     "SQLITE_LOCKED": "The database was locked by another connection for too long.",
     "SQLITE_READONLY": "The database could not be written: it, or its folder, is read only.",
@@ -27,6 +27,7 @@ _SENTENCES = {
     "SQLITE_CORRUPT": "The database file is damaged: restore it from a backup.",
     "SQLITE_IOERR": "The disk reported an error while the database was read or written.",
 }
+_FULL = ("SQLITE_FULL", "53100")
 _UNIQUE = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "23505"}
 _FOREIGN = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
@@ -45,6 +46,8 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
             return Conflict(f"A unique key refused a row: {_first_line(cause)}.")
         if code in _FOREIGN:
             return StoreError("A row names a run, a device or a parent checkpoint that the store does not know.")
+    if code.startswith(_FULL):
+        return StoreFull("The database could not be written: the disk is full.")
     for name, sentence in _SENTENCES.items():
         if code.startswith(name):
             return StoreError(sentence)

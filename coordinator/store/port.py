@@ -25,6 +25,10 @@ class StoreError(Exception):
     """The store could not do its work (disk full, locked, gone). Nothing of the transaction happened."""
 
 
+class StoreFull(StoreError):
+    """There is no room left to write. Nothing of the transaction happened; it may be done again once there is."""
+
+
 class FenceLost(StoreError):
     """Another replica has taken the commit since this fence was raised.
 

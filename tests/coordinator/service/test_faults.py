@@ -27,7 +27,7 @@ from coordinator.service.core import Service
 from coordinator.service.polls import Polls
 from coordinator.settings import Settings
 from coordinator.signals import Signals
-from coordinator.store.port import DeviceRow, StoreError
+from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
 
@@ -140,6 +140,7 @@ def test_a_bug_is_told_without_a_stack_trace(scripted: Scripted, capsys: pytest.
     ("failure", "status", "kind"),
     [
         (StoreError("locked"), 503, "busy"),
+        (StoreFull("no room"), 507, "disk-full"),
         (DiskFull("no room"), 507, "disk-full"),
         (OSError(errno.ENOSPC, "No space left on device"), 507, "disk-full"),
         (OSError(errno.EDQUOT, "Quota exceeded"), 507, "disk-full"),

@@ -57,6 +57,17 @@ def test_a_client_that_lost_the_connection_misses_nothing_and_repeats_nothing(se
     refused(server.http.get(path, headers={"Last-Event-ID": "soon"}), 422, "invalid-request")
 
 
+@pytest.mark.parametrize("number", [str(2**63 - 1), str(2**63), "9" * 30, "9" * 5000])
+def test_a_position_beyond_all_events_is_no_fault_of_the_coordinator(server: Server, ended: str, number: str) -> None:
+    path = f"/v1/runs/{ended}/events"
+    assert server.http.get(path, headers={"Last-Event-ID": number}).status_code == 204
+    if len(number) < 20 and int(number) < 2**63:
+        assert server.http.get(f"{path}?after={number}").status_code == 204
+    else:
+        refused(server.http.get(f"{path}?after={number}"), 422, "invalid-request")
+        refused(server.http.get(f"/v1/runs/{ended}/rounds?after={number}"), 422, "invalid-request")
+
+
 def test_a_stream_may_end_at_the_newest_event(server: Server) -> None:
     server.create_run("open")
     events = parse(server.http.get("/v1/runs/open/events?follow=false").text)

@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 
 from coordinator.store import open_store, statements
-from coordinator.store.port import Store, StoreError
+from coordinator.store.port import Store, StoreError, StoreFull
 from coordinator.store.sql import SqlStore
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract import StoreContract
@@ -147,7 +147,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
         connection.execute("PRAGMA max_page_count=60")
 
     event.listen(store.engine, "connect", make_small)
-    with pytest.raises(StoreError) as caught, store.transaction("r1") as tx:
+    with pytest.raises(StoreFull) as caught, store.transaction("r1") as tx:
         tx.append("r1", [(0.0, "k", {"text": "x" * 1_000_000})])
     assert str(caught.value) == "The database could not be written: the disk is full."
     assert [found.seq for found in store.events("r1", 0)] == [1]
