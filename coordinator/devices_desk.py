@@ -31,7 +31,7 @@ class DeviceDesk(Hub):
         if assignment is not None:
             return assignment
         capped = check_in.model_copy(update={"examples": min(check_in.examples, device.examples_cap)})
-        refusal = self.fleet.refusal(capped, self._states())
+        refusal = self.fleet.refusal(device.device, capped, self._states())
         if refusal is not None:
             return refusal
         self.fleet.wait(device, capped)
@@ -64,7 +64,7 @@ class DeviceDesk(Hub):
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """The answer when a check-in was held to its end."""
-        return self.fleet.refusal(check_in, self._states()) or self.fleet.hold_over(self._states())
+        return self.fleet.refusal(device, check_in, self._states()) or self.fleet.hold_over(self._states())
 
     def leave(self, device: str) -> None:
         """The device no longer waits in the pool."""

@@ -24,11 +24,13 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
         if state.phase != "selecting" or state.deadline is None:
             return None
         cohort = state.plan.cohort
-        pool = fleet.eligible(state, tx.waiting(now))
+        rows = tx.waiting(now)
+        pool = fleet.eligible(state, rows)
         if len(pool) < cohort.pool_count and now < state.deadline:
             return None
         if len(pool) < cohort.quorum_count:
-            return ev.Drawn(at=now, round=state.round, cohort=(), waiting=len(pool))
+            others = fleet.turned_away(state, rows, now)
+            return ev.Drawn(at=now, round=state.round, cohort=(), waiting=len(pool), others=others)
         chosen = selection.draw(
             pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round
         )

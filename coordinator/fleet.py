@@ -19,6 +19,7 @@ from coordinator.engine.state import RunState
 from coordinator.settings import Settings
 from coordinator.signals import Signals
 from coordinator.store.port import Conflict, DeviceRow, Store, WaitingRow
+from coordinator.turned_away import TurnedAway
 
 Entropy = Callable[[int], bytes]
 _HELD_WAIT_S = (0.0, 1.0)
@@ -37,6 +38,7 @@ class Fleet:
         self._signals = signals
         self._settings = settings
         self._entropy = entropy
+        self._turned_away = TurnedAway()
         self._tokens: dict[str, tuple[DeviceRow, float]] = {}
         self._arrivals: Combiner[WaitingRow, None] = Combiner(self._write_waiting)
 
@@ -116,21 +118,30 @@ class Fleet:
         with self._store.transaction() as tx:
             tx.drop_waiting([device])
 
-    def refusal(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
+    def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
         """Why no running run can use this device, with a window; None when one can, or when there is none to ask."""
         open_runs = [state for state in states if state.status == "running"]
         if not open_runs:
             return None
-        offer, reasons = offer_of(check_in), []
+        offer, reasons = offer_of(check_in), {}
         for state in open_runs:
-            against = reason_against(state.plan.task, offer)
-            least = state.plan.cohort.min_examples
-            if against is None and check_in.examples < least:
-                against = f"the plan wants devices with at least {least} examples; this one has {check_in.examples}"
+            against = _against(state, offer, check_in.examples)
             if against is None:
                 return None
-            reasons.append(f"run {state.run}: {against}")
-        return self.pace("; ".join(reasons))
+            reasons[state.run] = against
+        for run, against in reasons.items():
+            self._turned_away.note(run, device, against, self._clock.now())
+        return self.pace("; ".join(f"run {run}: {against}" for run, against in reasons.items()))
+
+    def turned_away(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
+        """What the devices that asked during this round's selection, or wait for other runs, were told about this run;
+        empty when there are none.
+        """
+        for row in rows:
+            against = _against(state, row.offer, row.examples)
+            if against is not None:
+                self._turned_away.note(state.run, row.device, against, now)
+        return self._turned_away.told(state.run, min(state.opened_at, now - self._settings.pace_max_s))
 
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
@@ -190,6 +201,15 @@ class Fleet:
             tx.put_waiting(rows)
             tx.seen([row.device for row in rows], self._clock.now())
         return [None] * len(rows)
+
+
+def _against(state: RunState, offer: str, examples: int) -> str | None:
+    """Why a device with this offer and so many examples may not work for the run; None: it may."""
+    against = reason_against(state.plan.task, offer)
+    least = state.plan.cohort.min_examples
+    if against is None and examples < least:
+        return f"the plan wants devices with at least {least} examples; this one has {examples}"
+    return against
 
 
 def _hash(token: str) -> str:

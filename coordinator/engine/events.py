@@ -46,6 +46,8 @@ class Drawn:
     """Eligible devices in the pool."""
     pool: str | None = None
     """Digest of the blob that lists the pool, so that the draw can be repeated."""
+    others: str = ""
+    """What devices that asked and are not eligible were told, where too few were: for people, nothing depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

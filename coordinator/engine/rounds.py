@@ -130,7 +130,8 @@ def _drawn(state: RunState, event: ev.Drawn) -> Step:
     cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
     state = replace(state, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < quorum:
-        return abandon(state, event.at, f"{event.waiting} eligible devices waited; a round needs at least {quorum}")
+        found = f"{event.waiting} eligible devices waited; a round needs at least {quorum}"
+        return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
     devices = tuple(device for device, _ in event.cohort)
     deadline = event.at + cohort.collect_s
     state = replace(

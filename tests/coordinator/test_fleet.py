@@ -13,6 +13,7 @@ from client_sdk.protocol import CheckIn, EnrolRequest, Wait, enrolment_bytes
 from coordinator.engine import selection
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore
+from coordinator.turned_away import TurnedAway
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.fragile import FragileStore, Points
 from tests.coordinator.world import LEARNER, TOKEN, World
@@ -266,3 +267,40 @@ def test_paused_runs_refuse_nobody(world: World) -> None:
     assert world.check_in(0, version="7") == [None]
     told = world.coordinator.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
     assert told.reason == "no run is under way"
+
+
+def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(task={"learner_version": "2"})
+    world.check_in(0, 1, version="1")
+    world.check_in(2, version="2")
+    world.pass_time(10)
+    view = world.coordinator.round("marks", 1)
+    assert view.status == "abandoned"
+    assert view.reason == (
+        "1 eligible devices waited; a round needs at least 2. "
+        f"2 devices were told: the plan wants {LEARNER} 2; this device has 1"
+    )
+    world.pass_time(1000)
+    assert "told" not in world.coordinator.round("marks", 2).reason, "nobody asked since"
+
+
+def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(name="large", cohort={"min_examples": 100, "select_s": 10})
+    world.create(name="any", cohort={"select_s": 1000, "pool": 4})
+    world.check_in(0, 1, 2)
+    world.pass_time(10)
+    assert world.coordinator.round("large", 1).reason.endswith(
+        ". 3 devices were told: the plan wants devices with at least 100 examples; this one has 10"
+    )
+
+
+def test_what_is_remembered_of_those_turned_away_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.turned_away._MOST", 3)
+    turned_away = TurnedAway()
+    for number in range(5):
+        turned_away.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
+    assert turned_away.told("r", since=0) == f"2 devices were told: small. 1 device was told: {'x' * 240}..."
+    assert turned_away.told("r", since=4) == "1 device was told: small"
+    assert turned_away.told("other", since=0) == ""
