@@ -131,7 +131,10 @@ class DeviceDesk(Hub):
             )
         except ProblemError:
             self._drop_unless_counted(run, round, digest)
-            raise
+            ended = self._settled(device.device, run, round)
+            if ended is None:
+                raise
+            return self._settle(ended, digest, device.device, run, round, attempt)
         accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
         return Receipt(
             run=run, round=round, attempt=attempt, device=device.device, digest=digest, weight=accepted.weight
@@ -209,8 +212,10 @@ class DeviceDesk(Hub):
                 records.write(tx, run, [(at, refusal)])
 
     def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
-        """A refused update's bytes go, unless the same bytes are acknowledged under another request."""
-        acknowledged = {member.digest for member in self._log(run).state.members.values()}
-        acknowledged |= {row.digest for row in self.store.contributions(run, round)}
+        """A refused update's bytes go, unless the same bytes are acknowledged under another request, and still kept."""
+        state = self._log(run).state
+        acknowledged = {member.digest for member in state.members.values()}
+        if round > state.round - (state.phase != "idle") - state.plan.retention.rounds:
+            acknowledged |= {row.digest for row in self.store.contributions(run, round)}
         if digest not in acknowledged:
             self.blobs.delete(digest)

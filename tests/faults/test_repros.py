@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from coordinator.blobs import MemoryBlobs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
 from tests.coordinator.world import World
@@ -100,3 +101,30 @@ def test_repro_clock_spins_while_a_draw_waits() -> None:
     while (task := world.coordinator.take_task()) is not None:
         tasks.append(task)
     assert len(tasks) == 1
+
+
+class SlowBlobs(MemoryBlobs):
+    """Once, something else happens between a blob's commit and what its caller does next."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def keep(self, digest: str, data: bytes) -> None:
+        super().keep(digest, data)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+
+def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> None:
+    """Seed 137: a request stood still, its repetition was counted, the round was committed; then the first went on."""
+    blobs = SlowBlobs()
+    world = World(5, blobs=blobs)
+    world.create(cohort={"select": 3, "goal": 1, "quorum": 1.0})
+    world.check_in()
+    number = world.cohort()[0]
+    body = world.body(number)
+    blobs.meanwhile = lambda: world.send(number, body)
+    receipt = world.send(number, body)
+    world.require({1: [number]})
+    assert receipt == world.send(number, body)
+    assert not blobs.has(receipt.digest), "raw updates are kept only until their round has ended"
