@@ -5,6 +5,7 @@ The explorer's checks read these directly, never through a replica.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -53,6 +54,11 @@ class Durable:
         self.store.close()
 
 
+def scratch() -> str | None:
+    """A folder in memory, where there is one: what is durable here is decided by ``power``, not by a disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - folders of random names are made in it
+
+
 @contextmanager
 def opened(world: World) -> Iterator[Durable]:
     """The durable things of a schedule, gone when it is over."""
@@ -64,7 +70,7 @@ def opened(world: World) -> Iterator[Durable]:
         finally:
             durable.close()
         return
-    with tempfile.TemporaryDirectory(prefix="quorate-explorer-") as name:
+    with tempfile.TemporaryDirectory(prefix="quorate-explorer-", dir=scratch()) as name:
         files = UnsyncedFiles(world) if shape.blobs == "files" else None
         durable = Durable(world, Path(name), files)
         try:
@@ -89,7 +95,7 @@ def _store(shape: Shape, folder: Path | None) -> Store:
 
 @cache
 def _template_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="quorate-explorer-template-")
+    return tempfile.TemporaryDirectory(prefix="quorate-explorer-template-", dir=scratch())
 
 
 @cache

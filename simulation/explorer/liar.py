@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from simulation.explorer.follow import Followed
     from simulation.explorer.world import World
 
-LIES = ("other-bytes", "old-round", "next-round", "attempt", "other-body", "withdraw", "started", "outcome", "copy")
+LIES = (
+    "other-bytes",
+    "old-round",
+    "next-round",
+    "attempt",
+    "other-body",
+    "withdraw",
+    "started",
+    "outcome",
+    "copy",
+    "copy",
+)
 
 
 class Liar:
@@ -31,7 +42,7 @@ class Liar:
 
     def plan_storm(self) -> None:
         world = self._world
-        for _ in range(int(world.shape.storm_s / 4)):
+        for _ in range(int(world.shape.storm_s / 3)):
             world.agenda.after(world.chance.between("lie-at", 1.0, world.shape.storm_s), self._lie)
 
     def _lie(self) -> None:

@@ -43,6 +43,7 @@ class FaultyStore:
         replica.point("transaction")
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
+        replica.world.watch.written = True
         with self._store.transaction(run) as inner:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner

@@ -44,7 +44,6 @@ class UnsyncedFiles:
     def fsync(self, descriptor: int) -> None:
         if self.replica is not None:
             self.replica.die_at("before fsync")
-        os.fsync(descriptor)
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
             folder = self._folders[descriptor]

@@ -20,6 +20,7 @@ from coordinator.hub import Task
 from coordinator.runtime import Coordinator
 from coordinator.signals import Signals
 from coordinator.store.port import DeviceRow, StoreError
+from coordinator.sweeping import sweep
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.endings import Broken, Crash
 from simulation.explorer.ports import FaultyStore
@@ -79,6 +80,8 @@ class Replica:
                 settings=world.settings,
                 entropy=world.chance.entropy(f"entropy {self.name}"),
             )
+            if len(world.replicas) == 1:
+                sweep(self.coordinator)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
             world.tell(f"{self.name} cannot start: {error}")
@@ -129,7 +132,8 @@ class Replica:
         return self.world.agenda.now + self.clock_offset_s
 
     def strikes(self, fault: str, where: str) -> bool:
-        return self.world.strikes(fault, f"{self.name} {where}")
+        world = self.world
+        return world.stormy and fault in world.possible and world.strikes(fault, f"{self.name} {where}")
 
     def die_at(self, where: str) -> None:
         if self._condemned or self.strikes("crash", where):
@@ -140,10 +144,10 @@ class Replica:
         """A place between two durable steps: the process may die here, or stand still while others go on."""
         self.die_at(where)
         world, life = self.world, self.life
-        if world.baton.standing < DEEPEST:
+        if world.stormy and world.baton.standing < DEEPEST:
             if self.strikes("pause", where):
                 self._stand_still(where, "frozen", world.chance.between("pause-s", 0.1, 40.0))
-            elif not self._locked() and self.strikes("interleave", where):
+            elif "interleave" in world.possible and not self._locked() and self.strikes("interleave", where):
                 self._stand_still(where, "halted", world.chance.between("interleave-s", 0.01, 8.0))
         if self._condemned or life != self.life or not self.up:
             raise Crash(where)
@@ -281,7 +285,7 @@ class Replica:
         older = self.held.pop(device.device, None)
         if older is not None:
             self._end_hold(older)
-        held = Held(device.device, message, gone, respond)
+        held = Held(device, message, gone, respond)
         self.held[device.device] = held
         hold_s = min(message.hold_s, self.world.settings.max_hold_s)
         self.world.agenda.after(hold_s, self._hold_over, self.life, held)
@@ -335,8 +339,8 @@ class Replica:
 class Held:
     """One check-in that is held open."""
 
-    def __init__(self, device: str, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
-        self.device = device
+    def __init__(self, row: DeviceRow, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
+        self.device = row.device
         self.message = message
         self.gone = gone
         self.respond = respond

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 from simulation.explorer.coverage import Coverage
+from simulation.explorer.durable import scratch
 from simulation.explorer.endings import Broken
 from simulation.explorer.mutants import MUTANTS
 from simulation.explorer.shape import Shape
@@ -60,8 +63,10 @@ class Report:
 def shape_of(seed: int, mutant: str | None = None) -> Shape:
     """The seed's shape; under a mutant every second one has the weather that shows it."""
     shape = Shape.of(seed)
-    focus = MUTANTS[mutant].focus if mutant is not None else None
-    return shape if focus is None or seed % 2 else replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0})
+    if mutant is None or MUTANTS[mutant].focus is None or seed % 2:
+        return shape
+    focus = MUTANTS[mutant].focus or ("", "")
+    return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, **MUTANTS[mutant].shape)
 
 
 def play(
@@ -84,6 +89,9 @@ def play(
 def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
     """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
     report = Report()
+    tempfile.tempdir = scratch() or tempfile.tempdir
+    gc.freeze()
+    gc.disable()  # a world is small and thrown away: collected between chunks
     for seed in seeds:
         if time.time() >= until or len(report.findings) >= enough:
             break
@@ -92,6 +100,8 @@ def play_many(seeds: range, mutant: str | None = None, until: float = float("inf
         report.coverage += world.coverage
         if broken is not None:
             report.findings.append(Finding(seed, broken.invariant, broken.what))
+    gc.enable()
+    gc.collect()
     return report
 
 

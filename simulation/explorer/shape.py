@@ -55,7 +55,7 @@ class Shape:
             devices = 60 + chance.below("devices", 241)
         blobs: Literal["memory", "files"] = "files" if chance.unit("blobs") < 0.06 and devices < 15 else "memory"
         store: Literal["memory", "sqlite", "sqlite-file"] = "memory"
-        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.05:
+        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.03:
             store = chance.pick("store", ("sqlite", "sqlite-file"))
         replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
@@ -71,7 +71,7 @@ class Shape:
             blobs=blobs,
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
-            storm_s=chance.between("storm", 20.0, 120.0 if size < 0.9 else 60.0),
+            storm_s=chance.between("storm", 8.0, 70.0 if size < 0.9 else 50.0),
             plan=_plan(chance, goal, select, replicas),
             rates=_rates(chance),
             focus=(chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES)),

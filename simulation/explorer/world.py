@@ -81,6 +81,7 @@ class World:
         """What was made for each round: a liar may copy it."""
         self.fences: dict[str, int] = {}
         """The newest fence of each run."""
+        self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
         self.stormy = False
         self.interruptions = 0
         self.lost_replicas = shape.lost_replicas
@@ -106,7 +107,7 @@ class World:
 
     def strikes(self, fault: str, where: str) -> bool:
         """Whether a fault happens here and now. Only in a storm."""
-        if not self.stormy:
+        if not self.stormy or fault not in self.possible:
             return False
         rate = self.shape.rates.get(fault, 0.0)
         phase = self.watch.phase

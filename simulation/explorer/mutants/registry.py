@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +19,8 @@ class Mutant:
     """(module or class, name, what stands there instead), made when it is switched on."""
     focus: tuple[str, str] | None = None
     """(fault, phase) of the weather that shows it, where it shows in few schedules."""
+    shape: dict[str, Any] = field(default_factory=dict)
+    """What else of the shape shows it: more liars, say."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -33,11 +35,11 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    name: str, *breaks: str, focus: tuple[str, str] | None = None
+    name: str, *breaks: str, focus: tuple[str, str] | None = None, **shape: Any
 ) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
     """Registers a function that returns the patches; its docstring is the mutant's story."""
 
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
-        MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus)
+        MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus, shape)
 
     return register

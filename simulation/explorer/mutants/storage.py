@@ -51,7 +51,7 @@ def _unfinished_blob() -> Patches:
     return [(memory.MemoryBlobs, "keep", short)]
 
 
-@mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"))
+@mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)
 def _refused_bytes_deleted() -> Patches:
     """Bytes that are refused are deleted, though the same bytes were acknowledged before."""
 
