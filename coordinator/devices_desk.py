@@ -14,8 +14,9 @@ from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.collecting import membership
+from coordinator.engine.state import RunState
 from coordinator.hub import Hub
-from coordinator.store.port import DeviceRow
+from coordinator.store.port import DeviceRow, Transaction
 
 
 class DeviceDesk(Hub):
@@ -109,26 +110,29 @@ class DeviceDesk(Hub):
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
-        try:
-            effects = self._submit(
-                run,
-                lambda at: ev.Reported(
-                    at=at,
-                    round=round,
-                    attempt=attempt,
-                    device=device.device,
-                    digest=digest,
-                    bytes=size,
-                    examples=min(report.examples, device.examples_cap),
-                    steps=report.work.steps,
-                    steps_planned=report.work.steps_planned,
-                    complete=report.work.complete,
-                    metrics=dict(report.metrics),
-                    held_out=dict(report.held_out.metrics) if report.held_out else {},
-                    held_out_examples=min(report.held_out.examples, device.examples_cap) if report.held_out else 0,
-                    seconds=(report.fetch_s, report.train_s, report.encode_s),
-                ),
+
+        def reported(at: float) -> ev.Reported:
+            if not self.blobs.has(digest):  # the same bytes under another request were refused meanwhile
+                raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
+            return ev.Reported(
+                at=at,
+                round=round,
+                attempt=attempt,
+                device=device.device,
+                digest=digest,
+                bytes=size,
+                examples=min(report.examples, device.examples_cap),
+                steps=report.work.steps,
+                steps_planned=report.work.steps_planned,
+                complete=report.work.complete,
+                metrics=dict(report.metrics),
+                held_out=dict(report.held_out.metrics) if report.held_out else {},
+                held_out_examples=min(report.held_out.examples, device.examples_cap) if report.held_out else 0,
+                seconds=(report.fetch_s, report.train_s, report.encode_s),
             )
+
+        try:
+            effects = self._submit(run, reported)
         except ProblemError:
             self._drop_unless_counted(run, round, digest)
             ended = self._settled(device.device, run, round)
@@ -212,10 +216,16 @@ class DeviceDesk(Hub):
                 records.write(tx, run, [(at, refusal)])
 
     def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
-        """A refused update's bytes go, unless the same bytes are acknowledged under another request, and still kept."""
-        state = self._log(run).state
-        acknowledged = {member.digest for member in state.members.values()}
-        if round > state.round - (state.phase != "idle") - state.plan.retention.rounds:
-            acknowledged |= {row.digest for row in self.store.contributions(run, round)}
-        if digest not in acknowledged:
-            self.blobs.delete(digest)
+        """A refused update's bytes go, unless the same bytes are acknowledged under another request, and still kept.
+
+        Looked up and deleted under the run's lock, so that nobody acknowledges them in between.
+        """
+
+        def drop(tx: Transaction, state: RunState, at: float) -> None:
+            acknowledged = {member.digest for member in state.members.values()}
+            if round > state.round - (state.phase != "idle") - state.plan.retention.rounds:
+                acknowledged |= {row.digest for row in tx.contributions(run, round)}
+            if digest not in acknowledged:
+                self.blobs.delete(digest)
+
+        self._log(run).submit(drop)

@@ -128,3 +128,25 @@ def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> Non
     world.require({1: [number]})
     assert receipt == world.send(number, body)
     assert not blobs.has(receipt.digest), "raw updates are kept only until their round has ended"
+
+
+def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
+    """Seed 1018: between the file and its event, a copy of the same bytes was refused, and the file deleted with it."""
+    blobs = SlowBlobs()
+    world = World(5, blobs=blobs)
+    world.create()
+    world.check_in()
+    honest, liar, third = world.cohort()[:3]
+    world.report(liar)
+    body = world.body(honest)
+
+    def copy() -> None:
+        with world.refuses("duplicate"):
+            world.send(liar, body)
+
+    blobs.meanwhile = copy
+    with world.refuses("busy"):
+        world.send(honest, body)
+    world.send(honest, body)
+    world.report(third)
+    world.require({1: [honest, liar, third]})
