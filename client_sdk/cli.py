@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,7 +19,7 @@ from typer.main import get_command as click_command_of
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
-from client_sdk.terminal import complain, missing_module, sentence_of, spoken
+from client_sdk.terminal import complain, missing_module, say, sentence_of, spoken
 
 GROUP = "quorate.commands"
 
@@ -77,8 +77,18 @@ app.add_typer(device_app, name="device")
 app.command("evaluate")(evaluate)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"quorate {version('quorate')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _quorate() -> None:
+def _quorate(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Quorate: federated learning. A round counts when it is quorate."""
 
 
@@ -86,9 +96,29 @@ def main(arguments: list[str] | None = None) -> None:
     """The console script. Errors of any room's command are told in one sentence; exit codes 0, 1 and 2."""
     command = click_command_of(app)
     try:
-        spoken(command)(args=arguments, prog_name="quorate")
+        code = spoken(command)(args=arguments, prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
-        sys.exit(end.exit_code)
+        code = end.exit_code
+    except typer.Abort:
+        code = 1
+    except Exception as error:  # noqa: BLE001  (of the command line: ``spoken`` lets nothing else through)
+        code = getattr(error, "exit_code", 2)
+        wrong_usage(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def wrong_usage(error: Any) -> None:
+    """Tells what is wrong with the words after ``quorate``, in one line with the command whose help tells more; shows
+    the help where no word was given.
+
+    ``error`` is click's ClickException, which typer brings in one way or another, so it is known by its methods.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError" or not hasattr(error, "format_message"):
+        error.show()
+        return
+    words = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    complain(f"{words} See '{context.command_path} --help'." if context is not None else words)
 
 
 _rooms: dict[str, dict[str, Any] | None] = {}

@@ -128,6 +128,8 @@ def _from_entry_point(name: str) -> Data:
 
 
 def _from_file(path: Path) -> Data:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is not an .npz file, or is cut short; numpy.savez writes one.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if "x" not in arrays or "y" not in arrays:

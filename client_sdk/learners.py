@@ -95,7 +95,10 @@ class Catalogue:
         entry = self._entries.get(name)
         if entry is None or name not in self._versions:
             have = ", ".join(f"{known} {version}" for known, version in sorted(self._versions.items())) or "none"
-            raise LearnerError(f"This device has not got the learner {name}; installed: {have}.")
+            raise LearnerError(
+                f"This device has not got the learner {name}; installed: {have}. "
+                f"Install its package, or name a module of your own: --learner {name}."
+            )
         try:
             self._loaded[name] = _unwrap(name, _guarded(name, entry.load))
         except LearnerError:

@@ -70,7 +70,8 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
     for all.
 
     Failure, problem documents, connection errors, refused values (ValueError), the disk's errors and the rooms' own
-    errors are told in one sentence; a missing module names its extra; Ctrl-C ends with 130. Anything else is a bug,
+    errors are told in one sentence; a missing module names its extra; Ctrl-C ends with 130, a
+    reader of the output that went away with 141, both silently. Anything else is a bug,
     told as such.
     """
 
@@ -80,6 +81,9 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # whoever read the output has seen enough, as in `quorate rounds mnist | head -1`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
         except Exception as error:
             if _of_the_command_line(error):
                 raise

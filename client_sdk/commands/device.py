@@ -6,6 +6,8 @@ This file reads options and prints lines. Everything else is ``client.Client``'s
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -114,6 +116,7 @@ def device(
             where = f"{happening.run} round {happening.round}: " if happening.run is not None else ""
             say(where + happening.text)
 
+    log_plainly()
     with FileStorage(folder) as storage, stopped_by_signals() as stop:
         if storage.load() is None and enrolment_token is None:
             fail("This device is new: give it an enrolment token with --enrolment-token ('quorate serve' prints one).")
@@ -163,6 +166,20 @@ def _row(entry: Joined) -> list[Any]:
         f"{entry.ended_at - entry.joined_at:.1f}",
         entry.reason,
     ]
+
+
+class _Plain(logging.Handler):
+    """What the device logs, without the traceback of a learner that failed; QUORATE_DEBUG=1 shows that."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"{record.getMessage()}; QUORATE_DEBUG=1 shows where" if record.exc_info else record.getMessage())
+
+
+def log_plainly() -> None:
+    """Lets the device's log speak as the command does."""
+    log = logging.getLogger("quorate.device")
+    if not os.environ.get("QUORATE_DEBUG") and not any(isinstance(handler, _Plain) for handler in log.handlers):
+        log.addHandler(_Plain())
 
 
 @contextmanager

@@ -11,7 +11,11 @@ from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, say
 from coordinator.commands.runs import RunName
 from coordinator.commands.telling import moment
 
-app = typer.Typer(no_args_is_help=True, help="List and download checkpoints.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List and download checkpoints.",
+    epilog="Example: quorate checkpoint get mnist -o model.safetensors",
+)
 
 
 @app.command("list", epilog="Example: quorate checkpoint list mnist")

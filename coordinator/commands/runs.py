@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from client_sdk.protocol import RunView
     from coordinator.engine.plan import Plan
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, pause, resume and stop runs.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create, list, show, pause, resume and stop runs.",
+    epilog="Example: quorate run create plan.toml",
+)
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'quorate run list' shows it.")]
 
@@ -51,7 +55,7 @@ def create(
         fail("Give --init, or --learner and --seed, not both: each says where the initial checkpoint comes from.")
     read = Plan.from_toml(plan)
     if init is not None:
-        content, origin = init.read_bytes(), init.name
+        content, origin = checkpoint_file(init), init.name
     else:
         read, content, origin = initial(read, learner, seed)
     with OperatorClient(coordinator) as client:
@@ -60,6 +64,18 @@ def create(
         say_json(made)
     else:
         say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
+
+
+def checkpoint_file(path: Path) -> bytes:
+    """The bytes of a safetensors file; one sentence with its name when it is none."""
+    from client_sdk.tensors import TensorError, from_bytes
+
+    content = path.read_bytes()
+    try:
+        from_bytes(content)
+    except TensorError as error:
+        fail(f"{path} is not a safetensors file that can start a run: {error}.")
+    return content
 
 
 def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:

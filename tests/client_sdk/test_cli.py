@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +180,55 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: pyte
     assert "Example: quorate" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("command", [["device", "--no-such-option"], ["device", "--rounds", "0"], ["no-such-command"]])
-def test_wrong_usage_exits_with_2(command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["device", "--no-such-option"], "No such option '--no-such-option'. See 'quorate device --help'."),
+        (["device", "--rounds", "0"], "Invalid value for '--rounds': 0 is not in the range x>=1. See 'quorate device"),
+        (["no-such-command"], "No such command 'no-such-command'. See 'quorate --help'."),
+        (["evaluate"], "Missing argument 'RUN'. See 'quorate evaluate --help'."),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_one_sentence(
+    command: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert quorate(*command) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"Error: {sentence}")
+    assert len(told.splitlines()) == 1
+
+
+def test_the_word_alone_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate() == 2
+    told = capsys.readouterr()
+    assert "Example: quorate serve" in " ".join((told.out + told.err).split())
+    assert "Error" not in told.err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("--version") == 0
+    assert capsys.readouterr().out == f"quorate {version('quorate')}\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = "from client_sdk.terminal import say, spoken\n@spoken\ndef much():\n  while True: say('x' * 9999)\nmuch()"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as much:
+        assert much.stdout is not None
+        assert much.stderr is not None
+        much.stdout.readline()
+        much.stdout.close()
+        told = much.stderr.read().decode()
+    assert "Broken" not in told
+
+
+def test_a_learner_that_fails_is_told_without_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
+    with serving(script(task=Task(learner="burning:train"))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--learner", "burning:train")) == 0
+    told = capfd.readouterr()
+    assert "Withdrew: RuntimeError: burnt" in told.out
+    assert "Traceback" not in told.out + told.err
+    assert told.err.splitlines()[0].endswith("QUORATE_DEBUG=1 shows where")
 
 
 # ------------------------------------------------------------ the other rooms
