@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from client_sdk.manifest import (
 HEADER_LIMIT = 64 * 1024
 """Most bytes of a header, the eight of its length not counted."""
 METADATA_KEY = "__metadata__"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Source = bytes | bytearray | memoryview | Path | BinaryIO
 """Where a file can be read from: its bytes, its path, or a seekable binary stream that holds nothing else."""
@@ -134,7 +136,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) != len(pairs):
         raise MalformedTensors("the header names something twice")
     for text in [*table, *(value for value in table.values() if isinstance(value, str))]:
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if _SURROGATE.search(text):
             raise MalformedTensors("the header holds half of a surrogate pair, which no UTF-8 text can")
     return table
 
