@@ -52,6 +52,7 @@ class Operator:
 
         view = self._ask("create", work)
         world.watch.discover()
+        world.watch.step()
         if isinstance(view, RunView):
             if view.run not in world.watch.runs or not world.watch.runs[view.run].round:
                 raise Broken("ack-durable", f"the operator was told of run {view.run}, which has not begun")
@@ -69,7 +70,7 @@ class Operator:
         if not world.strikes(deed, "operator") or not world.watch.runs:
             return
         run = world.chance.pick("run", list(world.watch.runs.values()))
-        name = run.run
+        name, interruptions = run.run, world.interruptions
         match deed:
             case "op-create":
                 if len(world.watch.runs) < 2:
@@ -85,6 +86,8 @@ class Operator:
                 self._score(name)
                 return
         world.watch.step()
+        if interruptions != world.interruptions:
+            return  # what others did meanwhile may have changed it again
         if isinstance(view, RunView) and not run.over and run.status not in status and not run.ending:
             raise Broken("ack-durable", f"the operator's {deed[3:]} of {name} was answered, the log says {run.status}")
 

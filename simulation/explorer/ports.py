@@ -44,7 +44,7 @@ class FaultyStore:
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
         replica.world.watch.written = True
-        with self._store.transaction(run) as inner:
+        with self._writing(), self._store.transaction(run) as inner:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
             fenced = Fenced(replica, inner) if run is not None else None
@@ -59,6 +59,14 @@ class FaultyStore:
         replica.point("commit")
         if replica.strikes("store-lost-ack", "commit"):
             raise StoreError("The connection was lost while the transaction was committed (explorer).")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._replica.writing = True
+        try:
+            yield
+        finally:
+            self._replica.writing = False
 
     def close(self) -> None:
         """Keeps the store open: other replicas use it."""

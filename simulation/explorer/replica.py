@@ -52,6 +52,10 @@ class Replica:
         self.halted = 0
         """How many of its threads stand still."""
         self.clock_offset_s = 0.0
+        self.writing = False
+        """Whether a transaction is open: whoever stood still in one would keep the whole store waiting."""
+        self.disturbed = False
+        """Whether the world went on while the last call stood still."""
         self.life = 0
         self.fences: dict[str, int] = {}
         """The fence that this process raised last, by run."""
@@ -144,7 +148,7 @@ class Replica:
         """A place between two durable steps: the process may die here, or stand still while others go on."""
         self.die_at(where)
         world, life = self.world, self.life
-        if world.stormy and world.baton.standing < DEEPEST:
+        if world.stormy and not self.writing and world.baton.standing < DEEPEST:
             if self.strikes("pause", where):
                 self._stand_still(where, "frozen", world.chance.between("pause-s", 0.1, 40.0))
             elif "interleave" in world.possible and not self._locked() and self.strikes("interleave", where):
@@ -198,13 +202,13 @@ class Replica:
             return None
         life = self.life
         world.met(event)
-        nested = world.interruptions
+        before = world.interruptions
         try:
             result: T | Problem = work(self.coordinator)
             self._die_before_answer(event)
         except ProblemError as error:
             world.tell(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
-            if nested == world.interruptions:
+            if before == world.interruptions:
                 world.watch.require_unmoved(event, error.problem)
             result = error.problem
         except (StoreError, BlobError) as error:
@@ -217,6 +221,7 @@ class Replica:
         except Exception as error:
             trace = "".join(traceback.format_exception(error)[-3:])
             raise Broken("no-bug", f"{event} raised {type(error).__name__}: {error}\n{trace}") from error
+        self.disturbed = before != world.interruptions
         return result
 
     def _die_before_answer(self, event: str) -> None:

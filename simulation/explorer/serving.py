@@ -58,7 +58,7 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
 
     def tell(result: Any) -> None:
         if result is not None:
-            world.watch.answered(request, result)
+            world.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):

@@ -74,8 +74,11 @@ class Watch:
             invariants.spooled(self.world, run)
             invariants.whole_blobs(self.world, run)
 
-    def answered(self, request: Request, answer: Any) -> None:
-        """A replica has answered: what it promises is durable at this moment."""
+    def answered(self, request: Request, answer: Any, disturbed: bool) -> None:
+        """A replica has answered: what it promises is durable at this moment.
+
+        ``disturbed``: others were served meanwhile, so a token may have been replaced by a newer one since.
+        """
         self.step()
         match answer:
             case Receipt():
@@ -92,7 +95,7 @@ class Watch:
                     invariants.spooled(self.world, run, only=answer.digest)
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
-            case Enrolled():
+            case Enrolled() if not disturbed:
                 invariants.enrolled(self.world, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
