@@ -175,6 +175,11 @@ class ExactSum:
         np.add(self._lanes, other._lanes, out=self._lanes)
         self._count_in(count, weight, magnitude)
 
+    def same_as(self, other: ExactSum) -> bool:
+        """Whether both hold the same: as many updates of the same total weight, whose totals have the same bits."""
+        mine, its = (self.count, self.total_weight, self.dimension), (other.count, other.total_weight, other.dimension)
+        return mine == its and np.array_equal(self.totals(), other.totals())
+
     def copy(self) -> ExactSum:
         """An independent sum with the same content."""
         self._usable()

@@ -64,6 +64,11 @@ class Update:
         for what, number in (("examples", examples), ("the weight", examples if weight is None else weight)):
             if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
                 raise OutOfRange(f"{what} must be a whole number from 0 up, not {number!r}")
+        for name, array in delta.items():
+            if not isinstance(name, str) or not hasattr(array, "dtype"):
+                raise ManifestMismatch(
+                    f"the delta maps names to NumPy arrays, not {name!r} to a {type(array).__name__}"
+                )
         self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
         self._sum: ExactSum | None = None
         self._weight = int(examples if weight is None else weight)
@@ -81,6 +86,21 @@ class Update:
     def __repr__(self) -> str:
         size = f"{len(self.manifest)} tensors, {self.manifest.elements} values"
         return f"<Update of {self.count}, weight {self.weight}, {size}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same: names, shapes, weights, counts, scores, and the same bits in the exact sum. So
+        ``a + b == b + a``. Raises NotFinite and OutOfRange as ``+`` does.
+        """
+        if not isinstance(other, Update):
+            return NotImplemented
+        return (
+            self.manifest == other.manifest
+            and (self.weight, self.count, self.examples) == (other.weight, other.count, other.examples)
+            and (self.metrics, self.held_out, self.work) == (other.metrics, other.held_out, other.work)
+            and self._exact().same_as(other._exact())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def delta(self) -> Tensors:
@@ -121,8 +141,7 @@ class Update:
         A function of the set of updates: order and grouping change no bit. Raises NotFinite, OutOfRange, EmptySum (no
         weight).
         """
-        total = self._sum if self._sum is not None else self._folded_into(ExactSum(self.manifest.elements))
-        return split(total.mean(), self.manifest)
+        return split(self._exact().mean(), self.manifest)
 
     def __add__(self, other: Update) -> Update:
         """The sum of two updates; neither changes. Raises ManifestMismatch, NotFinite, OutOfRange, SumOverflow."""
@@ -145,6 +164,9 @@ class Update:
         if result is None:
             raise ManifestMismatch("there is no update to sum")
         return result
+
+    def _exact(self) -> ExactSum:
+        return self._sum if self._sum is not None else self._folded_into(ExactSum(self.manifest.elements))
 
     def _as_sum(self) -> Update:
         twin = object.__new__(Update)

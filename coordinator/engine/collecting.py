@@ -112,8 +112,10 @@ def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None =
 
 def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
     """Why this device has no open place in this round: (kind, reason), or None."""
-    if round > state.round or (round == state.round and attempt > state.attempt):
+    if round > state.round:
         return "stale", f"round {round} has not been opened: the run is at round {state.round}"
+    if round == state.round and attempt > state.attempt:
+        return "stale", f"attempt {attempt} of round {round} has not been opened: it is at attempt {state.attempt}"
     if round < state.round or state.phase == "idle":
         return "late", f"round {round} is over"
     if device not in state.members:

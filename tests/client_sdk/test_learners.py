@@ -245,7 +245,7 @@ def test_files_that_are_none_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="There is no file"):
         load_data(str(tmp_path / "missing.npz"))
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DataError, match="is not an [.]npz file"):
+    with pytest.raises(DataError, match=r"is not an \.npz file"):
         load_data(str(tmp_path / "text.npz"))
     with pytest.raises(DataError, match=r"There is no data 'mnits'; there are .*mnist"):
         load_data("mnits")

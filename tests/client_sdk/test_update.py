@@ -58,6 +58,24 @@ def test_every_order_and_grouping_gives_the_same_update(seed: int) -> None:
     for other in (grouped(updates, np.random.default_rng(seed)), sum(reversed(updates)), Update.total(updates)):
         assert isinstance(other, Update)
         assert everything(other) == everything(straight)
+        assert other == straight
+
+
+def test_updates_differ_where_anything_of_them_does() -> None:
+    def update(delta: object = (1.0, 2.0), examples: int = 3, loss: float = 0.5, name: str = "w") -> Update:
+        return Update({name: np.asarray(delta, np.float32)}, examples, metrics={"loss": loss})
+
+    assert update() == update()
+    others = [update((1.0, 2.0000002)), update([[1.0, 2.0]]), update(examples=4), update(loss=0.4), update(name="v")]
+    assert all(update() != other for other in others)
+    assert update() + update() != update(examples=6), "two devices are not one"
+    assert update() != "an update"
+
+
+@pytest.mark.parametrize("delta", [{"w": [1.0, 2.0]}, {3: np.ones(2)}, {"w": None}])
+def test_a_delta_that_is_no_arrays_by_name_is_refused_in_a_sentence(delta: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ManifestMismatch, match="the delta maps names to NumPy arrays, not "):
+        Update(delta, examples=1)
 
 
 def test_each_counts_once_with_its_weight() -> None:

@@ -196,11 +196,19 @@ def test_an_update_after_the_close_is_late_and_recorded() -> None:
     assert only(effects, fx.RecordRefusal).round == 1
 
 
-@pytest.mark.parametrize("more", [{"round": 2}, {"attempt": 1}, {"round": 9, "attempt": 9}])
-def test_a_round_or_attempt_that_has_not_been_opened_is_stale(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"round": 2}, "round 2 has not been opened: the run is at round 1"),
+        ({"attempt": 1}, "attempt 1 of round 1 has not been opened: it is at attempt 0"),
+        ({"round": 9, "attempt": 9}, "round 9 has not been opened: the run is at round 1"),
+    ],
+)
+def test_a_round_or_attempt_that_has_not_been_opened_is_stale(more: dict[str, Any], sentence: str) -> None:
     story = Story().collecting()
     before = story.state
-    assert refusal(story.reported("a", **more)) == "stale"
+    told = only(story.reported("a", **more), fx.Refused)
+    assert (told.kind, told.reason) == ("stale", sentence)
     assert refusal(story.started("a", **more)) == "stale"
     assert refusal(story.withdrew("a", **more)) == "stale"
     assert story.state is before
