@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from client_sdk.protocol import CheckIn, Policy, Task
 
@@ -15,9 +16,7 @@ def offer_of(check_in: CheckIn) -> str:
 
 def reason_against(task: Task, offer: str) -> str | None:
     """None when a device with this offer may do the task; else one sentence."""
-    parsed = json.loads(offer)
-    learners: dict[str, str] = parsed["learners"]
-    policy = Policy.model_validate(parsed["policy"])
+    learners, policy = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "none"
@@ -31,3 +30,10 @@ def reason_against(task: Task, offer: str) -> str | None:
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
     return None
+
+
+@lru_cache(maxsize=1024)
+def _parsed(offer: str) -> tuple[dict[str, str], Policy]:
+    """A fleet has few different offers, and each is judged at every look at the pool. Nobody changes the result."""
+    parsed = json.loads(offer)
+    return parsed["learners"], Policy.model_validate(parsed["policy"])
