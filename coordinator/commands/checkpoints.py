@@ -57,4 +57,12 @@ def get(
         say_json({"run": run, "version": wanted, "digest": line[wanted].digest, "bytes": size, "file": str(output)})
         return
     say(f"Wrote version {wanted} of {run} ({size} bytes, {line[wanted].digest[:12]}) to {output}.")
-    say(f"Load it: safetensors.numpy.load_file({str(output)!r})")
+    say(f"Load it: {how_to_load(output)}")
+
+
+def how_to_load(path: Path) -> str:
+    """The call that loads a checkpoint: NumPy's, or PyTorch's where a tensor is bfloat16, which NumPy does not have."""
+    from client_sdk.tensors import read_header
+
+    dtypes = {spec.dtype for spec in read_header(path).manifest.values()}
+    return f"safetensors.{'torch' if 'BF16' in dtypes else 'numpy'}.load_file({str(path)!r})"

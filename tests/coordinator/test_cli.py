@@ -8,10 +8,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from client_sdk.protocol import EventView, RoundView, RunView
+from client_sdk.tensors import BF16, to_bytes
+from coordinator.commands.checkpoints import how_to_load
 from tests.coordinator.service.conftest import Server, server
 from tests.coordinator.service.devices import model_bytes
 from tests.coordinator.service.test_rounds import until
@@ -172,3 +176,10 @@ def test_every_command_has_help_with_an_example_and_json(words: tuple[str, ...])
     assert f"quorate {' '.join(words)}" in " ".join(shown.output.split())
     assert "Example:" in shown.output
     assert "--json" in shown.output
+
+
+@pytest.mark.parametrize(("dtype", "module"), [(np.dtype(np.float32), "numpy"), (BF16, "torch")])
+def test_the_way_to_load_a_checkpoint_suits_its_dtypes(tmp_path: Path, dtype: np.dtype[Any], module: str) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(to_bytes({"w": np.zeros(3, dtype), "steps": np.array([1])}))
+    assert how_to_load(file) == f"safetensors.{module}.load_file({str(file)!r})"
