@@ -8,7 +8,8 @@ the answer                               what happens
 a good one                               returned
 none at all                              Sleep (backoff), the same request again
 a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), the same request again
-*enrol* (token lost, device unknown)     enrols again with the same key, once; then the same request again
+*enrol* (token lost, device unknown)     enrols again with the same key, then the same request; ENROLMENTS times at
+                                         most, since a late copy of an enrolment replaces the token once more
 *drop*                                   returned: the caller gives up this round's work
 *stop*                                   ProblemError: the session ends
 an error page of something in between    Sleep, again; while a round is under way until its deadline, then returned
@@ -37,6 +38,8 @@ from client_sdk.protocol import (
 )
 from client_sdk.record import Record
 
+ENROLMENTS = 6
+"""How often a device enrols again for one request before it gives up."""
 REASON_LIMIT = 500
 """Characters of a withdrawal's reason: as the protocol has it."""
 
@@ -135,7 +138,7 @@ class Asking:
     ) -> Generator[Action, Reply, Message | Problem]:
         """The good answer to ``send``, or the problem that is final for it. See the table above."""
         failures = 0
-        enrolled_again = False
+        enrolments = 0
         while True:
             if not enrolling:
                 send = _under(send, self.token)
@@ -147,8 +150,11 @@ class Asking:
             elif isinstance(reply, Refused):
                 refused = reply.problem
                 advice = refused.advice
-                if advice == "enrol" and not enrolling and not enrolled_again and self.enrolment_token is not None:
-                    enrolled_again = True
+                may_enrol = not enrolling and enrolments < ENROLMENTS and self.enrolment_token is not None
+                if advice == "enrol" and may_enrol:
+                    enrolments += 1
+                    if enrolments > 1:
+                        yield self.wait_after(reply, enrolments)
                     yield from self.enrol()
                     if self._same_device():
                         continue

@@ -8,7 +8,7 @@ This file knows refusals and their advice. It has never heard of sockets, framew
     |-- ProblemError                  their fault, or the moment's: the peer asked for what cannot be; has a document
     |   |  kind                  status  a device then
     |   |-- truncated               400  retry   sends the same bytes again
-    |   |-- unauthenticated         401  enrol   enrols again with the same key, once
+    |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
     |   |-- enrolment-refused       403  stop    needs a person: the token is wrong or used up
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from client_sdk.actions import Answered, Refused, Reply, Send
+from client_sdk.problems import problem
+from client_sdk.protocol import CheckIn, Enrolled, Route, Wait
+from client_sdk.session import participate
 from coordinator.blobs import MemoryBlobs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
@@ -131,7 +135,7 @@ def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> Non
 
 
 def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
-    """Seed 1018: between the file and its event, a copy of the same bytes was refused, and the file deleted with it."""
+    """Between the file and its event, a copy of the same bytes was refused, and the file deleted with it."""
     blobs = SlowBlobs()
     world = World(5, blobs=blobs)
     world.create()
@@ -150,3 +154,24 @@ def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
     world.send(honest, body)
     world.report(third)
     world.require({1: [honest, liar, third]})
+
+
+def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
+    """Seed 5059: each copy replaced the token that the device had been given; the second time it gave up."""
+    session = participate(None, coordinator="http://c", offer=CheckIn, enrolment_token="t")
+    sends: list[Route] = []
+    reply: Reply = None
+    action = next(session)
+    for _ in range(30):
+        if isinstance(action, Send):
+            sends.append(action.route)
+            answer = Enrolled(device="d1", token=f"token {len(sends)}", examples_cap=1)
+            replaced = sends.count(Route.CHECK_IN) < 4
+            refusal = Refused(problem("unauthenticated", "This token was replaced.").problem, 1.0)
+            wait = Answered(Wait(reason="no run", min_s=5, max_s=5), 1.0)
+            reply = Answered(answer, 1.0) if action.route is Route.ENROL else refusal if replaced else wait
+        else:
+            reply = None
+        action = session.send(reply)
+    assert sends.count(Route.ENROL) == 4
+    assert sends[-1] is Route.CHECK_IN, "the device goes on with the token that lasted"
