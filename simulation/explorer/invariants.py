@@ -172,7 +172,7 @@ def records(world: World) -> None:
             if key in rounds:
                 raise Broken("counts-once", f"{device.name}'s record has round {joined.round} of {joined.run} twice")
             rounds.add(key)
-            run = world.watch.runs[joined.run]
+            run = world.watch.run(joined.run)
             known = run.known(joined.round, joined.device)
             if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
                 raise Broken("receipt", f"{device.name} wrote that round {joined.round} refused an update that counts")

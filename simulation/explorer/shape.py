@@ -71,7 +71,7 @@ class Shape:
             blobs=blobs,
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
-            storm_s=chance.between("storm", 8.0, 70.0 if size < 0.9 else 50.0),
+            storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=_plan(chance, goal, select, replicas),
             rates=_rates(chance),
             focus=(chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES)),

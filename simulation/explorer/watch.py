@@ -57,6 +57,12 @@ class Watch:
                 invariants.begun(self.world, run)
                 self._read(run)
 
+    def run(self, name: str) -> Followed:
+        """What is known of this run, which another replica may have found before the operator was told of it."""
+        if name not in self.runs:
+            self.discover()
+        return self.runs[name]
+
     def _read(self, run: Followed) -> None:
         for event in self.world.durable.store.events(run.run, run.head, 1_000_000):
             ended = run.follow(event)
@@ -86,7 +92,7 @@ class Watch:
                 known = self.acknowledged.setdefault(key, answer.digest)
                 if known != answer.digest:
                     raise Broken("counts-once", f"{key} got receipts for two updates: {known[:8]}, {answer.digest[:8]}")
-                run = self.runs[answer.run]
+                run = self.run(answer.run)
                 if run.known(answer.round, answer.device) != (answer.digest, answer.weight):
                     raise Broken(
                         "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not know it"
@@ -100,7 +106,7 @@ class Watch:
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
                 device = self.world.device_of(request.send.token)
-                run = self.runs[path["run"]]
+                run = self.run(path["run"])
                 if run.round == path["round"] and run.phase == "collecting" and device not in run.withdrawn:
                     raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not know it")
             case bytes():
@@ -110,7 +116,7 @@ class Watch:
 
     def _refused_update(self, request: Request, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
-        run, number = self.runs[path["run"]], int(path["round"])
+        run, number = self.run(path["run"]), int(path["round"])
         known = run.known(number, self.world.device_of(request.send.token))
         ending = run.ended.get(number)
         open_or_counted = run.round == number if ending is None else ending.committed

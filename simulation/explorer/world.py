@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TOKEN = "let-me-in-please"  # noqa: S105 - of a world that does not exist
 STEPS_MOST = 200_000
+IDLE_S = 12.0
+"""How long a storm goes on when every run is over: what comes late must not hurt them."""
 FOCUS_RATE = 0.25
 
 
@@ -93,6 +95,7 @@ class World:
         self.baton: Baton
         self.durable: Durable
         self._healed = False
+        self._over_at = BEGINNING
         self._wanted: dict[str, int] = {}
         self._give_up_at = float("inf")
 
@@ -217,11 +220,13 @@ class World:
         self._give_up_at = self.agenda.now + 330.0 + rounds_s
 
     def _done(self) -> bool:
-        if not self._healed:
-            return False
         runs = self.watch.runs.values()
+        if not self._healed:
+            if not runs or not all(run.over for run in runs):
+                self._over_at = self.agenda.now
+            return self.agenda.now > self._over_at + IDLE_S and not self.baton.standing
         return all(run.over for run in runs) or any(
-            run.version >= self._wanted[run.run] for run in runs if not run.over
+            run.version >= self._wanted.get(run.run, 1) for run in runs if not run.over
         )
 
     def _loop(self) -> None:
