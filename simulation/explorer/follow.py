@@ -106,7 +106,8 @@ class Followed:
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
-                raise self._odd(event, "no update of the explorer can fail to aggregate")
+                told = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
+                raise Broken("ack-durable", f"{told}: {body['reason']}")
             case "Paused":
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")

@@ -105,6 +105,7 @@ class Replica:
         world.tell(f"{self.name} dies at: {crash}")
         self._down()
         world.durable.crash(self)
+        world.watch.crashed()
         alive = sum(1 for other in world.replicas if other.up or not other.gone)
         if world.lost_replicas > 0 and world.stormy and alive > 1:
             world.lost_replicas -= 1

@@ -76,6 +76,8 @@ class Watch:
 
     def crashed(self) -> None:
         """After each crash: what was promised is still there."""
+        self.written = True
+        self.step()
         for run in self.runs.values():
             invariants.spooled(self.world, run)
             invariants.whole_blobs(self.world, run)

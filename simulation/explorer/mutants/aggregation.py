@@ -21,7 +21,7 @@ from simulation.explorer.mutants.registry import mutant
 Patches = list[tuple[Any, str, Any]]
 
 
-@mutant("double-count", "counts-once")
+@mutant("double-count", "counts-once", focus=("duplicate", "collecting"))
 def _double_count() -> Patches:
     """An update that is sent twice is added twice."""
     reported = collecting.reported

@@ -40,7 +40,7 @@ def _second_update_wins() -> Patches:
 
     def against(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
         found = _against_update(state, member, event)
-        return None if found is not None and found[0] == "duplicate" else found
+        return None if found is not None and found[0] == "duplicate" and state.phase == "collecting" else found
 
     return [(collecting, "_against_update", against)]
 

@@ -1,0 +1,167 @@
+"""The fault explorer finds nothing in the product, and finds every mutant.
+
+The budget rotates: each day begins elsewhere. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulation.cli import app
+from simulation.explorer.invariants import INVARIANTS
+from simulation.explorer.mutants import MUTANTS
+from simulation.explorer.search import Report, explore, play, play_many, shape_of
+from simulation.explorer.shape import Shape
+from simulation.explorer.shrink import shrink
+from simulation.explorer.soak import add_to_count
+
+IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
+SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "20000" if IN_CI else "1000"))
+SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000_000)))
+MUTANT_BUDGET = 1500
+SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
+
+
+def told(report: Report) -> str:
+    """What is broken, and how to see it."""
+    lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = explore(SEED, SCHEDULES, jobs=2)
+    with capsys.disabled():
+        print(f"\nexplorer, from seed {SEED}: {report.to_json()}")
+    assert not report.findings, told(report)
+    assert report.tally.schedules == SCHEDULES
+    most_missing = 0 if SCHEDULES >= 20_000 else 4 if SCHEDULES >= 5_000 else 20
+    assert len(report.coverage.never()) <= most_missing, report.coverage.never()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
+    report = play_many(range(MUTANT_BUDGET), name, enough=1)
+    assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].story}"
+    assert report.findings[0].invariant in MUTANTS[name].breaks, told(report)
+
+
+def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
+    assert len(MUTANTS) >= 20
+    assert "double-count" in MUTANTS
+    for mutant in MUTANTS.values():
+        assert mutant.story
+        assert mutant.breaks
+        assert set(mutant.breaks) <= set(INVARIANTS)
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11, 18, 148])
+def test_one_seed_is_one_schedule(seed: int) -> None:
+    """Also where calls stand still on threads of their own (148)."""
+    first: list[str] = []
+    second: list[str] = []
+    play(Shape.of(seed), story=first)
+    play(Shape.of(seed), story=second)
+    assert first == second
+    assert len(first) > 20
+
+
+def test_fault_that_is_left_out_leaves_all_other_draws_as_they_were() -> None:
+    shape = Shape.of(7)
+    world, _ = play(shape)
+    last = world.chance.struck[-1]
+    again, _ = play(shape, without=frozenset([last]))
+    assert again.chance.struck[: len(world.chance.struck) - 1] == world.chance.struck[:-1]
+
+
+def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
+    found = play_many(range(400), "nobody-takes-over", enough=1).findings[0]
+    shape = shape_of(found.seed, "nobody-takes-over")
+    world, _ = play(shape, mutant="nobody-takes-over")
+    shrunk = shrink(shape, found.invariant, mutant="nobody-takes-over", seconds=10)
+    assert 1 <= len(shrunk.faults) <= 5
+    assert len(shrunk.faults) < len(world.chance.struck)
+    assert shrunk.story[-1].startswith("BROKEN  liveness")
+
+
+def test_schedules_have_different_shapes() -> None:
+    shapes = [Shape.of(seed) for seed in range(4000)]
+    assert {shape.store for shape in shapes} == {"memory", "sqlite", "sqlite-file"}
+    assert {shape.blobs for shape in shapes} == {"memory", "files"}
+    assert {shape.replicas for shape in shapes} == {1, 2, 3}
+    assert {shape.wire for shape in shapes} == {True, False}
+    assert min(shape.devices for shape in shapes) == 3
+    assert max(shape.devices for shape in shapes) > 60
+    assert sorted(shape.devices for shape in shapes)[2000] <= 7
+
+
+@pytest.fixture
+def quorate() -> Callable[..., tuple[int, str, str]]:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, list(arguments))
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def test_command_counts(quorate: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = quorate("explore", "--schedules", "5", "--json")
+    assert code == 0
+    keys = ("schedules", "broken", "seconds", "events", "crashes", "lost", "duplicated", "commits", "abandoned")
+    assert out.startswith('{"schedules":5,"broken":0,')
+    assert [part.split('"')[1] for part in out.strip()[1:-1].split(",")] == list(keys)
+
+
+def test_command_tells_the_story_of_a_seed(quorate: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = quorate("explore", "--seed", "11", "--trace")
+    assert code == 0
+    assert "r0 starts" in out
+    assert "Created" in out
+
+
+def test_command_names_the_invariant_that_a_mutant_breaks(quorate: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = quorate("explore", "--schedules", "60", "--mutant", "double-count", "--json")
+    assert code == 1
+    assert "BROKEN  counts-once" in err
+    assert "The shortest story found" in err
+    assert '"broken":0' not in out
+
+
+def test_command_refuses_an_unknown_mutant(quorate: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = quorate("explore", "--schedules", "1", "--mutant", "no-such")
+    assert code == 1
+    assert "There is no mutant no-such" in err
+
+
+def test_count_so_far_grows(tmp_path: Path) -> None:
+    page = tmp_path / "soak.md"
+    report = play_many(range(3))
+    add_to_count(page, report, first=0, day="2026-01-02")
+    add_to_count(page, report, first=3, day="2026-01-03")
+    text = page.read_text()
+    assert "**6 schedules**" in text
+    assert "| 2026-01-03 | 3 |" in text
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
+    """``make soak``: as long as it is told, from seeds never played before; adds to ``docs/soak.md``."""
+    seconds = float(os.environ.get("SOAK_SECONDS", "600"))
+    first = int(time.time()) * 1000
+    report = explore(first, None, seconds=seconds, jobs=2)
+    add_to_count(SOAK_PAGE, report, first=first, day=datetime.now(UTC).date().isoformat())
+    with capsys.disabled():
+        print(f"\nexplorer, from seed {first}: {report.to_json()}")
+    assert not report.findings, told(report)
