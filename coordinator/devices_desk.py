@@ -65,7 +65,7 @@ class DeviceDesk(Hub):
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """The answer when a check-in was held to its end."""
-        return self.fleet.refusal(device, check_in, self._states()) or self.fleet.hold_over(self._states())
+        return self.fleet.refusal(device, check_in, self._states()) or self.fleet.hold_over(check_in, self._states())
 
     def leave(self, device: str) -> None:
         """The device no longer waits in the pool."""

@@ -146,11 +146,13 @@ class Fleet:
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
 
-    def hold_over(self, states: Sequence[RunState]) -> Wait:
-        """The answer to a check-in whose hold ran out."""
-        running = [state for state in states if state.status == "running"]
+    def hold_over(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait:
+        """The answer to a check-in whose hold ran out: what the runs that this device may work for are doing."""
+        offer = offer_of(check_in)
+        running = [s for s in states if s.status == "running" and reason_against(s.plan.task, offer) is None]
         if not running:
-            return self.pace("no run is under way")
+            paused = ", ".join(state.run for state in states if state.status == "paused")
+            return self.pace(f"no run is under way; paused: {paused}" if paused else "no run is under way")
         told = "; ".join(f"run {state.run} is {state.phase} round {state.round}" for state in running)
         return Wait(reason=f"not selected yet: {told}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 

@@ -90,12 +90,15 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
     draw = plan.task.seed if seed is None else seed
     catalogue = catalogue_for([name])
     made = catalogue.load(name)
+    have, wanted = catalogue.versions.get(name, ""), plan.task.learner_version
+    if name == plan.task.learner and wanted is not None and have != wanted:
+        fail(f"The plan wants {name} {wanted}; this machine has {have}. Install that version, or give --init.")
     if not hasattr(made, "initial"):
         fail(f"The learner {name} has no initial(seed): give the first checkpoint as a file by --init.")
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
-    return plan, to_bytes(made.initial(draw)), f"{name} {catalogue.versions.get(name, '')}, seed {draw}"
+    return plan, to_bytes(made.initial(draw)), f"{name} {have}, seed {draw}"
 
 
 @app.command("list", epilog="Example: quorate run list")

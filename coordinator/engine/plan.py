@@ -199,9 +199,11 @@ class Plan(_Section):
 
     @classmethod
     def parse(cls, data: object) -> Plan:
-        """A plan from parsed TOML or JSON; PlanError with one line for each mistake."""
+        """A plan from parsed TOML or JSON; PlanError with a clause for each mistake. "2" and true are no numbers."""
         try:
-            return cls.model_validate(data)
+            return cls.model_validate_json(json.dumps(data), strict=True)
+        except (TypeError, RecursionError):
+            raise PlanError("a plan holds tables, lists, texts, numbers, true and false only") from None
         except ValidationError as error:
             raise PlanError("; ".join(_sentence(dict(item)) for item in error.errors())) from None
 

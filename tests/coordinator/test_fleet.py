@@ -266,7 +266,7 @@ def test_paused_runs_refuse_nobody(world: World) -> None:
     world.coordinator.pause("marks")
     assert world.check_in(0, version="7") == [None]
     told = world.coordinator.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
-    assert told.reason == "no run is under way"
+    assert told.reason == "no run is under way; paused: marks"
 
 
 def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: MakeWorld) -> None:

@@ -174,9 +174,9 @@ def test_the_same_plans_with_the_contradiction_taken_away_are_fine() -> None:
         ({"name": "x"}, "task: is required"),
         ({"task": {"learner": "a:b"}}, "name: is required"),
         ({"name": "x", "task": {}}, r"task\.learner: is required"),
-        ([], "valid dictionary"),
-        (None, "valid dictionary"),
-        ("plan", "valid dictionary"),
+        ([], "should be an object"),
+        (None, "should be an object"),
+        ("plan", "should be an object"),
     ],
 )
 def test_unknown_and_missing_fields_are_named(data: object, where: str) -> None:
@@ -312,3 +312,12 @@ def test_the_digest_feels_every_field() -> None:
     digests.add(Plan.parse({**base, "name": "other"}).digest)
     assert len(digests) == len(OTHERS) + 2
     assert {(section, field) for section, field, _, _ in RANGES} == set(OTHERS) | ONE_VALUE
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [("cohort", "select", "300"), ("cohort", "goal", True), ("task", "epochs", "1"), ("task", "score_held_out", 1)],
+)
+def test_a_text_or_a_truth_is_no_number(section: str, field: str, value: object) -> None:
+    with pytest.raises(PlanError, match=rf"{section}\.{field}: "):
+        plan(**{section: {field: value}})
