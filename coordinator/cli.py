@@ -9,6 +9,7 @@ import typer
 
 from coordinator.commands import checkpoints, runs, watch
 from coordinator.commands.serve import serve
+from coordinator.commands.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -20,6 +21,7 @@ app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
 app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
 app.add_typer(checkpoints.app, name="checkpoint")
+app.command(epilog="Example: quorate verify quorate-data")(verify)
 
 
 @app.callback()

@@ -42,6 +42,12 @@ def newest() -> str:
     return cast("str", ScriptDirectory.from_config(_config()).get_current_head())
 
 
+def revision(engine: Engine) -> str | None:
+    """The revision of this database's schema; None where it has none. Changes nothing."""
+    with translated(), engine.connect() as connection:
+        return _current(connection)
+
+
 def _config(connection: Connection | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", "coordinator.store:migrations")

@@ -1,0 +1,101 @@
+"""``quorate verify``: holds a database against the invariants, and names what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+
+if TYPE_CHECKING:
+    from coordinator.store.sql import SqlStore
+
+_FILE = "quorate.sqlite3"
+
+
+@spoken
+def verify(
+    database: Annotated[
+        str, typer.Argument(metavar="DB", help="A database file, a data folder of 'quorate serve', or a URL.")
+    ],
+    blobs: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the blobs (default: the one beside the database, where there is one)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that no device counts twice, the line of checkpoints has no fork or gap, every commit is explained, every
+    checkpoint is whole.
+
+    Exit code 1 where something is wrong, each on a line of its own. A coordinator may be at work meanwhile.
+    """
+    from coordinator.verify import BlobFolder
+    from coordinator.verify import verify as check
+
+    url, beside = _locate(database)
+    folder = blobs if blobs is not None else beside
+    if blobs is not None and not blobs.is_dir():
+        fail(f"There is no folder {blobs}.")
+    if folder is None and not as_json:
+        note("No blobs beside the database: checkpoints' bytes are not looked at (give their folder with --blobs).")
+    store = _open(url)
+    found = 0
+    try:
+        for wrong in check(store, BlobFolder(folder) if folder is not None else None):
+            found += 1
+            place = wrong.run if wrong.round is None else f"{wrong.run} round {wrong.round}"
+            if as_json:
+                say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
+            else:
+                say(f"invariant {wrong.invariant}: {place}: {wrong.what}")
+        runs = len(store.runs())
+    finally:
+        store.close()
+    if as_json:
+        say_json({"runs": runs, "wrong": found, "blobs": folder is not None})
+    elif not found:
+        say(f"{runs} run{'' if runs == 1 else 's'}: every invariant that the database can show holds.")
+    if found:
+        raise typer.Exit(1)
+
+
+def _locate(database: str) -> tuple[str, Path | None]:
+    """(URL, folder of the blobs beside it)."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    if "://" in database:
+        try:
+            url = make_url(database)
+        except ArgumentError:
+            fail(f"{database!r} is no database URL; one looks like sqlite:////var/lib/quorate/quorate.sqlite3.")
+        if url.get_backend_name() != "sqlite" or not url.database:
+            return database, None
+        path = Path(url.database)
+    else:
+        path = Path(database)
+        path = path / _FILE if path.is_dir() else path
+    if not path.is_file():
+        fail(f"There is no database {path}.")
+    return f"sqlite:///{path.resolve()}", _beside(path.resolve())
+
+
+def _beside(path: Path) -> Path | None:
+    folder = path.parent / "blobs"
+    return folder if folder.is_dir() else None
+
+
+def _open(url: str) -> SqlStore:
+    """The store, not migrated: verifying changes nothing."""
+    from coordinator.store.migrate import newest, revision
+    from coordinator.store.sql import SqlStore
+
+    store = SqlStore(url)
+    found = revision(store.engine)
+    if found != newest():
+        store.close()
+        is_what = "no database of Quorate" if found is None else f"of schema {found}"
+        fail(f"{url} is {is_what}; this version reads schema {newest()}. 'quorate serve' migrates an older one.")
+    return store

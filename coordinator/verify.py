@@ -1,0 +1,287 @@
+"""Holds a database against the invariants that it can show, and names what is wrong. Reads; never writes.
+
+It goes by the rows and the log alone, with no help of the engine, so a bug of the engine does not excuse itself. Rows
+of rounds are read before the log, and only rounds that had ended by then are judged, so a coordinator may be at work
+meanwhile.
+
+======  ==========================================================================================================
+1       a device counts at most once per round and per version, and no update counts in two rounds
+2       the checkpoints of a run form a line
+3       a commit names exactly the updates that the log took in; of an abandoned round each has its refusal recorded
+4       a round ended once: its row, its checkpoint and the log agree
+5       every checkpoint's blob is there, whole
+8       the log has no gap, and the snapshot lies within it
+10      updates that are still kept give the committed checkpoint again
+quorum  a round was committed with at least its quorum, of devices that were selected
+claims  a device has an assignment only in a round that is open
+======  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from coordinator.aggregator import Aggregator, CannotAggregate
+from coordinator.blobs import BlobError, MemoryBlobs, Spool
+from coordinator.blobs.port import is_digest, missing
+from coordinator.engine.effects import Contribution
+from coordinator.engine.plan import Plan
+from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
+
+_PAGE = 5000
+_PIECE = 1 << 20
+
+
+class Readable(Protocol):
+    """What of the Blobs port verifying needs."""
+
+    def has(self, digest: str) -> bool: ...
+    def path(self, digest: str) -> Path: ...
+    def open(self, digest: str) -> BinaryIO: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """One thing that does not hold."""
+
+    invariant: str
+    """Its number in docs/architecture.md, or ``quorum`` or ``claims``."""
+    run: str
+    round: int | None
+    what: str
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the log tells of one round."""
+
+    cohort: set[str] = field(default_factory=set)
+    reported: dict[str, str] = field(default_factory=dict)
+    commits: int = 0
+
+
+def verify(store: Reader, blobs: Readable | None = None) -> Iterator[Wrong]:
+    """Everything that is wrong, run by run. Without ``blobs`` invariants 5 and 10 are left out."""
+    for row in store.runs():
+        yield from _Run(store, blobs, row).check()
+    for claim in store.claims():
+        found = store.round(claim.run, claim.round)
+        if (found is None or found.status != "open") and claim in store.claims(claim.run):
+            status = found.status if found is not None else "missing"
+            yield Wrong(
+                "claims", claim.run, claim.round, f"{claim.device} has an assignment in a round that is {status}"
+            )
+
+
+class _Run:
+    def __init__(self, store: Reader, blobs: Readable | None, row: RunRow) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._row = row
+        self._counted_in: dict[str, int] = {}
+
+    def check(self) -> Iterator[Wrong]:
+        rounds = list(self._rounds())
+        line = self._store.checkpoints(self._row.run)
+        log: dict[int, _Told] = {}
+        yield from self._read_log(log)
+        yield from self._check_line(line)
+        made = {row.round: row for row in line if row.round is not None}
+        for row in rounds:
+            yield from self._check_round(row, log.get(row.round, _Told()), made, line)
+        if self._blobs is not None:
+            for checkpoint in line:
+                yield from self._check_blob(self._blobs, checkpoint)
+
+    def _wrong(self, invariant: str, round: int | None, what: str) -> Wrong:
+        return Wrong(invariant, self._row.run, round, what)
+
+    # ------------------------------------------------------------ the log and the line
+
+    def _read_log(self, log: dict[int, _Told]) -> Iterator[Wrong]:
+        last = 0
+        for event in self._events():
+            if event.seq != last + 1:
+                yield self._wrong("8", None, f"the log goes from event {last} to event {event.seq}")
+            last = event.seq
+            self._note(event, log)
+        if last < self._row.seq:
+            yield self._wrong("8", None, f"the log ends at event {last}, the run at {self._row.seq}")
+        if self._row.snapshot_seq > self._row.seq:
+            yield self._wrong("8", None, f"the snapshot is of event {self._row.snapshot_seq}, after the last one")
+
+    def _note(self, event: EventRow, log: dict[int, _Told]) -> None:
+        body: dict[str, Any] = event.body
+        told = log.setdefault(body.get("round", 0), _Told())
+        match event.kind:
+            case "Drawn":
+                told.cohort = {device for device, _ in body["cohort"]}
+            case "Reported":
+                told.reported.setdefault(body["device"], body["digest"])
+            case "Committed":
+                told.commits += 1
+
+    def _check_line(self, line: list[CheckpointRow]) -> Iterator[Wrong]:
+        before = 0
+        for version, row in enumerate(line):
+            parent = version - 1 if version else None
+            if (row.version, row.parent_version) != (version, parent):
+                told = f"version {row.version} names {row.parent_version} as its parent"
+                yield self._wrong("2", row.round, f"{told}, where version {version} should name {parent}")
+            if row.round is not None and row.round <= before:
+                yield self._wrong(
+                    "2", row.round, f"version {row.version} is of round {row.round}, after round {before}"
+                )
+            before = row.round or before
+
+    # ------------------------------------------------------------ one round
+
+    def _check_round(
+        self, row: RoundRow, told: _Told, made: dict[int, CheckpointRow], line: list[CheckpointRow]
+    ) -> Iterator[Wrong]:
+        counted = self._store.contributions(self._row.run, row.round)
+        if row.status == "open":
+            return
+        if row.status == "abandoned":
+            yield from self._check_abandoned(row.round, told, made, counted)
+            return
+        if row.status != "committed":
+            yield self._wrong("4", row.round, f"its row says {row.status!r}")
+            return
+        checkpoint = made.get(row.round)
+        if checkpoint is None:
+            yield self._wrong("4", row.round, "it was committed, and no checkpoint is of this round")
+            return
+        if told.commits != 1:
+            yield self._wrong("4", row.round, f"the log commits it {told.commits} times")
+        if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
+            yield self._wrong("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+        yield from self._check_counted(row.round, told, counted, checkpoint)
+        if self._blobs is not None and all(self._blobs.has(item.digest) for item in counted):
+            yield from self._refold(self._blobs, row.round, counted, checkpoint, line)
+
+    def _check_abandoned(
+        self, round: int, told: _Told, made: dict[int, CheckpointRow], counted: list[ContributionRow]
+    ) -> Iterator[Wrong]:
+        if round in made or told.commits:
+            yield self._wrong("4", round, "it was abandoned, and committed too")
+        if counted:
+            yield self._wrong("4", round, f"it was abandoned, and {len(counted)} updates count in it")
+        refused = {(item.device, item.digest) for item in self._store.refusals(self._row.run, round)}
+        for device, digest in told.reported.items():
+            if (device, digest) not in refused:
+                yield self._wrong(
+                    "3", round, f"{device}'s update was acknowledged, does not count, and nothing says why"
+                )
+
+    def _check_counted(
+        self, round: int, told: _Told, counted: list[ContributionRow], checkpoint: CheckpointRow
+    ) -> Iterator[Wrong]:
+        named = {item.device: item.digest for item in counted}
+        for device in sorted(told.reported.keys() | named.keys()):
+            if named.get(device) != told.reported.get(device):
+                took, names = _short(told.reported.get(device)), _short(named.get(device))
+                yield self._wrong("3", round, f"of {device} the log took in {took}, the commit names {names}")
+        for item in counted:
+            if item.version != checkpoint.version:
+                told_of = f"version {item.version}, and the round made version {checkpoint.version}"
+                yield self._wrong("1", round, f"{item.device}'s update counts in {told_of}")
+            other = self._counted_in.setdefault(item.digest, round)
+            if other != round:
+                yield self._wrong(
+                    "1", round, f"{item.device}'s update {_short(item.digest)} counts in round {other} too"
+                )
+        strangers = sorted(named.keys() - told.cohort)
+        if strangers:
+            yield self._wrong("quorum", round, f"{', '.join(strangers)} count, and were not selected")
+        quorum = Plan.parse(self._row.plan).cohort.quorum_count
+        if len(counted) < quorum:
+            yield self._wrong("quorum", round, f"it was committed with {len(counted)} updates; its quorum is {quorum}")
+
+    # ------------------------------------------------------------ blobs
+
+    def _check_blob(self, blobs: Readable, row: CheckpointRow) -> Iterator[Wrong]:
+        hashed, size = hashlib.sha256(), 0
+        try:
+            with blobs.open(row.digest) as file:
+                while piece := file.read(_PIECE):
+                    hashed.update(piece)
+                    size += len(piece)
+        except BlobError as error:
+            yield self._wrong("5", row.round, f"the blob of version {row.version} cannot be read: {error}")
+            return
+        if hashed.hexdigest() != row.digest or size != row.bytes:
+            yield self._wrong(
+                "5", row.round, f"the blob of version {row.version} holds other bytes than were committed"
+            )
+
+    def _refold(
+        self,
+        blobs: Readable,
+        round: int,
+        counted: list[ContributionRow],
+        checkpoint: CheckpointRow,
+        line: list[CheckpointRow],
+    ) -> Iterator[Wrong]:
+        parent = next((row.digest for row in line if row.version == checkpoint.version - 1), None)
+        if parent is None or not counted or not blobs.has(parent):
+            return
+        items = tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted)
+        try:
+            overlay: Any = _Overlay(blobs)
+            digest, _ = Aggregator(overlay, Plan.parse(self._row.plan), parent).commit(round, parent, items)
+        except (CannotAggregate, BlobError) as error:
+            yield self._wrong("10", round, f"its updates cannot be added up again: {error}")
+            return
+        if digest != checkpoint.digest:
+            yield self._wrong("10", round, f"its updates give {_short(digest)}, not {_short(checkpoint.digest)}")
+
+    # ------------------------------------------------------------ pages
+
+    def _rounds(self) -> Iterator[RoundRow]:
+        after = 0
+        while page := self._store.rounds(self._row.run, after):
+            yield from page
+            after = page[-1].round
+
+    def _events(self) -> Iterator[EventRow]:
+        after = 0
+        while page := self._store.events(self._row.run, after, _PAGE):
+            yield from page
+            after = page[-1].seq
+
+
+class BlobFolder:
+    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, digest: str) -> bool:
+        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
+
+    def path(self, digest: str) -> Path:
+        if not self.has(digest):
+            raise missing(digest)
+        return self._folder / digest[:2] / digest
+
+    def open(self, digest: str) -> BinaryIO:
+        return self.path(digest).open("rb")
+
+
+class _Overlay:
+    """Blobs that can be read, over which what is written stays in memory."""
+
+    def __init__(self, blobs: Readable) -> None:
+        self.has, self.path, self.open = blobs.has, blobs.path, blobs.open
+
+    def spool(self, limit: int | None = None) -> Spool:
+        return MemoryBlobs().spool(limit)
+
+
+def _short(digest: str | None) -> str:
+    return digest[:12] if digest is not None else "none"

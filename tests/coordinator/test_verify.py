@@ -1,0 +1,126 @@
+"""``verify`` finds nothing in what a coordinator wrote, and names what somebody else changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.blobs import FileBlobs
+from coordinator.cli import app
+from coordinator.store import open_store
+from coordinator.verify import verify
+from tests.coordinator.world import World
+
+ONE = "(SELECT min(device) FROM contributions WHERE round = 1)"
+"""One of the devices that count in round 1."""
+DIGEST = "(SELECT digest FROM contributions WHERE round = 1)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder in which two rounds were committed and one abandoned; raw updates are kept."""
+    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    world = World(6, store=store, blobs=FileBlobs(tmp_path / "blobs"))
+    world.create(retention={"rounds": 5})
+    world.play_round(1)
+    world.check_in()
+    world.report(*world.cohort()[:1], round=2)
+    world.pass_time(61)
+    world.play_round(3)
+    store.close()
+    return tmp_path
+
+
+def changed(folder: Path, *statements: str) -> None:
+    with sqlite3.connect(folder / "quorate.sqlite3") as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0, statement
+    connection.close()
+
+
+def found(folder: Path) -> list[tuple[str, int | None]]:
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    try:
+        return [(wrong.invariant, wrong.round) for wrong in verify(store, FileBlobs(folder / "blobs"))]
+    finally:
+        store.close()
+
+
+def test_nothing_is_wrong_with_what_a_coordinator_wrote(folder: Path) -> None:
+    assert found(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("UPDATE contributions SET version = 2 WHERE round = 1", ("1", 1)),
+        (f"UPDATE contributions SET digest = {DIGEST} WHERE round = 3", ("1", 3)),
+        ("UPDATE checkpoints SET round = 9 WHERE version = 1", ("2", 3)),
+        ("DELETE FROM contributions WHERE round = 3", ("3", 3)),
+        ("DELETE FROM refusals WHERE round = 2", ("3", 2)),
+        ("UPDATE rounds SET status = 'abandoned' WHERE round = 3", ("4", 3)),
+        ("UPDATE rounds SET status = 'committed' WHERE round = 2", ("4", 2)),
+        ("UPDATE rounds SET status = 'lost' WHERE round = 2", ("4", 2)),
+        ("DELETE FROM events WHERE seq = 3", ("8", None)),
+        ("UPDATE runs SET seq = seq + 1", ("8", None)),
+        (f"UPDATE contributions SET weight = weight + 1 WHERE round = 1 AND device = {ONE}", ("10", 1)),
+        (f"DELETE FROM contributions WHERE round = 1 AND device <> {ONE}", ("quorum", 1)),
+    ],
+)
+def test_what_was_changed_is_named(folder: Path, statement: str, expected: tuple[str, int | None]) -> None:
+    changed(folder, statement)
+    assert expected in found(folder)
+
+
+def test_a_checkpoint_that_lost_a_byte_is_named(folder: Path) -> None:
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    digest = store.checkpoints("marks")[-1].digest
+    store.close()
+    path = folder / "blobs" / digest[:2] / digest
+    path.write_bytes(path.read_bytes()[:-1])
+    assert ("5", 3) in found(folder)
+    path.unlink()
+    assert ("5", 3) in found(folder)
+
+
+def test_an_assignment_in_a_round_that_is_over_is_named(folder: Path) -> None:
+    changed(
+        folder,
+        "INSERT INTO claims (device, run, round, attempt, until) SELECT min(device), 'marks', 1, 0, 0 FROM devices",
+    )
+    assert ("claims", 1) in found(folder)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_command_says_that_all_holds(folder: Path) -> None:
+    for argument in (folder, folder / "quorate.sqlite3", f"sqlite:///{folder / 'quorate.sqlite3'}"):
+        result = CliRunner().invoke(app, ["verify", str(argument)])
+        assert result.exit_code == 0, result.output
+        assert "1 run: every invariant that the database can show holds." in result.stdout
+
+
+def test_command_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
+    changed(folder, "UPDATE rounds SET status = 'abandoned' WHERE round = 3")
+    before = {path: path.read_bytes() for path in (folder / "blobs").rglob("*") if path.is_file()}
+    result = CliRunner().invoke(app, ["verify", str(folder), "--json"])
+    assert result.exit_code == 1
+    assert '{"invariant":"4","run":"marks","round":3,"what":"it was abandoned, and committed too"}' in result.stdout
+    assert result.stdout.splitlines()[-1] == '{"runs":1,"wrong":5,"blobs":true}'
+    assert {path: path.read_bytes() for path in (folder / "blobs").rglob("*") if path.is_file()} == before
+
+
+def test_command_refuses_what_is_no_database(tmp_path: Path) -> None:
+    for argument in (str(tmp_path / "none.db"), f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path)):
+        result = CliRunner().invoke(app, ["verify", argument])
+        assert result.exit_code == 1
+        assert "There is no database" in result.stderr
+    assert not (tmp_path / "none.db").exists()
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "other.db")])
+    assert result.exit_code == 1
+    assert "is no database of Quorate" in result.stderr
