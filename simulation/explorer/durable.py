@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
+from coordinator.blobs import Blobs, FileBlobs
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
 from simulation.explorer.power import UnsyncedFiles
+from simulation.explorer.quick import QuickBlobs
 
 if TYPE_CHECKING:
     from simulation.explorer.replica import Replica
@@ -33,7 +34,7 @@ class Durable:
         self._world = world
         self._files = files
         self.store = _store(world.shape, folder)
-        self.blobs: Blobs = MemoryBlobs()
+        self.blobs: Blobs = QuickBlobs()
         if files is not None and folder is not None:
             self.folder = folder / "blobs"
             self.blobs = FileBlobs(self.folder)

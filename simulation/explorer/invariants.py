@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.blobs import BlobError
+from coordinator.verify import verify
 from simulation.explorer.endings import Broken
 from simulation.explorer.marks import marks_in, next_model, what_went_wrong
 
@@ -40,6 +41,9 @@ INVARIANTS: dict[str, str] = {
     "log": "A run's log tells a story that the rules allow.",
     "no-bug": "Nothing raises what its callers do not expect.",
 }
+
+NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if what.partition(".")[0].isdigit()}
+"""The names by their numbers in docs/architecture.md."""
 
 
 def begun(world: World, run: Followed) -> None:
@@ -180,3 +184,9 @@ def records(world: World) -> None:
                 raise Broken(
                     "named", f"{device.name} has a receipt for round {joined.round} that the log does not know"
                 )
+
+
+def verified(world: World) -> None:
+    """``quorate verify`` finds nothing in what is left."""
+    for wrong in verify(world.durable.store, world.durable.blobs):
+        raise Broken(NUMBERS.get(wrong.invariant, wrong.invariant), f"verify: round {wrong.round}: {wrong.what}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 from simulation.explorer.coverage import Coverage
-from simulation.explorer.durable import scratch
 from simulation.explorer.endings import Broken
 from simulation.explorer.mutants import MUTANTS
 from simulation.explorer.shape import Shape
@@ -89,9 +87,8 @@ def play(
 def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
     """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
     report = Report()
-    tempfile.tempdir = scratch() or tempfile.tempdir
     gc.freeze()
-    gc.disable()  # a world is small and thrown away: collected between chunks
+    gc.set_threshold(20_000, 20, 50)
     for seed in seeds:
         if time.time() >= until or len(report.findings) >= enough:
             break
@@ -100,8 +97,6 @@ def play_many(seeds: range, mutant: str | None = None, until: float = float("inf
         report.coverage += world.coverage
         if broken is not None:
             report.findings.append(Finding(seed, broken.invariant, broken.what))
-    gc.enable()
-    gc.collect()
     return report
 
 

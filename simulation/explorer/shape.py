@@ -55,7 +55,7 @@ class Shape:
             devices = 60 + chance.below("devices", 241)
         blobs: Literal["memory", "files"] = "files" if chance.unit("blobs") < 0.06 and devices < 15 else "memory"
         store: Literal["memory", "sqlite", "sqlite-file"] = "memory"
-        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.03:
+        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.02:
             store = chance.pick("store", ("sqlite", "sqlite-file"))
         replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
