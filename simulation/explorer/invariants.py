@@ -186,6 +186,21 @@ def records(world: World) -> None:
                 )
 
 
+def kept(world: World, run: Followed) -> None:
+    """No raw update lies on the disk longer than its round and the plan's retention."""
+    ended = run.round - (run.phase != "idle")
+    oldest = ended - int(run.plan["retention"]["rounds"]) + 1
+    may_stay: set[str] = {digest for digest, _ in run.reported.values()} if run.phase != "idle" else set()
+    for number, ending in run.ended.items():
+        if number >= oldest:
+            may_stay |= {digest for digest, _ in ending.reported.values()}
+            may_stay |= {item.digest or "" for item in world.durable.store.refusals(run.run, number)}
+    for digest in world.durable.blobs.digests():
+        made = world.made.get(digest)
+        if made is not None and made.run == run.run and digest not in may_stay:
+            raise Broken("retention", f"an update made for round {made.round} of {run.run} is kept after round {ended}")
+
+
 def verified(world: World) -> None:
     """``quorate verify`` finds nothing in what is left."""
     for wrong in verify(world.durable.store, world.durable.blobs):

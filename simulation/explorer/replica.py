@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_sdk.problems import Problem, ProblemError, problem
 from client_sdk.protocol import CheckIn
+from coordinator import sweeping
 from coordinator.blobs import BlobError, DiskFull
 from coordinator.hub import Task
 from coordinator.runtime import Coordinator
 from coordinator.signals import Signals
 from coordinator.store.port import DeviceRow, StoreError
-from coordinator.sweeping import sweep
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.endings import Broken, Crash
 from simulation.explorer.ports import FaultyStore
@@ -85,7 +85,7 @@ class Replica:
                 entropy=world.chance.entropy(f"entropy {self.name}"),
             )
             if len(world.replicas) == 1:
-                sweep(self.coordinator)
+                sweeping.sweep(self.coordinator)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
             world.tell(f"{self.name} cannot start: {error}")

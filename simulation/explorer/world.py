@@ -22,6 +22,7 @@ from client_sdk.protocol import Enrolled
 from client_sdk.record import Record
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, EventRow
+from simulation.explorer import invariants
 from simulation.explorer.agenda import BEGINNING, Agenda
 from simulation.explorer.baton import Baton
 from simulation.explorer.chance import Chance
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 TOKEN = "let-me-in-please"  # noqa: S105 - of a world that does not exist
 STEPS_MOST = 200_000
+SETTLE_S = 3.0
 IDLE_S = 12.0
 """How long a storm goes on when every run is over: what comes late must not hurt them."""
 FOCUS_RATE = 0.25
@@ -104,6 +106,7 @@ class World:
             self.baton = Baton(self._loop)
             self.agenda.after(0.0, self._begin)
             self.baton.run()
+            self._settle()
             self.watch.finish()
 
     # ------------------------------------------------------------ what others ask of the world
@@ -228,6 +231,20 @@ class World:
         return all(run.over for run in runs) or any(
             run.version >= self._wanted.get(run.run, 1) for run in runs if not run.over
         )
+
+    def _settle(self) -> None:
+        """Where one process has the disk to itself: what is left after it was started once more is what is kept."""
+        if len(self.replicas) > 1:
+            return
+        self.stormy = False
+        if self.shape.rates:
+            self.replicas[0].condemn()
+            self.replicas[0].boot()
+        until = self.agenda.now + SETTLE_S
+        while self.agenda.next_at <= until:
+            self._step()
+        for run in self.watch.runs.values():
+            invariants.kept(self, run)
 
     def _loop(self) -> None:
         while not self._done():

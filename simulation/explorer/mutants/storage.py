@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from coordinator import sweeping
 from coordinator.blobs import files, memory
 from coordinator.blobs.port import check_complete, check_digest
 from coordinator.devices_desk import DeviceDesk
+from coordinator.hub import Hub
+from coordinator.runtime import Coordinator
 from simulation.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -60,3 +63,20 @@ def _refused_bytes_deleted() -> Patches:
             self.blobs.delete(digest)
 
     return [(DeviceDesk, "_drop_unless_counted", drop)]
+
+
+@mutant("raw-updates-kept", "retention")
+def _raw_updates_kept() -> Patches:
+    """Raw updates stay on the disk for ever."""
+    return [(Coordinator, "_discard", lambda self, run, number: None), (sweeping, "sweep", lambda hub: 0)]
+
+
+@mutant("swept-too-much", "ack-durable")
+def _swept_too_much() -> Patches:
+    """A start deletes the updates of the round under way."""
+    of_run = sweeping._of_run
+
+    def fewer(hub: Hub, run: str) -> set[str | None]:
+        return of_run(hub, run) - {member.digest for member in hub.state(run).members.values()}
+
+    return [(sweeping, "_of_run", fewer)]
