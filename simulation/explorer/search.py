@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 
 from simulation.explorer.coverage import Coverage
 from simulation.explorer.endings import Broken
@@ -140,7 +142,7 @@ def _in_processes(
     enough: int,
     take_in: Callable[[Report], bool],
 ) -> None:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         running: set[Future[Report]] = set()
         more = True
         while more or running:
@@ -153,6 +155,18 @@ def _in_processes(
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 more = take_in(future.result()) and more
+
+
+def _end_with_parent() -> None:
+    """In a worker: a search that is killed leaves nobody behind."""
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _chunks(first: int, schedules: int | None) -> Iterator[range]:
