@@ -186,9 +186,10 @@ def records(world: World) -> None:
                 )
 
 
-def kept(world: World, run: Followed) -> None:
-    """No raw update lies on the disk longer than its round and the plan's retention."""
-    ended = run.round - (run.phase != "idle")
+def kept(world: World, run: Followed, ended: int) -> None:
+    """No raw update lies on the disk longer than its round and the plan's retention. ``ended``: the last round that
+    ended long enough ago.
+    """
     oldest = ended - int(run.plan["retention"]["rounds"]) + 1
     may_stay: set[str] = {digest for digest, _ in run.reported.values()} if run.phase != "idle" else set()
     for number, ending in run.ended.items():

@@ -240,11 +240,12 @@ class World:
         if self.shape.rates:
             self.replicas[0].condemn()
             self.replicas[0].boot()
+        ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
         until = self.agenda.now + SETTLE_S
         while self.agenda.next_at <= until:
             self._step()
         for run in self.watch.runs.values():
-            invariants.kept(self, run)
+            invariants.kept(self, run, ended.get(run.run, 0))
 
     def _loop(self) -> None:
         while not self._done():
