@@ -205,7 +205,7 @@ class Coordinator(DeviceDesk, OperatorDesk):
         """Deletes the raw updates of a round whose retention is over."""
         digests = {row.digest for row in self.store.contributions(run, round)}
         digests |= {row.digest for row in self.store.refusals(run, round) if row.digest is not None}
-        for digest in digests:
+        for digest in sorted(digests):
             self.blobs.delete(digest)
 
 
