@@ -1,8 +1,8 @@
 """One replica: a real Coordinator, the process around it, and everything that can happen to that process.
 
-It serves requests one at a time, lets time pass and performs tasks as ``coordinator.driver`` does, holds check-ins open
-as ``service.polls`` does, and can die, restart, or stand still between any two durable steps. A call that stands still
-keeps its stack (``baton``): the world goes on, so whatever the code had read by then is old when it returns.
+It serves requests one at a time, lets time pass and performs tasks as ``coordinator.driver`` does, and can die, come
+back, or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the world goes
+on, so whatever the code had read by then is old when it returns.
 
 It knows nothing of what an answer means.
 """
@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from client_sdk.problems import Problem, ProblemError, problem
-from client_sdk.protocol import CheckIn
 from coordinator import sweeping
 from coordinator.blobs import BlobError, DiskFull
 from coordinator.hub import Task
 from coordinator.runtime import Coordinator
 from coordinator.signals import Signals
-from coordinator.store.port import DeviceRow, StoreError
+from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.endings import Broken, Crash
+from simulation.explorer.holds import Holds
 from simulation.explorer.ports import FaultyStore
 
 if TYPE_CHECKING:
     from simulation.explorer.world import World
 
 T = TypeVar("T")
-Respond = Callable[[Any], None]
 
 IDLE_S = 10.0
 """The longest time between two looks at the clock."""
@@ -59,7 +58,7 @@ class Replica:
         self.life = 0
         self.fences: dict[str, int] = {}
         """The fence that this process raised last, by run."""
-        self.held: dict[str, Held] = {}
+        self.holds = Holds(self)
         self._condemned = False
         self._ticking_at = float("inf")
         self._working = False
@@ -73,7 +72,7 @@ class Replica:
         world = self.world
         self.life += 1
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
-        self.held, self.fences, self.frozen, self.halted = {}, {}, 0, 0
+        self.fences, self.frozen, self.halted = {}, 0, 0
         world.tell(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
@@ -117,9 +116,7 @@ class Replica:
 
     def _down(self) -> None:
         self.up = False
-        for held in self.held.values():
-            held.respond(None)
-        self.held = {}
+        self.holds.cut()
 
     def condemn(self) -> None:
         """Dies: at once, or at its next step where a call of it stands still."""
@@ -284,72 +281,16 @@ class Replica:
         if life == self.life and self.up:
             self.coordinator.put_back(task)
 
-    # ------------------------------------------------------------ held check-ins
-
-    def hold(self, device: DeviceRow, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
-        """Keeps a check-in open until there is work, its time is up, or its device has gone."""
-        older = self.held.pop(device.device, None)
-        if older is not None:
-            self._end_hold(older)
-        held = Held(device, message, gone, respond)
-        self.held[device.device] = held
-        hold_s = min(message.hold_s, self.world.settings.max_hold_s)
-        self.world.agenda.after(hold_s, self._hold_over, self.life, held)
-        self.world.agenda.after(self.world.settings.reread_s, self._reread, self.life, held)
-
     def rung(self, keys: Iterable[str]) -> None:
         """Signals of the coordinator: who waits looks again."""
         for key in keys:
             kind, _, name = key.partition(":")
             if kind == "device":
-                if (held := self.held.get(name)) is not None:
-                    self.world.agenda.after(0.001, self._look, self.life, held)
+                self.holds.rung(name)
             elif kind == "tasks":
                 self._work_after(0.001)
             elif kind == "fleet":
                 self._tick_after(0.02)
-
-    def _reread(self, life: int, held: Held) -> None:
-        if life == self.life and self.held.get(held.device) is held:
-            self._look(life, held)
-            self.world.agenda.after(self.world.settings.reread_s, self._reread, life, held)
-
-    def _look(self, life: int, held: Held) -> None:
-        if life != self.life or self.held.get(held.device) is not held:
-            return
-        if self.busy():
-            self.world.agenda.after(0.5, self._look, life, held)
-            return
-        if held.gone():
-            self.held.pop(held.device, None)
-            self.attempt("leave", lambda coordinator: coordinator.leave(held.device))
-            return
-        answer = self.attempt("assignment", lambda coordinator: coordinator.assignment(held.device))
-        if answer is not None and self.held.get(held.device) is held:
-            del self.held[held.device]
-            held.respond(answer)
-
-    def _hold_over(self, life: int, held: Held) -> None:
-        if life != self.life or self.held.get(held.device) is not held:
-            return
-        if self.busy():
-            self.world.agenda.after(0.5, self._hold_over, life, held)
-            return
-        del self.held[held.device]
-        self._end_hold(held)
-
-    def _end_hold(self, held: Held) -> None:
-        held.respond(self.attempt("hold-over", lambda coordinator: coordinator.hold_over(held.device, held.message)))
-
-
-class Held:
-    """One check-in that is held open."""
-
-    def __init__(self, row: DeviceRow, message: CheckIn, gone: Callable[[], bool], respond: Respond) -> None:
-        self.device = row.device
-        self.message = message
-        self.gone = gone
-        self.respond = respond
 
 
 class Bells(Signals):

@@ -16,6 +16,7 @@ from client_sdk.problems import Problem, problem
 from client_sdk.protocol import Message, Noted, Receipt, Route
 from coordinator.runtime import Coordinator
 from coordinator.store.port import DeviceRow
+from simulation.explorer.holds import Held
 from simulation.explorer.replica import Replica
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[An
 
     result = replica.attempt("check-in", call)
     if isinstance(result, DeviceRow):
-        replica.hold(result, message, request.gone, tell)
+        replica.holds.hold(Held(result.device, message, request.gone, tell))
     else:
         tell(result)
 

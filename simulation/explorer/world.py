@@ -30,11 +30,12 @@ from simulation.explorer.coverage import Coverage
 from simulation.explorer.device import URL, Device
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.endings import Broken
+from simulation.explorer.holds import Held
 from simulation.explorer.liar import Liar
 from simulation.explorer.marks import Made
 from simulation.explorer.network import Network
 from simulation.explorer.operator import Operator
-from simulation.explorer.replica import Held, Replica
+from simulation.explorer.replica import Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.watch import Watch
 
@@ -97,6 +98,7 @@ class World:
         self.baton: Baton
         self.durable: Durable
         self._healed = False
+        self._patience = 200
         self._over_at = BEGINNING
         self._wanted: dict[str, int] = {}
         self._give_up_at = float("inf")
@@ -151,12 +153,13 @@ class World:
     def expect_wake_ups(self, run: Followed) -> None:
         """A cohort was drawn. In calm weather the devices that wait at the only replica there is hear of it at once."""
         if not self.stormy and len(self.replicas) == 1:
-            held = [self.replicas[0].held[device] for device in run.cohort if device in self.replicas[0].held]
-            self.agenda.after(1.0, self._require_heard, run, run.round, held)
+            held = [self.replicas[0].holds.of(device) for device in run.cohort]
+            waiting = [one for one in held if one is not None]
+            self.agenda.after(1.0, self._require_heard, run, run.round, waiting)
 
     def _require_heard(self, run: Followed, round: int, waiting: list[Held]) -> None:
         for held in waiting:
-            if run.round == round and run.phase == "collecting" and self.replicas[0].held.get(held.device) is held:
+            if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.device) is held:
                 raise Broken("liveness", f"{held.device} waits for work, has been selected, and is not told")
 
     # ------------------------------------------------------------ the schedule
@@ -214,6 +217,9 @@ class World:
         self.operator.resume_all()
         self.watch.step()
         if any(run.status == "paused" for run in self.watch.runs.values()) or not self.watch.runs:
+            self._patience -= 1
+            if not self._patience:
+                raise Broken("liveness", f"after the storm {list(self.watch.runs) or 'no run'} could not be started")
             self.agenda.after(1.0, self._resume)
             return
         self._healed = True

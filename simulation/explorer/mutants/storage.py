@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from client_sdk.protocol import REPORT_KEY
 from coordinator import sweeping
 from coordinator.blobs import files, memory
 from coordinator.blobs.port import check_complete, check_digest
@@ -45,11 +46,11 @@ def _folder_not_synced() -> Patches:
 
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
 def _unfinished_blob() -> Patches:
-    """A blob is kept without its last bytes."""
+    """An update is kept without its last byte."""
     keep = memory.MemoryBlobs.keep
 
     def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
-        keep(self, digest, data[:-1])
+        keep(self, digest, data[:-1] if REPORT_KEY.encode() in data else data)
 
     return [(memory.MemoryBlobs, "keep", short)]
 
