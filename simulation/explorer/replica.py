@@ -118,14 +118,9 @@ class Replica:
         self.up = False
         self.holds.cut()
 
-    def condemn(self) -> None:
-        """Dies: at once, or at its next step where a call of it stands still."""
-        if not self.up:
-            return
-        if self.frozen or self.halted:
-            self._condemned = True
-        else:
-            self.fall(Crash("idle"))
+    def stop(self) -> None:
+        """The process is ended, with nothing of it standing still."""
+        self._down()
 
     # ------------------------------------------------------------ faults
 

@@ -29,6 +29,8 @@ class Shape:
     """How many of those never come back once they have crashed."""
     store: Literal["memory", "sqlite", "sqlite-file"]
     blobs: Literal["memory", "files"]
+    two_runs: bool
+    """Whether a second run shares the fleet from early on: its devices work while the first is in any phase."""
     wire: bool
     """Whether messages go through JSON as over HTTP, rather than as objects."""
     enrolments: int
@@ -60,6 +62,7 @@ class Shape:
         replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
         select = min(devices, goal + chance.below("spare", 3))
+        focus = (chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES))
         return cls(
             seed=seed,
             devices=devices,
@@ -69,12 +72,13 @@ class Shape:
             lost_replicas=chance.below("lost", replicas),
             store=store,
             blobs=blobs,
+            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=_plan(chance, goal, select, replicas),
-            rates=_rates(chance),
-            focus=(chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES)),
+            rates=_rates(chance, focus[1]),
+            focus=focus,
         )
 
 
@@ -108,10 +112,19 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     }
 
 
-def _rates(chance: Chance) -> dict[str, float]:
-    """How likely each fault is: none in a calm world, else some of the faults, more or less."""
+OF_WORK = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
+"""Faults that strike where a device works: in a round that is collecting, hence hardly while its own run is not."""
+_LASTING = {"committing": {"lazy": 0.4, "delay": 0.15}, "idle": {"op-pause": 0.9, "op-resume": 0.3}}
+"""What makes a phase last that is short by nature."""
+
+
+def _rates(chance: Chance, phase: str) -> dict[str, float]:
+    """How likely each fault is: none in a calm world, else some of the faults, more or less; and those that make the
+    focused ``phase`` last.
+    """
     weather = chance.unit("weather")
     if weather < 0.04:
         return {}
     strength = 0.4 if weather < 0.4 else 1.0 if weather < 0.8 else 2.5
-    return {name: min(0.9, fault.rate * strength) for name, fault in FAULTS.items() if chance.unit(f"has {name}") < 0.6}
+    some = {name: fault.rate for name, fault in FAULTS.items() if chance.unit(f"has {name}") < 0.6}
+    return {name: min(0.9, rate * strength) for name, rate in some.items()} | _LASTING.get(phase, {})

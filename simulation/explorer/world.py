@@ -36,7 +36,7 @@ from simulation.explorer.marks import Made
 from simulation.explorer.network import Network
 from simulation.explorer.operator import Operator
 from simulation.explorer.replica import Replica
-from simulation.explorer.shape import Shape
+from simulation.explorer.shape import OF_WORK, Shape
 from simulation.explorer.watch import Watch
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class World:
         rate = self.shape.rates.get(fault, 0.0)
         phase = self.watch.phase
         if self.shape.focus == (fault, phase):
-            rate = max(rate, FOCUS_RATE)
+            rate = max(rate, 0.9 if fault in OF_WORK else FOCUS_RATE)
         if not self.chance.strikes(fault, where, rate):
             return False
         self.coverage.fault(fault, phase)
@@ -173,6 +173,8 @@ class World:
             replica.boot()
         self.stormy = bool(self.shape.rates)
         self.operator.create()
+        if self.shape.two_runs:
+            self.agenda.after(self.chance.between("second run", 0.5, 6.0), self.operator.create)
         for device in self.devices:
             self.agenda.after(self.chance.between("start", 0.0, 5.0), device.start)
         if self.stormy:
@@ -200,11 +202,11 @@ class World:
         device.storage.save(Record(coordinator=URL, enrolled=enrolled))
 
     def _heal(self) -> None:
+        self.stormy = False
         if self.baton.standing:
             self.agenda.after(0.5, self._heal)
             return
         self.tell("the storm is over")
-        self.stormy = False
         for replica in self.replicas:
             replica.clock_offset_s = self.replicas[0].clock_offset_s  # wrong perhaps, but the same
             replica.boot()
@@ -244,7 +246,7 @@ class World:
             return
         self.stormy = False
         if self.shape.rates:
-            self.replicas[0].condemn()
+            self.replicas[0].stop()
             self.replicas[0].boot()
         ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
         until = self.agenda.now + SETTLE_S

@@ -46,7 +46,7 @@ def _ack_before_durable() -> Patches:
     return [(RunLog, "_commit", hopeful)]
 
 
-@mutant("fence-not-checked", "fence", focus=("pause", "committing"))
+@mutant("fence-not-checked", "fence", focus=("pause", "committing"), replicas=3, storm_s=60.0)
 def _fence_not_checked() -> Patches:
     """A coordinator that wakes with an old fence commits all the same."""
     return [(RunLog, "_hold_fence", lambda self, tx, fence: None)]
