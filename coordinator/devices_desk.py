@@ -58,7 +58,7 @@ class DeviceDesk(Hub):
             ),
             plan_digest=self._log(claim.run).row.plan_digest,
             task=state.plan.task,
-            report_within_s=max(0.0, state.deadline - self.clock.now()),
+            report_within_s=max(0.0, min(state.deadline - self.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
             max_update_bytes=self._limit(claim.run),
         )

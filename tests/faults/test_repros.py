@@ -175,3 +175,16 @@ def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
         action = session.send(reply)
     assert sends.count(Route.ENROL) == 4
     assert sends[-1] is Route.CHECK_IN, "the device goes on with the token that lasted"
+
+
+def test_repro_device_is_given_a_day_when_the_clock_has_fallen() -> None:
+    """Seed 503483: the deadline had been set by a clock that was ahead; a slow device took all the time it was told."""
+    world = World(5)
+    world.clock.at += 90_000
+    world.create()
+    world.check_in()
+    number = world.cohort()[0]
+    world.clock.at -= 90_000
+    assignment = world.assignment(number)
+    assert assignment is not None
+    assert assignment.report_within_s == 60
