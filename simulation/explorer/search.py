@@ -89,8 +89,9 @@ def play(
 def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
     """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
     report = Report()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would stay for good
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
     for seed in seeds:
         if time.time() >= until or len(report.findings) >= enough:
             break
