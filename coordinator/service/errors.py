@@ -7,7 +7,7 @@
     HTTPException                about:blank with the status's own words: no such route, method not allowed, range
     StoreError                   busy: nothing happened, ask again
     StoreFull                    disk-full
-    BlobError                    disk-full, digest-mismatch, too-large
+    BlobError                    disk-full, digest-mismatch, too-large; else busy: the disk reported an error
     OSError ENOSPC, EDQUOT       disk-full
     ClientDisconnect             nobody is left to tell
     anything else                internal: our bug. Logged with its traceback here; the peer sees one sentence and an id
@@ -32,7 +32,7 @@ from starlette.responses import Response
 
 from client_sdk.problems import Problem, ProblemError, problem
 from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION
-from coordinator.blobs.port import DigestMismatch, DiskFull, TooLarge
+from coordinator.blobs.port import BlobError, DigestMismatch, DiskFull, TooLarge
 from coordinator.store.port import StoreError, StoreFull
 
 log = structlog.get_logger("coordinator.service")
@@ -64,6 +64,11 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return problem("digest-mismatch", str(error)).problem
         case TooLarge():
             return problem("too-large", str(error)).problem
+        case BlobError():
+            log.error("blobs refused", path=path, error=str(error))
+            return problem(
+                "busy", "The coordinator's disk reported an error; nothing was kept.", retry_after_s=5
+            ).problem
         case _:
             reference = secrets.token_hex(4)
             log.error("bug", path=path, reference=reference, exc_info=error)

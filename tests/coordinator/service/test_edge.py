@@ -7,6 +7,9 @@ import pytest
 
 from client_sdk.problems import PROBLEMS, parse_problem
 from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from coordinator.blobs import BlobError, DiskFull, Missing
+from coordinator.service.errors import problem_of
+from coordinator.store.port import StoreError
 from tests.coordinator.service.conftest import Server
 
 SPEAKS = {PROTOCOL_HEADER: "1"}
@@ -127,3 +130,20 @@ def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
     request = EnrolRequest(public_key=key.public_hex, enrolment_token="guessed", proof=proof)
     response = server.http.post(Route.ENROL, content=request.model_dump_json(), headers=SPEAKS)
     refused(response, 403, "enrolment-refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [
+        (BlobError("the disk reported an error"), "busy", 503),
+        (Missing("no blob"), "busy", 503),
+        (DiskFull("quota of user 7"), "disk-full", 507),
+        (StoreError("locked"), "busy", 503),
+        (RuntimeError("ours"), "internal", 500),
+    ],
+)
+def test_what_the_machine_could_not_do_is_told_without_its_words(error: Exception, kind: str, status: int) -> None:
+    told = problem_of(error, path="/v1/x")
+    assert (told.kind, told.status) == (kind, status)
+    assert str(error) not in told.detail
+    assert told.retryable
