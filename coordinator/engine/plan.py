@@ -139,6 +139,7 @@ class Finish(_Section):
     patience: int | None = Field(default=None, ge=1)
     """Early stop: scored checkpoints in a row without an improvement by more than ``min_delta``."""
     min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """How much better a score must be to count as an improvement, in the metric's own unit."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Finish:

@@ -1,0 +1,96 @@
+"""Writes docs/plan.md, the reference of plans, from the plan's own definitions: fields, ranges, defaults, docstrings.
+
+``python -m scripts.plan_page`` writes it; a test says when it is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from client_sdk.protocol import Task
+from coordinator.engine.plan import Aggregation, Cohort, Finish, Plan, Retention
+
+PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
+SECTIONS: dict[str, type[BaseModel]] = {
+    "task": Task,
+    "cohort": Cohort,
+    "aggregation": Aggregation,
+    "finish": Finish,
+    "retention": Retention,
+}
+HEAD = """# Plans
+
+A plan is a TOML file with everything that a run is asked to do. What is left out has the default below; an unknown
+field, a wrong type and a contradiction are refused in a sentence. `quorate run create plan.toml` starts it. To begin:
+[examples/mnist-small.toml](../examples/mnist-small.toml), [examples/mnist.toml](../examples/mnist.toml).
+
+`name` (required): lower-case letters, digits and dashes, at most 48; the run's id is made from it.
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    parts = [HEAD]
+    for name, model in SECTIONS.items():
+        first = (model.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
+        stories = _docstrings(model)
+        for field, info in model.model_fields.items():
+            cells = (f"`{field}`", _range(model, field), _default(info.default), _plain(stories[field]))
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> the string that stands below it in the source."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    found: dict[str, str] = {}
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    for statement, following in pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            told = following.value if isinstance(following, ast.Expr) else None
+            text = told.value if isinstance(told, ast.Constant) else ""
+            found[statement.target.id] = " ".join(str(text).split())
+    return found
+
+
+def _range(model: type[BaseModel], field: str) -> str:
+    schema: dict[str, Any] = Plan.model_json_schema()["$defs"][model.__name__]["properties"][field]
+    choices = schema.get("anyOf", [schema])
+    told = [_one(choice) for choice in choices if choice.get("type") != "null"]
+    return " or ".join(told)
+
+
+def _one(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
+    kind = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+    words = [kind.get(str(schema.get("type")), "list of texts")]
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    words += [f"{sign} {schema[key]:.15g}" for key, sign in signs.items() if key in schema]
+    return " ".join(words)
+
+
+def _default(value: object) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    return "none" if value is None else f"`{json.dumps(value)}`"
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "`")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,18 @@
+"""The reference of plans says what the code says."""
+
+from __future__ import annotations
+
+from scripts.plan_page import PAGE, SECTIONS, page
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m scripts.plan_page"
+
+
+def test_every_field_has_its_range_and_its_story() -> None:
+    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert len(rows) == sum(len(model.model_fields) for model in SECTIONS.values())
+    for row in rows:
+        cells = [cell.strip() for cell in row.replace("\\|", "").strip("|").split("|")]
+        assert len(cells) == 4, row
+        assert all(cells), row
