@@ -54,7 +54,9 @@ class Operator:
         world.watch.discover()
         world.watch.step()
         if isinstance(view, RunView):
-            if view.run not in world.watch.runs or not world.watch.runs[view.run].round:
+            known = world.watch.runs.get(view.run)
+            # A run that was paused or stopped through another replica, before its first round, opens none.
+            if known is None or (not known.round and known.status == "running"):
                 raise Broken("ack-durable", f"the operator was told of run {view.run}, which has not begun")
         elif not world.watch.runs:
             world.agenda.after(2.0, self.create)
