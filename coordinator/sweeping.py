@@ -23,7 +23,10 @@ def sweep(hub: Hub) -> int:
 
 
 def _of_run(hub: Hub, run: str) -> set[str | None]:
-    """Checkpoints, the lists of who waited, and the raw updates of the open round and of those under retention."""
+    """Checkpoints, the lists of who waited, and the raw updates of the open round and of those under retention.
+
+    Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
+    """
     state, store = hub.state(run), hub.store
     kept: set[str | None] = {state.pool, *(member.digest for member in state.members.values())}
     for checkpoint in store.checkpoints(run):
@@ -33,7 +36,7 @@ def _of_run(hub: Hub, run: str) -> set[str | None]:
         kept.add(pool if isinstance(pool, str) else None)
         if row.round > state.round - 1 - state.plan.retention.rounds:
             kept |= {item.digest for item in store.contributions(run, row.round)}
-            kept |= {item.digest for item in store.refusals(run, row.round)}
+            kept |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}
     return kept
 
 

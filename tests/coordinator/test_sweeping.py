@@ -72,3 +72,20 @@ def test_an_acknowledged_update_whose_file_is_lost_abandons_the_round_with_the_r
     assert row.status == "abandoned"
     assert "gone" in row.reason
     assert {refusal.digest for refusal in world.store.refusals("marks", 1) if refusal.kind == "abandoned"} >= {lost}
+
+
+def test_repro_bytes_whose_refusal_was_recorded_and_whose_deletion_was_not_reached_go_at_the_next_start(
+    world: World,
+) -> None:
+    """Found by the fault explorer: the coordinator died between the refusal and the deletion, in a round still open."""
+    world.check_in()
+    first = world.cohort()[0]
+    world.report(first)
+    other = world.body(first, 1, metrics={"loss": 0.25})
+    with world.refuses("duplicate"):
+        world.send(first, other)
+    digest = world.blobs.put(other)  # as if the deletion had not been reached
+    assert digest in {row.digest for row in world.store.refusals("marks", 1)}
+    assert sweep(world.boot()) == 1
+    assert not world.blobs.has(digest)
+    assert world.blobs.has(str(world.coordinator.state("marks").members[world.rows[first].device].digest))
