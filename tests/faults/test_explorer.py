@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,6 +94,15 @@ def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
     assert 1 <= len(shrunk.faults) <= 5
     assert len(shrunk.faults) < len(world.chance.struck)
     assert shrunk.story[-1].startswith("BROKEN  liveness")
+
+
+def test_repro_storm_ends_though_something_always_stands_still() -> None:
+    """Seed 20018973 of an older version: it waited for a moment in which nothing stood still, while pauses struck on."""
+    shape = replace(Shape.of(1), replicas=2, devices=5, rates={"pause": 0.9}, storm_s=6.0)
+    world, broken = play(shape)
+    assert broken is None, broken
+    assert world.tally.commits
+    assert world.chance.struck
 
 
 def test_schedules_have_different_shapes() -> None:
