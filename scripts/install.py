@@ -96,7 +96,8 @@ def _install_rest() -> None:
     environment = uv_environment(PYTHON)
     uv = [PYTHON, "-m", "uv", "pip", "install", "--quiet", "--python", PYTHON]
     pip = [PYTHON, "-m", "pip", "install", "--quiet"]
-    for request in (["-r", str(LOCK)], ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
+    # torch lies there already; the constraint holds it where a locked package asks for it too.
+    for request in (["-r", str(LOCK), "-c", str(TORCH)], ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
         if _run([*uv, *request], check=False, env=environment).returncode:
             _run([*pip, *request])
 

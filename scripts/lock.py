@@ -3,6 +3,8 @@
 Run by `make lock` inside `.venv`, where torch already lies: what torch itself needs is resolved with the rest, while
 torch and the CUDA libraries of its GPU builds stay out of the lock (see scripts/install.py). Versions in the lock are
 kept where they still fit; `make lock UPGRADE=1` takes the newest.
+
+Packages of the lock that ask for torch themselves are resolved as if they did not: an override takes torch away.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from pip_settings import uv_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "lock.txt"
+NO_TORCH = 'torch ; python_version < "0"'
 OWN_BUILDS = re.compile(r"(torch|quorate|nvidia-|cuda-|triton)")
 
 
@@ -39,9 +43,13 @@ def main() -> None:
     if os.environ.get("UPGRADE"):
         command.append("--upgrade")
     asked = "\n".join(requirements())
-    done = subprocess.run(
-        command, input=asked, text=True, check=False, env=uv_environment(sys.executable), stdout=subprocess.DEVNULL
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as override:
+        override.write(NO_TORCH + "\n")
+        override.flush()
+        command += ["--override", override.name]
+        done = subprocess.run(
+            command, input=asked, text=True, check=False, env=uv_environment(sys.executable), stdout=subprocess.DEVNULL
+        )
     if done.returncode:
         sys.exit("The requirements do not resolve together: the lock is as it was, and uv's words above say why.")
     pins = sum("==" in line for line in LOCK.read_text().splitlines())
