@@ -7,8 +7,20 @@ could not do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from client_sdk.problems import ProblemError, problem
-from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Enrolled, EnrolRequest, Outcome, Receipt, Wait
+from client_sdk.protocol import (
+    Assignment,
+    CheckIn,
+    CheckpointRef,
+    Enrolled,
+    EnrolRequest,
+    Outcome,
+    Receipt,
+    UpdateReport,
+    Wait,
+)
 from coordinator import intake, records, views
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
@@ -100,24 +112,45 @@ class DeviceDesk(Hub):
 
         The same digest again gives the same receipt.
         """
-        log = self._log(run)
         before = self._settled(device.device, run, round)
         if before is not None:
             return self._settle(before, spool.digest, device.device, run, round, attempt)
         aggregator = self._aggregator(run)
-        plan = log.state.plan
+        plan = self._log(run).state.plan
         report, measures = intake.check(spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt)
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
+        try:
+            return self.count(device, report, digest, size, still_there=lambda: self.blobs.has(digest))
+        except ProblemError:
+            self._drop_unless_counted(run, round, digest)
+            ended = self._settled(device.device, run, round)
+            if ended is None:
+                raise
+            return self._settle(ended, digest, device.device, run, round, attempt)
+
+    def count(
+        self,
+        device: DeviceRow,
+        report: UpdateReport,
+        digest: str,
+        size: int,
+        *,
+        still_there: Callable[[], bool] = lambda: True,
+    ) -> Receipt:
+        """Has an update counted that was validated, and that ``Sums`` holds under this digest. ProblemError.
+
+        ``still_there`` is asked under the run's lock.
+        """
 
         def reported(at: float) -> ev.Reported:
-            if not self.blobs.has(digest):  # the same bytes under another request were refused meanwhile
+            if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
             return ev.Reported(
                 at=at,
-                round=round,
-                attempt=attempt,
+                round=report.round,
+                attempt=report.attempt,
                 device=device.device,
                 digest=digest,
                 bytes=size,
@@ -131,17 +164,15 @@ class DeviceDesk(Hub):
                 seconds=(report.fetch_s, report.train_s, report.encode_s),
             )
 
-        try:
-            effects = self._submit(run, reported)
-        except ProblemError:
-            self._drop_unless_counted(run, round, digest)
-            ended = self._settled(device.device, run, round)
-            if ended is None:
-                raise
-            return self._settle(ended, digest, device.device, run, round, attempt)
+        effects = self._submit(report.run, reported)
         accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
         return Receipt(
-            run=run, round=round, attempt=attempt, device=device.device, digest=digest, weight=accepted.weight
+            run=report.run,
+            round=report.round,
+            attempt=report.attempt,
+            device=device.device,
+            digest=digest,
+            weight=accepted.weight,
         )
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from client_sdk.problems import problem
-from coordinator.aggregator import Aggregator
+from coordinator.aggregator import Aggregator, MakeSums
 from coordinator.blobs import Blobs
 from coordinator.clock import Clock, SystemClock
 from coordinator.engine import effects as fx
@@ -21,6 +21,7 @@ from coordinator.runlog import RunLog
 from coordinator.settings import Settings
 from coordinator.signals import Signals
 from coordinator.store.port import Store
+from coordinator.sums import SpooledSums
 
 Task = tuple[str, fx.Action]
 """(run, action) that waits to be performed."""
@@ -36,6 +37,7 @@ class Hub:
         signals: Signals | None = None,
         settings: Settings | None = None,
         entropy: Entropy = secrets.token_bytes,
+        sums: MakeSums = SpooledSums,
     ) -> None:
         self.store = store
         self.blobs = blobs
@@ -44,6 +46,7 @@ class Hub:
         self.settings = settings or Settings()
         self.fleet = Fleet(store, self.clock, self.signals, self.settings, entropy)
         self._entropy = entropy
+        self._sums = sums
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -71,7 +74,7 @@ class Hub:
         state = self._log(run).state
         with self._lock:
             if run not in self._aggregators:
-                self._aggregators[run] = Aggregator(self.blobs, state.plan, state.checkpoint)
+                self._aggregators[run] = Aggregator(self.blobs, state.plan, state.checkpoint, self._sums)
             return self._aggregators[run]
 
     def state(self, run: str) -> RunState:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from client_sdk.exact_sum import ExactSum
-from coordinator import aggregator, intake
+from coordinator import intake, sums
 from coordinator.aggregator import Aggregator
 from coordinator.engine import collecting, rounds
 from coordinator.engine import effects as fx
@@ -16,6 +16,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.aggregation import weights
 from coordinator.engine.effects import Contribution
 from coordinator.engine.state import RunState
+from coordinator.sums import SpooledSums
 from simulation.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -34,12 +35,11 @@ def _double_count() -> Patches:
             effects = [*effects, fx.Fold(round=state.round, contribution=item)]
         return following, effects
 
-    def fold(self: Aggregator, round: int, item: Contribution) -> None:
-        with self._lock:
-            if self._rule.needs == "sum" and not (self._current is not None and self._current.round > round):
-                self._add(self._sum_of(round), item)
+    def fold(self: SpooledSums, round: int, item: Contribution) -> None:
+        if not (self._current is not None and self._current.round > round):
+            self._add(self._sum_of(round), item)
 
-    return [(rounds, "reported", again), (Aggregator, "fold", fold)]
+    return [(rounds, "reported", again), (SpooledSums, "fold", fold)]
 
 
 @mutant("order-dependent-fold", "same-bits")
@@ -61,30 +61,30 @@ def _order_dependent_fold() -> Patches:
 @mutant("lost-update", "named")
 def _lost_update() -> Patches:
     """The sum leaves out one of the updates that the commit names."""
-    mean = Aggregator._mean
+    total = SpooledSums.total
 
-    def short(self: Aggregator, round: int, items: tuple[Contribution, ...]) -> Any:
+    def short(self: SpooledSums, round: int, items: tuple[Contribution, ...]) -> Any:
         self._current = None
-        return mean(self, round, items[1:] if len(items) > 1 else items)
+        return total(self, round, items[1:] if len(items) > 1 else items)
 
-    return [(Aggregator, "_mean", short)]
+    return [(SpooledSums, "total", short)]
 
 
 @mutant("stale-sum", "counts-once", "same-bits", "named")
 def _stale_sum() -> Patches:
     """A running sum is kept when the next round begins."""
 
-    def sum_of(self: Aggregator, round: int) -> Any:
+    def sum_of(self: SpooledSums, round: int) -> Any:
         if self._current is None:
-            self._current = aggregator._RoundSum(round, ExactSum(self.delta.elements))
+            self._current = sums._RoundSum(round, ExactSum(self._delta.elements))
         self._current.round = round
         self._current.folded.clear()
         return self._current
 
-    def keep(self: Aggregator, round: int) -> None:
+    def keep(self: SpooledSums, round: int) -> None:
         self._measures.clear()
 
-    return [(Aggregator, "_sum_of", sum_of), (Aggregator, "forget", keep)]
+    return [(SpooledSums, "_sum_of", sum_of), (SpooledSums, "forget", keep)]
 
 
 @mutant("blob-before-write", "whole-blob")
