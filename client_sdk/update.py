@@ -228,13 +228,23 @@ def encode_update(
     metrics or counts that the protocol does not take.
     """
     chosen = codecs.get(codec) if isinstance(codec, str) else codec
+    report = report_of(update, chosen.name, run, round, attempt, seconds)
+    return to_bytes(chosen.encode(update.delta), {REPORT_KEY: report.model_dump_json()})
+
+
+def report_of(
+    update: Update, codec: str, run: str, round: int, attempt: int = 0, seconds: Seconds | None = None
+) -> UpdateReport:
+    """What is said about ``update`` beside its tensors. BadReport for metrics or counts that the protocol does not
+    take.
+    """
     took = seconds or Seconds()
     try:
-        report = UpdateReport(
+        return UpdateReport(
             run=run,
             round=round,
             attempt=attempt,
-            codec=chosen.name,
+            codec=codec,
             examples=update.examples,
             work=update.work,
             fetch_s=took.fetch_s,
@@ -245,7 +255,6 @@ def encode_update(
         )
     except ValidationError as error:
         raise BadReport(f"the update's report cannot be made: {_first(error)}") from None
-    return to_bytes(chosen.encode(update.delta), {REPORT_KEY: report.model_dump_json()})
 
 
 def decode_report(header: Header) -> UpdateReport:

@@ -8,6 +8,7 @@ raises problems for the peer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from client_sdk import codecs
 from client_sdk.exact_sum import peak, range_for
 from client_sdk.problems import problem
 from client_sdk.protocol import UpdateReport
-from client_sdk.tensors import Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
+from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest
 from coordinator.engine.plan import Plan
@@ -63,11 +64,16 @@ def measure(path: Path, plan: Plan) -> Measures:
     """
     header = read_header(path)
     codec = codecs.get(plan.task.codec)
-    largest = peak(codec.blocks(path, header))
+    return measure_blocks(lambda: codec.blocks(path, header), plan)
+
+
+def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
+    """The same for values that come in blocks, whatever they come from. ``blocks`` may be called twice."""
+    largest = peak(blocks())
     scale = None
     limit = plan.aggregation.clip_norm
     if limit is not None:
-        norm = l2_norm_of_blocks(codec.blocks(path, header), largest)
+        norm = l2_norm_of_blocks(blocks(), largest)
         if norm > limit:
             scale = limit / norm
             largest = min(largest, limit * (1 + 2**-20))

@@ -22,8 +22,8 @@ from client_sdk.protocol import Enrolled
 from client_sdk.record import Record
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, EventRow
+from simulation.agenda import Agenda
 from simulation.explorer import invariants
-from simulation.explorer.agenda import BEGINNING, Agenda
 from simulation.explorer.baton import Baton
 from simulation.explorer.chance import Chance
 from simulation.explorer.coverage import Coverage
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from simulation.explorer.follow import Followed
 
 TOKEN = "let-me-in-please"  # noqa: S105 - of a world that does not exist
+BEGINNING = 1_000_000.0
+"""Unix seconds at which each schedule begins."""
 STEPS_MOST = 200_000
 SETTLE_S = 3.0
 IDLE_S = 12.0
@@ -76,7 +78,7 @@ class World:
         self.shape = shape
         self.story = story
         self.chance = Chance(shape.seed, without)
-        self.agenda = Agenda()
+        self.agenda = Agenda(BEGINNING)
         self.tally = Tally(schedules=1)
         self.coverage = Coverage()
         self.settings = _settings()

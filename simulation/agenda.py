@@ -1,4 +1,4 @@
-"""Virtual time: what will happen when. The only clock there is; nothing in the explorer sleeps or reads another."""
+"""Virtual time: what will happen when. The only clock of a simulated world: nothing in it sleeps or reads another."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-BEGINNING = 1_000_000.0
-"""Unix seconds at which each schedule begins."""
-
 
 class Agenda:
     """Happenings in order of time; those of one moment in the order in which they were put down."""
 
-    def __init__(self) -> None:
-        self.now = BEGINNING
+    def __init__(self, now: float) -> None:
+        self.now = now
+        """Unix seconds of that world."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
