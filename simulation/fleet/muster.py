@@ -10,9 +10,8 @@ from typing import cast, get_args
 
 from client_sdk.operator import OperatorClient
 from simulation.fleet.habits import Habits
-from simulation.fleet.split import Split
+from simulation.fleet.split import By, Split
 from simulation.fleet.worker import Orders
-from simulation.partition import By
 
 
 def split_of(*, data: str, devices: int, by: str, alpha: float, size_sigma: float, seed: int) -> Split:

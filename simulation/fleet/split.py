@@ -6,9 +6,13 @@ This file knows a data set's name, labels and numbers of devices. It has never h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from client_sdk.data import Data, Examples, load_data
-from simulation.partition import By, Indices, partition
+from simulation.partitioning import Indices, split_indices
+
+By = Literal["iid", "dirichlet", "shards"]
+"""The ways that a fleet's command offers."""
 
 FEWEST = 8
 """A device gets at least this many examples, or half of an equal share where that is less."""
@@ -24,7 +28,7 @@ class Split:
     by: By = "dirichlet"
     alpha: float = 0.5
     size_sigma: float = 0.5
-    """The last three: see ``partition``."""
+    """The last three: see ``simulation.partitioning.partition``. Ways that do not use one leave it alone."""
     seed: int = 0
 
     def shards(self, train: Examples) -> list[Indices]:
@@ -32,8 +36,11 @@ class Split:
         if self.devices < 1:
             raise ValueError(f"devices={self.devices}: a fleet has at least one device")
         fewest = max(1, min(FEWEST, len(train) // (2 * self.devices)))
-        sigma = 0.0 if self.by == "shards" else self.size_sigma
-        return partition(train.y, self.devices, self.by, self.alpha, self.seed, fewest, size_sigma=sigma)
+        alpha = self.alpha if self.by == "dirichlet" else None
+        sigma = None if self.by == "shards" else self.size_sigma
+        return split_indices(
+            train.y, self.devices, self.by, alpha=alpha, seed=self.seed, min_examples=fewest, size_sigma=sigma
+        )
 
     def label(self, device: int) -> str:
         """What operators see of device number ``device``: ``mnist-0007``. The number is its shard's."""

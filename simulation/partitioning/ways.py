@@ -1,0 +1,150 @@
+"""The ways to partition, as math: labels and chance in, the owner of every example out.
+
+This file knows integers and a random generator. It has never heard of images, devices, files or ids.
+An answer is one array ``owner_N``: the client of example i is ``owner_N[i]``. So each example has exactly one client,
+whatever a way does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+def iid(n: int, clients: int, least: int, sigma: float, rng: np.random.Generator) -> Indices:
+    """Every example to a client at random; sizes as in ``log_normal_sizes``."""
+    order = rng.permutation(n)
+    return _dealt(order, log_normal_sizes(n, clients, least, sigma, rng))
+
+
+def quantity(n: int, clients: int, least: int, alpha: float, rng: np.random.Generator) -> Indices:
+    """Li, Diao, Chen, He 2022, arXiv:2102.02079, quantity skew: shares of the whole q ~ Dir(alpha, ..., alpha).
+
+    A client holds ``least`` examples and q_k of all that is left, where the paper's code draws again until no client
+    has too few.
+    """
+    order = rng.permutation(n)
+    return _dealt(order, _by_shares(n, rng.dirichlet(np.full(clients, alpha)), least))
+
+
+def dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generator) -> Indices:
+    """Hsu, Qi, Brown 2019, arXiv:1909.06335: client k draws q_k ~ Dir, then its examples' labels from q_k.
+
+    Drawn without replacement: once a label is used up, q_k is renormalized over the others. Drawing one by one and
+    dropping draws of used-up labels is the same as drawing the missing ones in batches and capping them, which is what
+    the loop does. Late clients get what is left, so clients take their turns in random order.
+    """
+    kinds, codes = np.unique(y, return_inverse=True)
+    left_C = np.bincount(codes)
+    concentration_C = alpha * len(kinds) * left_C / len(y)
+    pools = [rng.permutation(np.flatnonzero(codes == c)) for c in range(len(kinds))]
+    owner_N = np.empty(len(y), np.int64)
+    for k in rng.permutation(len(sizes_K)):
+        q_C = rng.dirichlet(concentration_C)
+        taken_C = np.zeros_like(left_C)
+        while (missing := int(sizes_K[k] - taken_C.sum())) > 0:
+            open_C = np.where(taken_C < left_C, q_C, 0.0)
+            if open_C.sum() <= 0.0:  # all of q_k's mass is on used-up labels: fall back to what the whole has left
+                open_C = (left_C - taken_C).astype(np.float64)
+            drawn_C = rng.multinomial(missing, open_C / open_C.sum())
+            taken_C = np.minimum(taken_C + drawn_C, left_C)
+        for c in np.flatnonzero(taken_C):
+            owner_N[pools[c][left_C[c] - taken_C[c] : left_C[c]]] = k
+        left_C = left_C - taken_C
+    return owner_N
+
+
+def shards(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Indices:
+    """McMahan et al. 2017, arXiv:1602.05629, section 3: sort by label, cut into ``each`` shards a client, deal them.
+
+    Shards differ by at most one example, the longer ones first.
+    """
+    in_label_order = np.argsort(y, kind="stable")
+    count = each * clients
+    sizes = np.full(count, len(y) // count)
+    sizes[: len(y) % count] += 1
+    owner_S = np.empty(count, np.int64)
+    owner_S[rng.permutation(count)] = np.repeat(np.arange(clients), each)
+    owner_N = np.empty(len(y), np.int64)
+    owner_N[in_label_order] = np.repeat(owner_S, sizes)
+    return owner_N
+
+
+def labels(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Indices:
+    """Li, Diao, Chen, He 2022, arXiv:2102.02079, "#C = k": every client has examples of exactly ``each`` labels.
+
+    A label's examples are shared out evenly among the clients that have it. How many these are is the same for all
+    labels, give or take one, but for a label with too few examples: it has as many clients as examples, the others
+    share the rest. (The paper draws a client's labels freely, so that some labels have more clients than others.)
+
+    Clients take turns in random order, always the labels that are owed to most clients, ties at random. As each client
+    takes one of every label that is owed to all who are left, nobody is left without. Raises ``ValueError`` where the
+    labels do not suffice.
+    """
+    kinds, codes, counts_C = np.unique(y, return_inverse=True, return_counts=True)
+    owed_C = _owed(counts_C, clients, each)
+    turns = rng.permutation(clients)
+    choices = np.empty((clients, each), np.int64)
+    for turn in range(clients):
+        ranked_C = owed_C + rng.random(len(kinds))
+        choices[turn] = np.argpartition(ranked_C, len(kinds) - each)[len(kinds) - each :]
+        owed_C[choices[turn]] -= 1
+    owner_N = np.empty(len(y), np.int64)
+    owners, chosen = np.repeat(turns, each), choices.ravel()
+    for c in range(len(kinds)):
+        pool = rng.permutation(np.flatnonzero(codes == c))
+        sharers = owners[chosen == c]
+        sizes = np.full(len(sharers), len(pool) // len(sharers))
+        sizes[: len(pool) % len(sharers)] += 1
+        owner_N[pool] = np.repeat(sharers, sizes)
+    return owner_N
+
+
+def log_normal_sizes(n: int, clients: int, least: int, sigma: float, rng: np.random.Generator) -> Indices:
+    """How many examples each client gets, [clients], summing to n: ``least`` each, the rest by shares exp(sigma z_k).
+
+    z_k ~ N(0, 1). The synthetic data of Li et al. 2020 (FedProx, arXiv:1812.06127) has such sizes, in its code:
+    exp(4 + 2 z) + 50.
+    """
+    shares_K = np.exp(sigma * rng.standard_normal(clients))
+    return _by_shares(n, shares_K / shares_K.sum(), least)
+
+
+def _by_shares(n: int, shares_K: npt.NDArray[np.float64], least: int) -> Indices:
+    """Sizes that sum to n: ``least`` each, the rest in proportion to the shares, largest remainders first."""
+    rest = n - len(shares_K) * least
+    exact_K = rest * shares_K
+    sizes_K: Indices = np.floor(exact_K).astype(np.int64)
+    short = rest - int(sizes_K.sum())
+    sizes_K[np.argsort(sizes_K - exact_K, kind="stable")[:short]] += 1
+    sizes_K += least
+    return sizes_K
+
+
+def _owed(counts_C: Indices, clients: int, each: int) -> Indices:
+    """How many clients have each label, [labels]: sums to clients * each, even but for the caps."""
+    if each > len(counts_C):
+        raise ValueError(f"labels_per_client={each}, but there are only {len(counts_C)} labels")
+    if clients * each < len(counts_C):
+        raise ValueError(
+            f"{clients} clients with {each} of {len(counts_C)} labels each leave labels to nobody: more of either"
+        )
+    caps_C = np.minimum(counts_C, clients)
+    if caps_C.sum() < clients * each:
+        raise ValueError(f"some labels have too few examples for {clients} clients with {each} labels each: fewer")
+    owed_C = np.zeros_like(caps_C)
+    while short := clients * each - int(owed_C.sum()):
+        room = np.flatnonzero(owed_C < caps_C)
+        step = max(1, short // len(room))
+        chosen = room if short >= len(room) else room[np.argsort(-counts_C[room], kind="stable")[:short]]
+        owed_C[chosen] = np.minimum(owed_C[chosen] + step, caps_C[chosen])
+    return owed_C
+
+
+def _dealt(order: Indices, sizes_K: Indices) -> Indices:
+    """Client 0 gets the first ``sizes_K[0]`` of ``order``, and so on."""
+    owner_N = np.empty(len(order), np.int64)
+    owner_N[order] = np.repeat(np.arange(len(sizes_K)), sizes_K)
+    return owner_N
