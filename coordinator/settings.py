@@ -13,6 +13,8 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from coordinator.datafolder import BLOBS_FOLDER, database_url
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -92,12 +94,12 @@ class Settings(BaseSettings):
     @property
     def database_url(self) -> str:
         """The SQLAlchemy URL in use."""
-        return self.database or f"sqlite:///{self.data.resolve() / 'quorate.sqlite3'}"
+        return self.database or database_url(self.data)
 
     @property
     def blobs_folder(self) -> Path:
         """Where blobs lie, each named by its digest."""
-        return self.data / "blobs"
+        return self.data / BLOBS_FOLDER
 
 
 def is_loopback(host: str) -> bool:

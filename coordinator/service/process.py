@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import resource
 import secrets
@@ -27,6 +26,7 @@ from typing import cast
 import uvicorn
 
 from coordinator.blobs import BlobError, FileBlobs
+from coordinator.datafolder import FolderError, locked
 from coordinator.runtime import Coordinator
 from coordinator.service.app import create_app
 from coordinator.service.reader import SmallReads
@@ -36,7 +36,6 @@ from coordinator.store.port import StoreError
 from coordinator.sweeping import sweep
 
 TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
-LOCK_FILE = "serve.lock"
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _BACKLOG = 4096
 _GRACE_S = 5
@@ -127,27 +126,12 @@ class _Server(uvicorn.Server):
 @contextlib.contextmanager
 def _folder(folder: Path) -> Iterator[None]:
     """The folder, made and locked: one server at a time writes to it. The lock ends with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CannotServe(
-            f"The data folder {folder} cannot be used ({error.strerror}); give one that you may write to by --data."
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
-            raise CannotServe(
-                f"Another coordinator (process {owner or 'unknown'}) serves the folder {folder}; "
-                "stop it, or give another folder by --data."
-            ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            stack.enter_context(locked(folder))
+        except FolderError as error:
+            raise CannotServe(f"{str(error).removesuffix('.')} by --data.") from error
         yield
-    finally:
-        os.close(lock)
 
 
 def _token(folder: Path) -> str:
