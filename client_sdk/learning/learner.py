@@ -22,7 +22,7 @@ from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import Measure, explained, score
-from client_sdk.learning.local_sgd import local_sgd
+from client_sdk.learning.local_sgd import Trained, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import derive_seed, private_chance
 from client_sdk.protocol import Score, Task
@@ -120,6 +120,7 @@ class Learner:
         deadline: Deadline | None = None,
         held_out: Any = None,
         clock: Clock = time.monotonic,
+        loop: Callable[..., Trained] = local_sgd,
     ) -> Update:
         """Train the received ``model`` on a device's ``data`` as ``task`` says, and return what changed.
 
@@ -127,15 +128,16 @@ class Learner:
         the task's own time budget counts from the first step, by ``clock``. ``held_out`` (or the data's own part
         ``.test``) is what the received model is scored on when the task asks for it and there are examples. The
         update's delta is w - w_global in float32, for the tensors that the plan averages; its examples are all those
-        of ``data``, its work says how many were reached.
+        of ``data``, its work says how many were reached. ``loop`` is called as ``local_sgd`` is: a group of processes
+        brings its own.
 
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """
         examples = as_examples(training_part(data), "training data")
         module = self.load(model)
         sent = state.sent_names(model, task.averaged, self.averaged)
-        params = _freeze(module, sent)
-        floating = _floating(module)
+        params = freeze(module, sent)
+        floating = floating_of(module)
         scored = held_out if held_out is not None else held_out_part(data)
         with private_chance(derive_seed("layers", task.seed, round, device)):
             before = None
@@ -143,7 +145,7 @@ class Learner:
                 with suppress(NoExamples):
                     before = self._score(module, scored, _SCORING_BATCH)
                 torch.random.default_generator.manual_seed(derive_seed("layers", task.seed, round, device))
-            trained = local_sgd(
+            trained = loop(
                 module,
                 params,
                 examples,
@@ -176,7 +178,7 @@ class Learner:
     def _score(self, module: nn.Module, data: Any, batch: int) -> Score:
         examples = as_examples(data, "held-out data")
         measures = {"loss": self.loss, **self.metrics}
-        return score(module, examples, measures, batch=batch, floating=_floating(module), what="held-out data")
+        return score(module, examples, measures, batch=batch, floating=floating_of(module), what="held-out data")
 
     def _made(self) -> nn.Module:
         with explained("while it made the model"):
@@ -186,7 +188,7 @@ class Learner:
         return module
 
 
-def _freeze(module: nn.Module, trained: set[str]) -> list[nn.Parameter]:
+def freeze(module: nn.Module, trained: set[str]) -> list[nn.Parameter]:
     """Switch off the gradients of all parameters but ``trained``, and return those that have them."""
     params = []
     for name, tensor in state.named_tensors(module).items():
@@ -201,7 +203,7 @@ def _freeze(module: nn.Module, trained: set[str]) -> list[nn.Parameter]:
     return params
 
 
-def _floating(module: nn.Module) -> torch.dtype:
+def floating_of(module: nn.Module) -> torch.dtype:
     """The number type of the model's first floating-point parameter: what it expects of its inputs."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
