@@ -12,10 +12,12 @@ This file knows refusals and their advice. It has never heard of sockets, framew
     |   |-- enrolment-refused       403  stop    needs a person: the token is wrong or used up
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
+    |   |-- unknown-worker          404  drop
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
     |   |-- conflict                409  drop    the request contradicts the state of things
+    |   |-- lease-lost              409  drop    a worker's lease is over, or a newer one was granted
     |   |-- late                    409  drop    the round has closed
     |   |-- stale                   409  drop    another round or attempt is under way
     |   |-- duplicate               409  drop    another update of this device came first and stands
@@ -64,10 +66,12 @@ PROBLEMS: dict[str, Kind] = {
     "enrolment-refused": Kind(403, "This device may not enrol", "stop"),
     "not-selected": Kind(403, "This device was not selected for the round", "drop"),
     "unknown-device": Kind(404, "No such device", "enrol"),
+    "unknown-worker": Kind(404, "No such worker", "drop"),
     "unknown-run": Kind(404, "No such run", "drop"),
     "unknown-round": Kind(404, "No such round", "drop"),
     "unknown-checkpoint": Kind(404, "No such checkpoint", "drop"),
     "conflict": Kind(409, "The request contradicts the present state", "drop"),
+    "lease-lost": Kind(409, "The lease of this datacenter round is over", "drop"),
     "late": Kind(409, "The round has closed", "drop"),
     "stale": Kind(409, "Another round or attempt is under way", "drop"),
     "duplicate": Kind(409, "Another update of this device was accepted first", "drop"),

@@ -1,6 +1,7 @@
 """Every message between a device, an operator and the coordinator, with route and version: one definition, both ends.
 
-This file knows the words on the wire. It has never heard of sockets, databases, time or tensors' contents.
+This file knows the words on the wire. It has never heard of sockets, databases, time or tensors' contents. What
+datacenter workers say is in ``worker_protocol``, over the same routes' table.
 
 How one round looks to a device::
 
@@ -12,7 +13,8 @@ How one round looks to a device::
     POST /v1/runs/{run}/rounds/{round}/withdrawn        Withdrawal    -> Noted             "do not wait for me"
     GET  /v1/runs/{run}/rounds/{round}/outcome                        -> Outcome           "what became of my work?"
 
-Every request of a device carries ``Quorate-Protocol: <version>`` and, once enrolled, ``Authorization: Bearer <token>``.
+Every request of a device or a worker carries ``Quorate-Protocol: <version>`` and ``Authorization: Bearer <token>`` (a
+device's first one, its enrolment, has no token yet).
 Errors are RFC 9457 problem documents (``client_sdk.problems``). Fields that a peer does not know are ignored, so either
 end may be newer within one protocol version; a plan is the exception: there an unknown field is an error, since it was
 meant to do something.
@@ -48,6 +50,7 @@ Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lo
 LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
 RunId = Annotated[str, Field(pattern=_NAME_PATTERN)]
 DeviceId = Annotated[str, Field(pattern=_NAME_PATTERN)]
+WorkerId = Annotated[str, Field(pattern=_NAME_PATTERN)]
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -62,6 +65,11 @@ class Route(StrEnum):
     UPDATE = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/update"
     WITHDRAWN = "/v1/runs/{run}/rounds/{round}/withdrawn"
     OUTCOME = "/v1/runs/{run}/rounds/{round}/outcome"
+    # workers
+    LEASES = "/v1/leases"
+    HEARTBEAT = "/v1/runs/{run}/rounds/{round}/lease"
+    RESULT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/result"
+    LEASE_END = "/v1/runs/{run}/rounds/{round}/lease/end"
     # operators
     RUNS = "/v1/runs"
     RUN = "/v1/runs/{run}"
@@ -72,6 +80,8 @@ class Route(StrEnum):
     METRICS = "/v1/runs/{run}/metrics"
     EVENTS = "/v1/runs/{run}/events"
     DEVICES = "/v1/devices"
+    WORKERS = "/v1/workers"
+    REVOKE_WORKER = "/v1/workers/{worker}/revoke"
 
 
 def content_digest(sha256_hex: str) -> str:
@@ -360,7 +370,7 @@ class RunView(Message):
     status: Literal["running", "paused", "finished", "stopped"]
     reason: str
     """Why it has this status: 'reached 20 rounds', 'stopped by the operator'."""
-    phase: Literal["idle", "selecting", "collecting", "committing"]
+    phase: Literal["idle", "selecting", "collecting", "leasing", "training", "committing"]
     round: int
     """The round under way, or the last one."""
     version: int
@@ -375,6 +385,8 @@ class RunView(Message):
     seq: int
     """Sequence number of the last event: where to resume the stream."""
     funnel: Funnel
+    """Of the round under way, or of the last one."""
+    kind: Literal["federated", "secure", "datacenter"] = "federated"
     """Of the round under way, or of the last one."""
 
 
@@ -396,12 +408,27 @@ class Funnel(Message):
     """Sent an update that was not accepted for another reason."""
 
 
+class LeaseView(Message):
+    """Who has a datacenter round, or had it last, and how far it is."""
+
+    worker: WorkerId
+    attempt: int
+    fence: int
+    since_at: float
+    seen_at: float
+    """The last heartbeat that was written down: at most every quarter of the plan's ``lease_s``."""
+    step: int
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
 class RoundView(Message):
     """One round as operators see it."""
 
     round: int
     attempt: int = 0
     kind: Literal["federated", "secure", "datacenter"] = "federated"
+    because: str = ""
+    """Why it is a datacenter round; empty for the others."""
     status: Literal["open", "committed", "abandoned"]
     reason: str = ""
     opened_at: float
@@ -415,7 +442,9 @@ class RoundView(Message):
     version: int | None = None
     digest: Digest | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Training metrics of the counted updates, averaged by weight."""
+    """Training metrics of the counted updates, averaged by weight; of a datacenter round, the worker's."""
+    lease: LeaseView | None = None
+    """Of a datacenter round: the lease under way, or the last one."""
 
 
 class CheckpointView(Message):

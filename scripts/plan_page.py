@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol import Task
-from coordinator.engine.plan import Aggregation, Cohort, Finish, Plan, Retention
+from coordinator.engine.plan import Aggregation, Cohort, Datacenter, Finish, Plan, Retention
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -25,6 +25,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "aggregation": Aggregation,
     "finish": Finish,
     "retention": Retention,
+    "datacenter": Datacenter,
 }
 HEAD = """# Plans
 
@@ -40,7 +41,7 @@ def page() -> str:
     """The whole page, as Markdown."""
     parts = [HEAD]
     for name, model in SECTIONS.items():
-        first = (model.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        first = " ".join((model.__doc__ or "").strip().split("\n\n")[0].split())
         parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
         stories = _docstrings(model)
         for field, info in model.model_fields.items():
@@ -51,9 +52,10 @@ def page() -> str:
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> the string that stands below it in the source."""
+    """Field -> the string that stands below it in the source, its own or that of a model it extends."""
     (definition,) = ast.parse(inspect.getsource(model)).body
-    found: dict[str, str] = {}
+    (base,) = model.__bases__
+    found = _docstrings(base) if base.__module__ != BaseModel.__module__ else {}
     body = definition.body if isinstance(definition, ast.ClassDef) else []
     for statement, following in pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):

@@ -28,11 +28,20 @@ import json
 import math
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from client_sdk.protocol import MetricName, Task
+from client_sdk.worker_protocol import DatacenterTask
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
@@ -157,6 +166,47 @@ class Retention(_Section):
     """Rounds for which raw updates are kept, to be folded again by an audit. 0: deleted once the round has ended."""
 
 
+class Datacenter(DatacenterTask):
+    """When a round is given to a worker in a datacenter rather than to devices, and what the worker does. A plan without
+    this section never does so."""
+
+    patience: int | None = Field(default=None, ge=1, le=1_000_000)
+    """After so many abandoned rounds in a row the run falls back: its rounds go to the datacenter until enough devices
+    wait. None: it never falls back."""
+    every: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Each so-many-th version is made in the datacenter, whether devices wait or not; 1 is a run on GPUs alone. None:
+    none is by plan."""
+    return_devices: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Eligible waiting devices at which a run that has fallen back returns to them; at least the cohort's quorum. None:
+    ``cohort.goal``. Where no worker takes the round within ``cohort.select_s``, a quorum is enough."""
+    wait_s: float = Field(default=60.0, ge=0, le=86_400 * 7, allow_inf_nan=False)
+    """Seconds that a round that is the datacenter's by plan (``every``) waits for a worker while enough devices
+    wait."""
+    lease_s: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
+    """Seconds without a heartbeat after which the worker's lease ends and another may take the round."""
+    max_s: float = Field(default=3600.0, ge=1, le=86_400 * 30, allow_inf_nan=False)
+    """Seconds from the round's first lease in which the result must be there, whatever the number of leases; otherwise
+    the round is abandoned."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Datacenter:
+        if self.patience is None and self.every is None:
+            raise ValueError(
+                "set patience (after so many abandoned rounds), every (by plan) or both: "
+                "else no round ever goes to the datacenter"
+            )
+        if self.max_s < self.lease_s:
+            raise ValueError(
+                f"max_s ({self.max_s:g}) is below lease_s ({self.lease_s:g}): no lease could last as long as it may"
+            )
+        return self
+
+    @property
+    def work(self) -> DatacenterTask:
+        """The worker's part."""
+        return DatacenterTask(**{name: getattr(self, name) for name in DatacenterTask.model_fields})
+
+
 class Plan(_Section):
     """Everything that a run was asked to do."""
 
@@ -167,6 +217,16 @@ class Plan(_Section):
     aggregation: Aggregation = Aggregation()
     finish: Finish = Finish()
     retention: Retention = Retention()
+    datacenter: Datacenter | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan that asks for no datacenter reads as it did before there were any: the digest that devices agreed to
+        stays."""
+        body: dict[str, Any] = whole(self)
+        if self.datacenter is None:
+            body.pop("datacenter", None)
+        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -185,6 +245,12 @@ class Plan(_Section):
             raise ValueError(
                 f"task.time_budget_s ({budget:g}) is above cohort.collect_s ({self.cohort.collect_s:g}): "
                 "reports would come after the deadline"
+            )
+        quorum, back = self.cohort.quorum_count, self.datacenter.return_devices if self.datacenter else None
+        if back is not None and back < quorum:
+            raise ValueError(
+                f"datacenter.return_devices ({back}) is below the cohort's quorum ({quorum}): "
+                "the run would return to devices that cannot make a round"
             )
         if self.finish.source == "devices" and self.finish.metric is not None and not self.task.score_held_out:
             raise ValueError(

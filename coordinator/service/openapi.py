@@ -1,6 +1,7 @@
 """Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
 
-The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py``; here they become descriptions.
+The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py`` and ``worker_protocol.py``; here
+they become descriptions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from client_sdk import problems, protocol
+from client_sdk import problems, protocol, worker_protocol
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -104,7 +105,10 @@ def complete(app: FastAPI) -> None:
                     operation["responses"]["default"] = _PROBLEM
             for name, schema in schemas.items():
                 _describe(name, schema)
-            document["components"]["securitySchemes"] = {"device": {"type": "http", "scheme": "bearer"}}
+            document["components"]["securitySchemes"] = {
+                "device": {"type": "http", "scheme": "bearer"},
+                "worker": {"type": "http", "scheme": "bearer"},
+            }
             app.openapi_schema = document
         return app.openapi_schema
 
@@ -112,7 +116,7 @@ def complete(app: FastAPI) -> None:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    told = {**stories(protocol), **stories(problems)}.get(name, {})
+    told = {**stories(protocol), **stories(worker_protocol), **stories(problems)}.get(name, {})
     for field, described in schema.get("properties", {}).items():
         if field in told:
             described["description"] = told[field]
