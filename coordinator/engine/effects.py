@@ -40,6 +40,7 @@ class RecordRound:
     collecting_at: float | None
     closed_at: float | None
     body: dict[str, object]
+    kind: str = "federated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class RecordCheckpoint:
     bytes: int
     optimizer: str | None
     contributions: tuple[Contribution, ...]
+    origin: str = ""
+    """Where it came from, for people; empty: from the round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,33 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer to a worker that asked: it has the round, under this fence."""
+
+    round: int
+    attempt: int
+    fence: int
+    checkpoint: str
+    version: int
+    ends_at: float
+    give_up_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The answer to a heartbeat."""
+
+    ends_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The answer to a result: it is the model of this version now."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
     """Action: draw the cohort, if the pool is full or the time is up; comes back as Drawn."""
 
@@ -112,6 +142,20 @@ class Wake:
     """Action, a hint: these devices have an assignment."""
 
     devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Action, a hint: workers may take this datacenter round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """Action: count who waits, and if it is enough go back to the fleet; comes back as FleetReturned, or as nothing."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +183,6 @@ class Discard:
 
 
 Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics
-Answer = Refused | Accepted
-Action = Draw | Wake | Fold | Commit | Discard
+Answer = Refused | Accepted | Granted | Kept | Taken
+Action = Draw | Wake | Offer | Return | Fold | Commit | Discard
 Effect = Record | Answer | Action

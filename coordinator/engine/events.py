@@ -114,6 +114,76 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """A worker asked for the datacenter round. The first grant, a takeover, or the same worker started again."""
+
+    at: float
+    round: int
+    attempt: int
+    """One more than the round's last lease had."""
+    fence: int
+    """One more than the run's last lease had."""
+    worker: str
+    instance: str
+    waiting: int
+    """Eligible devices in the pool: too few to return to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The worker is at it. Changes the state, and is logged, when the last one that did is a quarter of ``lease_s``
+    old: a lease of an hour makes some hundred rows, however often the worker speaks."""
+
+    at: float
+    round: int
+    attempt: int
+    fence: int
+    worker: str
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnded:
+    """The worker gives the round back, or says that it cannot be done."""
+
+    at: float
+    round: int
+    attempt: int
+    fence: int
+    worker: str
+    failed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A worker's checkpoint was received, validated and made durable; with this event it becomes the model."""
+
+    at: float
+    round: int
+    attempt: int
+    fence: int
+    worker: str
+    digest: str
+    bytes: int
+    steps: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    optimizer: str | None = None
+    """Digest of the server optimizer's state, which carries over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReturned:
+    """Enough eligible devices wait while no worker has the datacenter round."""
+
+    at: float
+    round: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """An evaluator scored a checkpoint."""
 
@@ -153,6 +223,11 @@ Event = (
     | Withdrew
     | Committed
     | CommitFailed
+    | Leased
+    | Heartbeat
+    | LeaseEnded
+    | Delivered
+    | FleetReturned
     | Scored
     | Paused
     | Resumed

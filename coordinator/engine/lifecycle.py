@@ -11,25 +11,44 @@ from typing import Literal
 
 from client_sdk.tally import Tally
 from coordinator.engine import effects as fx
-from coordinator.engine.state import RunState
+from coordinator.engine.kinds import wanted
+from coordinator.engine.state import Lease, RunState
 
 Step = tuple[RunState, list[fx.Effect]]
 
 
 def open_next(state: RunState, at: float) -> Step:
+    turn = wanted(state)
     opened = replace(
         state,
-        phase="selecting",
+        phase="leasing" if turn.kind == "datacenter" else "selecting",
         round=state.round + 1,
         attempt=0,
         opened_at=at,
         collecting_at=None,
-        deadline=at + state.plan.cohort.select_s,
         waiting=0,
         pool=None,
         members={},
+        kind=turn.kind,
+        because=turn.because,
+        planned=turn.planned,
+        away_since=state.round + 1 if turn.falls_back and state.away_since is None else state.away_since,
+        lease=None,
+        give_up_at=None,
     )
-    return opened, [record(opened, "open"), fx.Draw(round=opened.round)]
+    opened = replace(opened, deadline=at + phase_s(opened))
+    first = fx.Offer(round=opened.round) if turn.kind == "datacenter" else fx.Draw(round=opened.round)
+    return opened, [record(opened, "open"), first]
+
+
+def phase_s(state: RunState) -> float:
+    """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
+    cohort, section = state.plan.cohort, state.plan.datacenter
+    if state.phase == "training" and section is not None:
+        return section.lease_s
+    if state.phase == "leasing" and section is not None:
+        return section.wait_s if state.planned else cohort.select_s
+    return {"selecting": cohort.select_s, "collecting": cohort.collect_s}.get(state.phase, 0.0)
 
 
 def after_round(state: RunState, at: float) -> Step:
@@ -59,7 +78,9 @@ def abandon(state: RunState, at: float, reason: str) -> Step:
         record(state, "abandoned", reason=reason, closed_at=at),
         *forget(state),
     ]
-    following, more = after_round(replace(state, abandoned_in_a_row=state.abandoned_in_a_row + 1), at)
+    if state.kind != "datacenter":
+        state = replace(state, abandoned_in_a_row=state.abandoned_in_a_row + 1, fleet_first=False)
+    following, more = after_round(state, at)
     return following, effects + more
 
 
@@ -88,6 +109,28 @@ def contributions(state: RunState) -> tuple[fx.Contribution, ...]:
 
 def public_body(state: RunState) -> dict[str, object]:
     """What the public may read of the round under way: counts, never who sent what."""
+    if state.kind == "datacenter":
+        return {**_fleet_body(state), **_lease_body(state, state.lease)}
+    return _fleet_body(state)
+
+
+def _lease_body(state: RunState, lease: Lease | None) -> dict[str, object]:
+    body: dict[str, object] = {"because": state.because}
+    if lease is None:
+        return body
+    told = {
+        "worker": lease.worker,
+        "attempt": state.attempt,
+        "fence": lease.fence,
+        "since_at": lease.granted_at,
+        "seen_at": lease.renewed_at,
+        "step": lease.step,
+        "metrics": lease.metrics,
+    }
+    return {**body, "lease": told, "bytes_in": lease.bytes, "metrics": lease.metrics}
+
+
+def _fleet_body(state: RunState) -> dict[str, object]:
     reported = [member for _, member in sorted(state.members.items()) if member.status == "reported"]
     training = state.count("training") + len(reported)
     return {
@@ -130,6 +173,7 @@ def record(
             "pool": state.pool,
             "cohort": sorted(state.members),
         },
+        kind=state.kind,
     )
 
 
@@ -139,7 +183,7 @@ def forget(state: RunState) -> list[fx.Effect]:
 
 
 def _rest(state: RunState) -> RunState:
-    return replace(state, phase="idle", deadline=None, waiting=0, pool=None, members={})
+    return replace(state, phase="idle", deadline=None, waiting=0, pool=None, members={}, lease=None, give_up_at=None)
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

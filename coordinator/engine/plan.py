@@ -167,8 +167,9 @@ class Retention(_Section):
 
 
 class Datacenter(DatacenterTask):
-    """When a round is given to a worker in a datacenter rather than to devices, and what the worker does. A plan without
-    this section never does so."""
+    """When a round is given to a worker in a datacenter rather than to devices, and what the worker does.
+
+    A plan without this section never does so."""
 
     patience: int | None = Field(default=None, ge=1, le=1_000_000)
     """After so many abandoned rounds in a row the run falls back: its rounds go to the datacenter until enough devices
@@ -200,6 +201,10 @@ class Datacenter(DatacenterTask):
                 f"max_s ({self.max_s:g}) is below lease_s ({self.lease_s:g}): no lease could last as long as it may"
             )
         return self
+
+    def devices_back(self, cohort: Cohort) -> int:
+        """Waiting devices at which a run that has fallen back returns to them."""
+        return self.return_devices or cohort.goal
 
     @property
     def work(self) -> DatacenterTask:

@@ -8,12 +8,15 @@
       |                  |                       |  with at least quorum        |
       +------------------+-----------------------+------------------------------+
          run paused or over; a round that cannot be made is abandoned: same model, next round
+    idle ----------> leasing -> training ----> selecting or leasing (next round): see ``datacenter``
 
 ==========  ======================================================================================================
 idle        No round. Publishes nothing; only the operator (or nothing, when the run is over) moves it on.
 selecting   Devices wait in the pool. Ends when the pool is full or ``select_s`` has passed; then the cohort is drawn.
 collecting  The cohort holds claims and trains. Reports count up to ``goal``; what comes later is late.
 committing  The counted set is fixed. Ends when the next checkpoint is durable, or could not be made.
+leasing     A datacenter round waits for a worker. Ends when one takes it, or when enough devices wait.
+training    One worker has the round, under a fence, for as long as it is heard of. Its result is the next checkpoint.
 ==========  ======================================================================================================
 
 This file knows nothing of HTTP, SQL, clocks or chance. A refused event leaves the state equal (the very object) and
@@ -24,19 +27,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.engine import datacenter
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.collecting import close, refuse, reported, started, withdrew
-from coordinator.engine.finishing import enough_rounds, observe
+from coordinator.engine.committing import advance
+from coordinator.engine.finishing import observe
 from coordinator.engine.lifecycle import (
     Step,
     abandon,
-    after_round,
     commit_action,
     contributions,
     end_run,
-    forget,
-    mean_metrics,
     open_next,
     public_body,
     record,
@@ -63,7 +65,7 @@ def step(state: RunState, event: ev.Event) -> Step:
         case ev.ClockFell():
             if state.deadline is None:
                 return state, []
-            return replace(state, deadline=state.deadline - event.by_s), []
+            return replace(datacenter.clock_fell(state, event.by_s), deadline=state.deadline - event.by_s), []
         case ev.Drawn():
             return _drawn(state, event)
         case ev.Started():
@@ -78,12 +80,20 @@ def step(state: RunState, event: ev.Event) -> Step:
             if state.phase != "committing" or event.round != state.round:
                 return refuse(state, "stale", f"round {event.round} is not committing")
             return abandon(state, event.at, event.reason)
+        case ev.Leased():
+            return datacenter.leased(state, event)
+        case ev.Heartbeat():
+            return datacenter.heartbeat(state, event)
+        case ev.LeaseEnded():
+            return datacenter.lease_ended(state, event)
+        case ev.Delivered():
+            return datacenter.delivered(state, event)
+        case ev.FleetReturned():
+            return datacenter.fleet_returned(state, event)
         case ev.Scored():
             return _scored(state, event)
         case ev.Paused():
-            if state.status != "running":
-                return refuse(state, "conflict", f"the run is {state.status} and cannot be paused")
-            return replace(state, status="paused", reason="paused by the operator"), []
+            return _paused(state, event)
         case ev.Resumed():
             return _resumed(state, event)
         case ev.Stopped():
@@ -105,6 +115,8 @@ def pending(state: RunState) -> list[fx.Action]:
         actions.append(fx.Discard(round=forgotten))
     if state.phase == "selecting":
         actions.append(fx.Draw(round=state.round))
+    elif state.phase == "leasing":
+        actions.append(fx.Offer(round=state.round))
     elif state.phase == "collecting":
         waiting_ones = tuple(
             device for device, member in state.members.items() if member.status in ("selected", "training")
@@ -115,6 +127,16 @@ def pending(state: RunState) -> list[fx.Action]:
         actions += [fx.Fold(round=state.round, contribution=item) for item in contributions(state)]
         actions.append(commit_action(state))
     return actions
+
+
+def _paused(state: RunState, event: ev.Paused) -> Step:
+    """The round under way goes on; one that waits for a worker has not begun, and does not hold the run open."""
+    if state.status != "running":
+        return refuse(state, "conflict", f"the run is {state.status} and cannot be paused")
+    state = replace(state, status="paused", reason="paused by the operator")
+    if state.phase == "leasing":
+        return abandon(state, event.at, "the run was paused while no worker had the round")
+    return state, []
 
 
 def _resumed(state: RunState, event: ev.Resumed) -> Step:
@@ -149,6 +171,9 @@ def _drawn(state: RunState, event: ev.Drawn) -> Step:
 
 
 def _tick(state: RunState, event: ev.Tick) -> Step:
+    section = state.plan.datacenter
+    if section is not None and state.phase in ("leasing", "training"):
+        return datacenter.tick(state, event.at, section)
     if state.deadline is None or event.at < state.deadline:
         return state, []
     if state.phase == "selecting":
@@ -164,33 +189,7 @@ def _tick(state: RunState, event: ev.Tick) -> Step:
 def _committed(state: RunState, event: ev.Committed) -> Step:
     if state.phase != "committing" or event.round != state.round:
         return refuse(state, "stale", f"round {event.round} is not committing")
-    version = state.version + 1
-    effects: list[fx.Effect] = [
-        fx.RecordCheckpoint(
-            version=version,
-            digest=event.digest,
-            parent=state.version,
-            round=state.round,
-            bytes=event.bytes,
-            optimizer=event.optimizer,
-            contributions=contributions(state),
-        ),
-        record(state, "committed", closed_at=event.at, version=version, digest=event.digest),
-        *forget(state),
-    ]
-    scored = [(m.held_out_examples, m.held_out) for _, m in sorted(state.members.items()) if m.held_out_examples]
-    examples = sum(count for count, _ in scored)
-    held_out = mean_metrics(scored)
-    if held_out:
-        effects.append(fx.RecordMetrics(version=state.version, source="devices", examples=examples, metrics=held_out))
-    scored_version = state.version
-    state = replace(state, version=version, checkpoint=event.digest, abandoned_in_a_row=0)
-    state, reason = observe(state, scored_version, "devices", held_out)
-    reason = enough_rounds(state) or reason
-    if reason is not None and state.ending is None:
-        state = replace(state, ending=("finished", reason))
-    following, more = after_round(state, event.at)
-    return following, effects + more
+    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer)
 
 
 def _scored(state: RunState, event: ev.Scored) -> Step:

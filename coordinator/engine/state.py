@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from coordinator.engine.plan import Plan
 
-Phase = Literal["idle", "selecting", "collecting", "committing"]
+Phase = Literal["idle", "selecting", "collecting", "leasing", "training", "committing"]
+Kind = Literal["federated", "secure", "datacenter"]
 Status = Literal["running", "paused", "finished", "stopped"]
 
 
@@ -35,6 +36,23 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A datacenter round in one worker's hands. Live while the run is *training*; kept afterwards to be told of."""
+
+    worker: str
+    instance: str
+    """The worker's process: another one of the same worker gets a grant of its own."""
+    fence: int
+    granted_at: float
+    renewed_at: float
+    """The last heartbeat that was written down, or the grant."""
+    step: int = 0
+    bytes: int = 0
+    """Of the result, once there is one."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     run: str
     plan: Plan
@@ -50,6 +68,7 @@ class RunState:
     phase: Phase = "idle"
     round: int = 0
     attempt: int = 0
+    """Re-keyings of a secure round, leases of a datacenter round."""
     opened_at: float = 0.0
     collecting_at: float | None = None
     deadline: float | None = None
@@ -59,6 +78,24 @@ class RunState:
     """Digest of the blob that lists who waited."""
     members: Mapping[str, Member] = field(default_factory=dict)
     abandoned_in_a_row: int = 0
+    """Federated rounds, since the last commit or since devices came back."""
+
+    kind: Kind = "federated"
+    """Of the round under way, or of the last one."""
+    because: str = ""
+    """Why it is a datacenter round."""
+    planned: bool = False
+    """Whether the plan wants this round in the datacenter, whoever waits."""
+    away_since: int | None = None
+    """The round in which the run fell back to the datacenter: it stays there until enough devices wait."""
+    fleet_first: bool = False
+    """Whether the next round is the fleet's turn, whatever else speaks for the datacenter: the last was given up."""
+    fence: int = 0
+    """Leases granted in this run so far: the number of the last one."""
+    lease: Lease | None = None
+    """Of this round: the live one while *training*, else the last one."""
+    give_up_at: float | None = None
+    """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""
 
     best: float | None = None
     """The best value so far of the metric that the plan watches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.engine import collecting, lifecycle, rounds
+from coordinator.engine import collecting, committing, lifecycle, rounds
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.state import Member, RunState
@@ -141,7 +141,7 @@ def _two_ends() -> Patches:
     def record(state: RunState, status: str, **more: Any) -> fx.RecordRound:
         return _record(state, "abandoned" if status == "committed" else status, **more)
 
-    return [(rounds, "record", record)]
+    return [(committing, "record", record)]
 
 
 @mutant("lost-assignment", "claims")
