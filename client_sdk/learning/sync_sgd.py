@@ -1,0 +1,244 @@
+"""Synchronous SGD: the gradient of the mean loss over a global batch, computed by all ranks of a group together.
+
+Knows a module, a loss, examples and a group. It has never heard of checkpoints, rounds, optimizers or learning rates.
+
+With B the examples of the global batch, n_r those of rank r of p, and l_r the mean loss over them, every rank
+differentiates (n_r p / B) l_r and DistributedDataParallel takes the mean of the ranks' gradients::
+
+    (1/p) sum_r (n_r p / B) grad l_r  =  (1/B) sum_r n_r grad l_r  =  grad of the mean over the whole batch
+
+which holds for uneven shares too; a rank without an example takes one of the batch at weight zero, so that every rank
+joins every all-reduce. With accumulation the same weights stand before each micro-batch, and only the last is reduced.
+
+What the ranks must know of each other at each step (the sum of losses and metrics, whether a loss is not finite,
+whether a rank failed) travels *inside* that all-reduce: it is the gradient of a few extra numbers that are never
+stepped. So it costs no message of its own, all ranks learn it at the same step, and no optimizer has moved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from client_sdk.learning import state
+from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.learning.evaluation import Measure, explained
+from client_sdk.learning.group import Group
+
+PRECISIONS = {"full": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Name -> number type of autocast; full: the model's own."""
+
+
+class GlobalGradient:
+    """Computes gradients of ``module``'s mean loss over global batches, one call a step.
+
+    ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
+    as in PRECISIONS; ``scaler`` scales losses for fp16, and whoever steps unscales. ``bucket_mb``: size of the
+    all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched.
+    All ranks make one together; the model's digests are compared first (RanksDiffer).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        params: list[nn.Parameter],
+        loss: Callable[[Any, Any], torch.Tensor],
+        group: Group,
+        *,
+        floating: torch.dtype,
+        metrics: Mapping[str, Measure] | None = None,
+        accumulate: int = 1,
+        precision: str = "full",
+        scaler: torch.amp.GradScaler | None = None,
+        bucket_mb: float = 25.0,
+        unused: bool = False,
+    ) -> None:
+        group.same_everywhere(state.named_tensors(module))
+        self._group, self._params, self._floating = group, params, floating
+        self._accumulate, self._unused = accumulate, unused
+        self._names = ("loss", *(metrics or {}))
+        self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
+        self._losses.train()
+        self._ddp: DistributedDataParallel | None = None
+        if not group.alone:
+            with group.unbroken():
+                self._ddp = DistributedDataParallel(
+                    self._losses,
+                    device_ids=[group.device] if group.device.type == "cuda" else None,
+                    bucket_cap_mb=bucket_mb,
+                    gradient_as_bucket_view=True,
+                    find_unused_parameters=unused,
+                )
+            self._ddp._set_ddp_runtime_logging_sample_rate(10)
+
+    def compute(self, examples: Examples, batch: torch.Tensor, step: int) -> dict[str, float]:
+        """Put the gradient over the global batch into the parameters, on every rank; the means of loss and metrics.
+
+        ``batch`` [B]: the indices of the whole batch, the same on every rank. ``step``, from 0, is for errors only.
+        Raises, on all ranks at the same step: the error of the lowest rank that failed (RankFailed on the others),
+        Diverged (on rank 0) where any loss is not finite; GroupLost where the group broke.
+        """
+        for weight in self._params:
+            weight.grad = None
+        self._losses.told.grad = None
+        own = batch.tensor_split(self._group.world)[self._group.rank]
+        parts = own.tensor_split(min(self._accumulate, len(own))) if len(own) else (batch[:1],)
+        for place, part in enumerate(parts):
+            size = len(part) if len(own) else 0
+            where = f"at step {step + 1}, on a batch of {len(part)}"
+
+            def fetch(part: torch.Tensor = part) -> tuple[Any, Any]:
+                return cast(_moved(examples.take(part), self._group.device), self._floating)
+
+            with self._explained(where), self._alone_unless(place == len(parts) - 1):
+                objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
+                objective.backward()
+        return self._told(len(batch), step)
+
+    def communication_s(self) -> float | None:
+        """Seconds of a mean step that wait for all-reduces no computation covers; None before any was measured, or
+        for a group of one."""
+        if self._ddp is None:
+            return None
+        measured: Mapping[str, Any] = self._ddp._get_ddp_logging_data()
+        total = measured.get("avg_backward_comm_time", 0)
+        return max(0, total - measured.get("avg_backward_compute_comm_overlap_time", 0)) / 1e9 if total else None
+
+    def _told(self, size: int, step: int) -> dict[str, float]:
+        error, self._losses.error = self._losses.error, None
+        if not self._unused and any(weight.grad is None for weight in self._params):
+            # DDP has then not reduced everything: what came with it cannot be trusted, and the group is of no use.
+            mine = {id(weight) for weight in self._params}
+            names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
+            raise LearnerFailed(
+                f"The loss at step {step + 1} does not depend on {', '.join(names[:3])}: leave out of the learner's "
+                "'averaged' what is never used, or allow unused parameters."
+            )
+        told = self._losses.told.grad
+        if told is None:
+            raise LearnerFailed(f"The loss at step {step + 1} gave no gradient.")
+        *sums, infinite, failed = (told * self._group.world).tolist() if self._ddp is not None else told.tolist()
+        if failed:
+            self._group.agree(error)
+        if infinite:
+            found = f"The loss at step {step + 1} is not finite: try a smaller learning rate, a warm-up, or clipping."
+            self._group.agree(Diverged(found) if self._group.rank == 0 else None)
+        return {name: value / size for name, value in zip(self._names, sums, strict=True)}
+
+    def _explained(self, where: str) -> AbstractContextManager[None]:
+        return explained(where) if self._group.alone else self._group.unbroken()
+
+    def _alone_unless(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if self._ddp is None or last else self._ddp.no_sync()
+
+
+class _Losses(nn.Module):
+    """The module with its loss, as one module whose output is the number to differentiate, with what the ranks tell
+    each other added to it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Any], torch.Tensor],
+        metrics: Mapping[str, Measure],
+        group: Group,
+        autocast: torch.dtype | None,
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        trained = [weight for weight in module.parameters() if weight.requires_grad]
+        wide = trained[0].dtype if trained[0].dtype in (torch.float32, torch.float64) else torch.float32
+        self.told = nn.Parameter(torch.zeros(3 + len(metrics), dtype=wide, device=group.device))
+        self.error: LearningError | None = None
+        self._trained, self._loss, self._metrics = trained, loss, metrics
+        self._group, self._autocast, self._scaler = group, autocast, scaler
+
+    def forward(self, fetch: Callable[[], tuple[Any, Any]], size: int, total: int, where: str) -> torch.Tensor:
+        """The weighted loss of ``size`` of ``total`` examples. What the learner's code raises is kept in ``error``
+        and told to all; the rank then still takes part in the step, with gradients of zero."""
+        try:
+            with explained(where):
+                objective, values = self._measured(*fetch())
+            share = objective * (size * self._group.world / total)
+            words = [
+                *(value * size for value in values),
+                (~values[0].isfinite()).to(self.told),
+                self.told.new_zeros(()),
+            ]
+        except LearningError as error:
+            self.error = self.error or error
+            share = torch.stack([(weight * 0).sum().to(self.told) for weight in self._trained]).sum()
+            words = [self.told.new_zeros(()) for _ in range(len(self.told) - 1)] + [self.told.new_ones(())]
+        if self._scaler is not None:
+            share = self._scaler.scale(share)
+        return share + (self.told * torch.stack(words)).sum()
+
+    def _measured(self, inputs: Any, targets: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The loss, and the values of loss and metrics without gradients."""
+        context: AbstractContextManager[Any] = nullcontext()
+        if self._autocast is not None:
+            context = torch.autocast(self._group.device.type, self._autocast)
+        with context:
+            outputs = self.module(inputs)
+            objective = self._loss(outputs, targets)
+            values = [self._number("loss", objective)]
+            if not objective.requires_grad:
+                raise LearnerFailed("The loss does not depend on any trained tensor: nothing can be learned.")
+            with torch.no_grad():
+                values += [
+                    self._number(name, metric(outputs.detach(), targets)) for name, metric in self._metrics.items()
+                ]
+        return objective, values
+
+    def _number(self, name: str, value: Any) -> torch.Tensor:
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            return value.detach().reshape(()).to(self.told)
+        if name != "loss" and isinstance(value, int | float):
+            return self.told.new_tensor(float(value))
+        kind = f"tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise LearnerFailed(f"{name} gave a {kind}: it must give one number, the batch's mean.")
+
+
+def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest: int | None = None) -> nn.Module:
+    """The module with normalization layers that see the whole batch, whatever rank holds which part.
+
+    Layers that take statistics of the batch would see one rank's part, or one micro-batch's. On GPUs they become
+    SyncBatchNorm, for which every rank needs an example of every batch (``smallest``: the smallest batch there will
+    be). Raises LearnerFailed where the statistics would differ from those of one process.
+    """
+    module.train()
+    if group.alone and accumulate == 1:
+        return module
+    for name, layer in module.named_modules():
+        if not isinstance(layer, _NormBase) or not (isinstance(layer, _BatchNorm) or layer.track_running_stats):
+            continue
+        kind = type(layer).__name__
+        found = f"The model's layer {name or kind} is a {kind}, which takes statistics of its batch"
+        if accumulate > 1 or not isinstance(layer, _BatchNorm):
+            raise LearnerFailed(f"{found}, and each part of a batch has others: use GroupNorm or LayerNorm.")
+        if group.device.type != "cuda":
+            raise LearnerFailed(
+                f"{found}, and each of the {group.world} ranks has others: "
+                "use GroupNorm or LayerNorm, or GPUs (SyncBatchNorm), or one process."
+            )
+        if smallest is not None and smallest < group.world:
+            raise LearnerFailed(
+                f"{found}: each of the {group.world} ranks needs an example of every batch; "
+                f"the smallest has {smallest}."
+            )
+    return nn.SyncBatchNorm.convert_sync_batchnorm(module) if group.device.type == "cuda" else module
+
+
+def _moved(batch: tuple[Any, Any], device: torch.device) -> tuple[Any, Any]:
+    if device.type == "cpu":
+        return batch
+    inputs, targets = (part.to(device, non_blocking=True) if hasattr(part, "to") else part for part in batch)
+    return inputs, targets
