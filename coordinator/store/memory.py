@@ -30,6 +30,7 @@ from coordinator.store.port import (
     RunRow,
     StoreError,
     WaitingRow,
+    WorkerRow,
 )
 
 T = TypeVar("T")
@@ -98,6 +99,19 @@ class MemoryTransaction(MemoryReads):
             row = self._t.devices.get(ALL, device)
             if row is not None:
                 self._t.devices.put(ALL, device, replace(row, last_seen_at=at))
+
+    def insert_worker(self, row: WorkerRow) -> None:
+        self._unique(self._t.workers.get(ALL, row.worker), f"Worker {row.worker} exists already.")
+        taken = any(other.token_hash == row.token_hash for other in self._t.workers.rows(ALL).values())
+        self._unique(row if taken else None, "A worker with this token exists already.")
+        self._t.workers.put(ALL, row.worker, row)
+
+    def seen_worker(self, worker: str, at: float) -> None:
+        self._t.workers.put(ALL, worker, replace(self._worker(worker), last_seen_at=at))
+
+    def revoke_worker(self, worker: str, at: float) -> None:
+        row = self._worker(worker)
+        self._t.workers.put(ALL, worker, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         for row in rows:
@@ -177,6 +191,9 @@ class MemoryTransaction(MemoryReads):
 
     def _device(self, device: str) -> DeviceRow:
         return self._known(self._t.devices.get(ALL, device), f"device {device}")
+
+    def _worker(self, worker: str) -> WorkerRow:
+        return self._known(self._t.workers.get(ALL, worker), f"worker {worker}")
 
     def _known(self, row: T | None, what: str) -> T:
         if row is None:

@@ -23,6 +23,7 @@ from coordinator.store.port import (
     RoundRow,
     RunRow,
     WaitingRow,
+    WorkerRow,
 )
 
 ALL = ""
@@ -50,6 +51,7 @@ class Tables:
         self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
         self.events: Layer[str, int, tuple[float, str, str]] = Layer(base.events if base else None)
         self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
+        self.workers: Layer[str, str, WorkerRow] = Layer(base.workers if base else None)
         self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
         self.claims: Layer[str, str, Claim] = Layer(base.claims if base else None)
         self.checkpoints: Layer[str, int, CheckpointRow] = Layer(base.checkpoints if base else None)
@@ -121,6 +123,17 @@ class MemoryReads:
         with self._guard:
             rows = self._t.devices.rows(ALL)
         return [rows[device] for device in nsmallest(limit, (device for device in rows if device > after))]
+
+    def worker(self, worker: str) -> WorkerRow | None:
+        with self._guard:
+            return self._t.workers.get(ALL, worker)
+
+    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
+        return next((row for row in self.workers() if row.token_hash == token_hash), None)
+
+    def workers(self) -> list[WorkerRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.workers.rows(ALL).items())]
 
     def waiting(self, now: float) -> list[WaitingRow]:
         with self._guard:

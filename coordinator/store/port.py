@@ -55,6 +55,19 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A datacenter's worker, registered by an operator."""
+
+    worker: str
+    token_hash: str
+    label: str
+    created_at: float
+    last_seen_at: float | None = None
+    revoked_at: float | None = None
+    """When its token ceased to be good. Never taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
     """One device in the pool. Belongs to the fleet, not to a run."""
 
@@ -207,6 +220,15 @@ class Reader(Protocol):
         """Devices in order of id, for paging."""
         ...
 
+    def worker(self, worker: str) -> WorkerRow | None: ...
+    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
+        """The worker of this token, revoked or not."""
+        ...
+
+    def workers(self) -> list[WorkerRow]:
+        """All workers, in order of id. There are few."""
+        ...
+
     def waiting(self, now: float) -> list[WaitingRow]:
         """Unexpired (``expires > now``), unclaimed rows of the pool, in order of device id."""
         ...
@@ -276,6 +298,18 @@ class Transaction(Reader, Protocol):
     def set_token(self, device: str, token_hash: str) -> None: ...
     def seen(self, devices: Iterable[str], at: float) -> None:
         """When these devices last spoke. Ids that are unknown are passed over."""
+        ...
+
+    def insert_worker(self, row: WorkerRow) -> None:
+        """Conflict when the id or the token is taken."""
+        ...
+
+    def seen_worker(self, worker: str, at: float) -> None:
+        """When this worker last spoke. StoreError for one that is unknown."""
+        ...
+
+    def revoke_worker(self, worker: str, at: float) -> None:
+        """From now on; a worker that was revoked before stays so since then."""
         ...
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:

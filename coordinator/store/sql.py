@@ -33,6 +33,7 @@ from coordinator.store.port import (
     RunRow,
     StoreError,
     WaitingRow,
+    WorkerRow,
 )
 from coordinator.store.sql_reads import Result, SqlReads
 
@@ -103,6 +104,16 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             self._write_all(sql.SEEN, [{"at_device": device, "last_seen_at": at} for device in devices])
 
+    def insert_worker(self, row: WorkerRow) -> None:
+        with self._voiding():
+            self._write(sql.INSERT_WORKER, _values(row))
+
+    def seen_worker(self, worker: str, at: float) -> None:
+        self._change_worker(worker, sql.SEEN_WORKER, last_seen_at=at)
+
+    def revoke_worker(self, worker: str, at: float) -> None:
+        self._change_worker(worker, sql.REVOKE_WORKER, revoked_at=at)
+
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         with self._voiding():
             self._write_all(self._upserts.put_waiting, [_values(row) for row in rows])
@@ -150,6 +161,11 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             values = [_values(row) | {"value": finite(row.value, row.name)} for row in rows]
             self._write_all(self._upserts.put_metrics, values)
+
+    def _change_worker(self, worker: str, statement: Executable, **values: object) -> None:
+        with self._voiding():
+            if not self._write(statement, {"at_worker": worker, **values}).rowcount:
+                raise _unknown(f"worker {worker}")
 
     def _read(self, statement: Executable, /, **parameters: object) -> Result:
         with self._voiding():

@@ -25,6 +25,7 @@ from coordinator.store.port import (
     RoundRow,
     RunRow,
     WaitingRow,
+    WorkerRow,
 )
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
 _run = _maker(RunRow, "plan", "snapshot")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
+_worker = _maker(WorkerRow)
 _claim = _maker(Claim)
 _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
@@ -89,6 +91,15 @@ class SqlReads(ABC):
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
+
+    def worker(self, worker: str) -> WorkerRow | None:
+        return _first(_worker, self._read(sql.WORKER, worker=worker))
+
+    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
+        return _first(_worker, self._read(sql.WORKER_BY_TOKEN, token_hash=token_hash))
+
+    def workers(self) -> list[WorkerRow]:
+        return [_worker(row) for row in self._read(sql.WORKERS)]
 
     def waiting(self, now: float) -> list[WaitingRow]:
         # The one read of many rows on a hot path: written out, it takes half of what a maker does.

@@ -25,6 +25,7 @@ from coordinator.store.tables import (
     rounds,
     runs,
     waiting,
+    workers,
 )
 
 
@@ -67,6 +68,9 @@ DEVICE_BY_TOKEN = (
     _select(devices, port.DeviceRow).where(*_is(devices, "token_hash")).order_by(devices.c.device).limit(1)
 )
 DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
+WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))
+WORKER_BY_TOKEN = _select(workers, port.WorkerRow).where(*_is(workers, "token_hash"))
+WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
 WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
 CLAIM = _select(claims, port.Claim).where(*_is(claims, "device"))
@@ -104,6 +108,13 @@ RAISE_FENCE = update(runs).where(*_at(runs, "run")).values(fence=runs.c.fence + 
 INSERT_DEVICE = insert(devices)
 SET_TOKEN = update(devices).where(*_at(devices, "device")).values(token_hash=bindparam("token_hash"))
 SEEN = update(devices).where(*_at(devices, "device")).values(last_seen_at=bindparam("last_seen_at"))
+INSERT_WORKER = insert(workers)
+SEEN_WORKER = update(workers).where(*_at(workers, "worker")).values(last_seen_at=bindparam("last_seen_at"))
+REVOKE_WORKER = (
+    update(workers)
+    .where(*_at(workers, "worker"))
+    .values(revoked_at=func.coalesce(workers.c.revoked_at, bindparam("revoked_at")))
+)
 DROP_WAITING = delete(waiting).where(*_at(waiting, "device"))
 EXPIRE_WAITING = delete(waiting).where(waiting.c.expires <= _now)
 INSERT_CLAIMS = insert(claims)

@@ -86,6 +86,18 @@ devices = Table(
     Index(None, "token_hash"),
 )
 
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker", _id(), primary_key=True),
+    Column("token_hash", _id(), nullable=False),
+    Column("label", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("last_seen_at", Double),
+    Column("revoked_at", Double),
+    UniqueConstraint("token_hash"),
+)
+
 waiting = Table(
     "waiting",
     metadata,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction
+from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction, WorkerRow
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_transactions import TransactionContract
 
@@ -24,6 +24,9 @@ class StoreContract(TransactionContract):
         assert store.device_by_key("key of d1") is None
         assert store.device_by_token("token of d1") is None
         assert store.devices() == []
+        assert store.worker("w1") is None
+        assert store.worker_by_token("token of w1") is None
+        assert store.workers() == []
         assert store.waiting(0) == []
         assert store.waiting_by_offer(0) == {}
         assert store.claim("d1") is None
@@ -37,6 +40,37 @@ class StoreContract(TransactionContract):
         assert store.rounds("r1") == []
         assert store.refusals("r1", 1) == []
         assert store.metrics("r1") == []
+
+    # Workers
+
+    def test_a_worker_comes_back_by_its_id_and_its_token(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name in ("w2", "w1"):
+                tx.insert_worker(rows.worker(name))
+            assert tx.worker("w1") == rows.worker("w1")
+        assert store.worker_by_token("token of w2") == rows.worker("w2")
+        assert store.worker_by_token("token of w3") is None
+        assert store.workers() == [rows.worker("w1"), rows.worker("w2")]
+
+    @pytest.mark.parametrize("taken", [rows.worker("w1", token_hash="other"), rows.worker("w2", token_hash="mine")])
+    def test_a_workers_id_and_token_are_taken_once(self, store: Store, taken: WorkerRow) -> None:
+        with store.transaction() as tx:
+            tx.insert_worker(rows.worker("w1", token_hash="mine"))
+        with pytest.raises(Conflict), store.transaction() as tx:
+            tx.insert_worker(taken)
+        assert store.workers() == [rows.worker("w1", token_hash="mine")]
+
+    def test_a_worker_is_seen_and_revoked_once(self, store: Store) -> None:
+        with store.transaction() as tx:
+            tx.insert_worker(rows.worker("w1"))
+            tx.insert_worker(rows.worker("w2"))
+            tx.seen_worker("w1", 20.5)
+            tx.revoke_worker("w1", 30.5)
+            tx.revoke_worker("w1", 40.5)
+        assert store.workers() == [rows.worker("w1", last_seen_at=20.5, revoked_at=30.5), rows.worker("w2")]
+        for change in ("seen_worker", "revoke_worker"):
+            with pytest.raises(StoreError, match="knows no worker w9"), store.transaction() as tx:
+                getattr(tx, change)("w9", 1.0)
 
     # Runs, events, snapshot, fence
 

@@ -15,6 +15,7 @@ from coordinator.store.port import (
     RunRow,
     Transaction,
     WaitingRow,
+    WorkerRow,
 )
 
 
@@ -40,6 +41,11 @@ def device(name: str = "d1", /, **fields: Any) -> DeviceRow:
         "enrolled_at": 10.25,
     }
     return DeviceRow(device=name, **(given | fields))
+
+
+def worker(name: str = "w1", /, **fields: Any) -> WorkerRow:
+    given: dict[str, Any] = {"token_hash": f"token of {name}", "label": "a cluster", "created_at": 12.25}
+    return WorkerRow(worker=name, **(given | fields))
 
 
 def waiting(name: str = "d1", /, **fields: Any) -> WaitingRow:
