@@ -1,10 +1,22 @@
-"""Ways to split one data set among clients."""
+"""Ways to split one data set among the clients of a simulation.
+
+```python
+from simulation.datasets import load
+from simulation.partitioning import partition
+clients = partition(load("mnist"), 1000, by="dirichlet", alpha=0.3, seed=0, held_out=0.2)
+clients["client-0042"].train.x          # gathered when asked for
+clients.draw("who-holds-what.svg")
+```
+
+``split_indices`` gives the positions alone, without data; ``label_skew`` says how uneven they are.
+"""
 
 from __future__ import annotations
 
 from simulation.clients.skew import label_skew
+from simulation.partitioning.front import partition
 from simulation.partitioning.indices import split_indices
 from simulation.partitioning.options import By
 from simulation.partitioning.ways import Indices
 
-__all__ = ["By", "Indices", "label_skew", "split_indices"]
+__all__ = ["By", "Indices", "label_skew", "partition", "split_indices"]

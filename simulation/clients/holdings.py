@@ -1,0 +1,166 @@
+"""Who holds what: by positions in one pool, or as the user gave it, client by client.
+
+This file knows clients by number. It has never heard of ids, of ways to partition or of pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from client_sdk import data as parts
+from simulation.clients.noise import Noise
+from simulation.clients.pool import Indices, Pool, is_torch_dataset, labels_of
+
+
+class ClientData:
+    """One client's data, in parts. Each part is gathered when it is first asked for, and kept while this object is.
+
+    A part is ``Examples`` (``.x`` [n, ...] and ``.y`` [n, ...]), a torch Dataset, or what the user gave.
+    """
+
+    def __init__(self, train: Callable[[], Any], test: Callable[[], Any] | None = None) -> None:
+        self._make_train, self._make_test = train, test
+
+    @cached_property
+    def train(self) -> Any:
+        """What the client trains on."""
+        return self._make_train()
+
+    @cached_property
+    def test(self) -> Any | None:
+        """What the client was told to hold out; None where that is nothing."""
+        return None if self._make_test is None else self._make_test()
+
+
+class Holdings(Protocol):
+    """Clients 0, 1, ... and their data."""
+
+    @property
+    def sizes(self) -> Indices:
+        """Training examples of each client, [clients]."""
+
+    def examples(self, number: int) -> int:
+        """How many training examples a client holds."""
+
+    def held_out(self, number: int) -> int:
+        """How many examples a client holds out."""
+
+    def data(self, number: int) -> ClientData:
+        """A client's data; nothing is gathered yet."""
+
+    def labels(self, number: int) -> Indices | None:
+        """The labels of all that a client holds, int64 [n]; None where there are none."""
+
+    def level(self, number: int) -> float | None:
+        """The standard deviation of the noise on a client's features; None without noise."""
+
+
+class Shares:
+    """Clients that share one pool: 8 bytes an example and 8 or 16 a client, however many there are."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        positions: Indices,
+        offsets: Indices,
+        train_ends: Indices | None = None,
+        noise: Noise | None = None,
+    ) -> None:
+        """``positions`` [n]: client after client, training before held-out; client k's from ``offsets[k]`` (int64
+        [clients + 1]) on, its held-out ones from ``train_ends[k]`` on (None: nothing is held out)."""
+        self.pool, self.positions, self.offsets, self.noise = pool, positions, offsets, noise
+        self._train_ends = offsets[1:] if train_ends is None else train_ends
+
+    @property
+    def sizes(self) -> Indices:
+        return self._train_ends - self.offsets[:-1]
+
+    def examples(self, number: int) -> int:
+        return int(self._train_ends[number] - self.offsets[number])
+
+    def held_out(self, number: int) -> int:
+        return int(self.offsets[number + 1] - self._train_ends[number])
+
+    def data(self, number: int) -> ClientData:
+        start, middle, end = self.offsets[number], self._train_ends[number], self.offsets[number + 1]
+        train = partial(self._gather, number, int(start), int(middle))
+        return ClientData(train, partial(self._gather, number, int(middle), int(end)) if end > middle else None)
+
+    def labels(self, number: int) -> Indices | None:
+        if self.pool.labels is None:
+            return None
+        return self.pool.labels[self.positions[self.offsets[number] : self.offsets[number + 1]]]
+
+    def level(self, number: int) -> float | None:
+        return None if self.noise is None else self.noise.level(number)
+
+    def _gather(self, number: int, start: int, end: int) -> Any:
+        positions = self.positions[start:end]
+        part = self.pool.take(positions)
+        return part if self.noise is None else self.noise.on(part, positions, number)
+
+
+class Given:
+    """Clients as the user gave them: ``values[keys[k]]`` is client k's data. A mapping may be lazy: a value is asked
+    for when it is needed, each time anew."""
+
+    def __init__(self, values: Mapping[Any, Any] | Sequence[Any], keys: Sequence[Any]) -> None:
+        self._values, self._keys = values, keys
+
+    @property
+    def sizes(self) -> Indices:
+        return np.array([self.examples(number) for number in range(len(self._keys))], dtype=np.int64)
+
+    def examples(self, number: int) -> int:
+        return _count(self._parts(number)[0])
+
+    def held_out(self, number: int) -> int:
+        test = self._parts(number)[1]
+        return 0 if test is None else _count(test)
+
+    def data(self, number: int) -> ClientData:
+        train, test = self._parts(number)
+        return ClientData(partial(_same, train), None if test is None else partial(_same, test))
+
+    def labels(self, number: int) -> Indices | None:
+        found = [labels_of(part) for part in self._parts(number) if part is not None]
+        known = [labels for labels in found if labels is not None]
+        return np.concatenate(known) if known and len(known) == len(found) else None
+
+    def level(self, number: int) -> float | None:
+        return None
+
+    def _parts(self, number: int) -> tuple[Any, Any | None]:
+        key = self._keys[number]
+        return parts_of(self._values[key], f"client {key!r}")
+
+
+def parts_of(value: Any, who: str) -> tuple[Any, Any | None]:
+    """(training part, held-out part or None) of one client's data. ``ValueError`` for what is no client's data."""
+    if is_torch_dataset(value):
+        train, test = value, None
+    else:
+        train, test = parts.training_part(value), parts.held_out_part(value)
+    for part in (train, test):
+        pair = isinstance(part, tuple | list) and len(part) == 2
+        arrays = hasattr(part, "x") and hasattr(part, "y")
+        if part is not None and not (pair or arrays or (is_torch_dataset(part) and hasattr(part, "__len__"))):
+            raise ValueError(
+                f"the data of {who} is a {type(part).__name__}; it must be (x, y), an object with .x and .y, a torch "
+                "Dataset with a length, or an object with .train and perhaps .test"
+            )
+    return train, test
+
+
+def _count(part: Any) -> int:
+    if is_torch_dataset(part):
+        return len(part)
+    return len(part[0]) if isinstance(part, tuple | list) else len(part.x)
+
+
+def _same(part: Any) -> Any:
+    return part

@@ -1,0 +1,228 @@
+"""The picture of who holds what, as SVG text: sizes above, noise where there is some, labels below.
+
+This file knows a ``View`` and pixels. It has never heard of data sets, partitions or plotting libraries.
+Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in both.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from html import escape
+from math import floor, log10
+from pathlib import Path
+
+from simulation.clients.view import OTHERS, Column, View
+
+WIDTH, LEFT, RIGHT = 900.0, 66.0, 22.0
+WIDEST_COLUMN = 64.0
+SIZES_HEIGHT, NOISE_HEIGHT, STACK_HEIGHT, ROW_HEIGHT = 84.0, 54.0, 170.0, 12.0
+SHADES = 8
+LETTER = 6.4
+"""About how wide a letter of the 12-pixel text is."""
+PALETTE = ("4e79a7", "f28e2b", "59a14f", "e15759", "b07aa1", "edc948", "76b7b2", "ff9da7", "9c755f", "8f979e")
+STYLE = """
+.qh{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+.qh .bg{fill:#fff}.qh text{fill:#59636e}.qh .h{fill:#1f2328;font-size:16px;font-weight:600}.qh .b{fill:#1f2328}
+.qh .g{stroke:#d1d9e0;stroke-width:1;fill:none}.qh .s{fill:#57606a}.qh .s2{fill:#b4bcc5}.qh .n{fill:#b07aa1}
+.qh .r{fill:#2f6fb2}.qh .f{fill:#eff2f5}.qh .k{fill:#000;fill-opacity:0}.qh .k:hover{fill-opacity:.12}
+@media (prefers-color-scheme:dark){.qh .bg{fill:#0d1117}.qh text{fill:#9198a1}.qh .h,.qh .b{fill:#f0f6fc}
+.qh .g{stroke:#3d444d}.qh .s{fill:#aab4be}.qh .s2{fill:#555e68}.qh .r{fill:#58a6ff}.qh .f{fill:#161b22}
+.qh .k{fill:#fff}}
+"""
+
+
+class Picture:
+    """An SVG image that notebooks show by themselves; ``str`` is its text."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def save(self, path: str | Path) -> Path:
+        """Write it. Raises ``ValueError`` unless the path ends in ``.svg``, ``OSError`` where it cannot be written."""
+        path = Path(path)
+        if path.suffix.lower() != ".svg":
+            raise ValueError(f"the picture is SVG: {path} should end in .svg")
+        path.write_text(self.svg + "\n", encoding="utf-8")
+        return path
+
+    def __str__(self) -> str:
+        return self.svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def draw(view: View) -> Picture:
+    """The whole picture."""
+    return Picture(_Sheet(view).drawn())
+
+
+class _Sheet:
+    """Draws from top to bottom; ``_y`` is how far it has come."""
+
+    def __init__(self, view: View) -> None:
+        self._view, self._y, self._parts = view, 0.0, list[str]()
+        self._pitch = min(WIDEST_COLUMN, (WIDTH - LEFT - RIGHT) / len(view.columns))
+        self._gap = min(4.0, 0.15 * self._pitch)
+        self._span = self._pitch * len(view.columns)
+
+    def drawn(self) -> str:
+        view = self._view
+        self._head()
+        top = self._y
+        self._sizes()
+        if any(column.level is not None for column in view.columns):
+            self._noise()
+        if view.labels:
+            self._stack() if view.stacked else self._rows()
+        self._hovers(top, self._y)
+        self._text(LEFT, self._y + 18, view.caption)
+        height = self._y + 32
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="qh" viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
+            f'aria-label="{escape(view.title)}" style="max-width:{WIDTH:g}px;width:100%"><style>{STYLE}</style>'
+            f'<rect class="bg" width="{WIDTH:g}" height="{height:g}" rx="6"/>{"".join(self._parts)}</svg>'
+        )
+
+    def _head(self) -> None:
+        self._text(20, 30, self._view.title, "h")
+        self._y = 34.0
+        for line in self._view.lines:
+            for wrapped in textwrap.wrap(line, int((WIDTH - 40) / LETTER)):
+                self._y += 17
+                self._text(20, self._y, wrapped)
+        keys = []
+        if any(column.held_out for column in self._view.columns):
+            keys += [("s", "", "training examples"), ("s2", "", "held out")]
+        if self._view.labels and self._view.stacked:
+            keys += [("", PALETTE[place], _short(label)) for place, label in enumerate(self._view.labels)]
+        x, self._y = 20.0, self._y + (22 if keys else 0)
+        for style, colour, label in keys:
+            wide = 18 + LETTER * len(label) + 16
+            if x + wide > WIDTH - RIGHT and x > 20:
+                x, self._y = 20.0, self._y + 18
+            fill = f'class="{style}"' if style else f'fill="#{colour}"'
+            self._parts.append(f'<rect x="{x:g}" y="{self._y - 10:g}" width="11" height="11" rx="2" {fill}/>')
+            self._text(x + 17, self._y, label, "b")
+            x += wide
+        self._y += 20
+
+    def _sizes(self) -> None:
+        columns = self._view.columns
+        steps = _ticks(max(column.train + column.held_out for column in columns))
+        scale = SIZES_HEIGHT / steps[-1] if steps[-1] else 0.0
+        base = self._axis("examples", [(step * scale, f"{step:,g}") for step in steps], SIZES_HEIGHT)
+        self._path('class="s"', [self._bar(k, base, column.train * scale) for k, column in enumerate(columns)])
+        tops = [
+            self._bar(k, base - column.train * scale, column.held_out * scale)
+            for k, column in enumerate(columns)
+            if column.held_out
+        ]
+        self._path('class="s2"', tops)
+
+    def _noise(self) -> None:
+        levels = [column.level or 0.0 for column in self._view.columns]
+        steps = _ticks(max(levels), 2)
+        scale = NOISE_HEIGHT / steps[-1] if steps[-1] else 0.0
+        base = self._axis("noise", [(step * scale, f"{step:g}") for step in steps], NOISE_HEIGHT)
+        self._path('class="n"', [self._bar(k, base, level * scale) for k, level in enumerate(levels)])
+
+    def _stack(self) -> None:
+        """Each client's labels as shares of what it holds, one colour a label."""
+        ticks = [(share * STACK_HEIGHT, f"{share:.0%}") for share in (0.0, 0.5, 1.0)]
+        base = self._axis("labels", ticks, STACK_HEIGHT)
+        bars: list[list[str]] = [[] for _ in self._view.labels]
+        for k, column in enumerate(self._view.columns):
+            foot, total = base, sum(column.counts)
+            for place, count in enumerate(column.counts):
+                if count:
+                    tall = STACK_HEIGHT * count / total
+                    bars[place].append(self._bar(k, foot, tall))
+                    foot -= tall
+        for place, paths in enumerate(bars):
+            self._path(f'fill="#{PALETTE[place]}"', paths)
+
+    def _rows(self) -> None:
+        """One row a label: the darker, the larger its share of what the client holds; the darkest is named."""
+        labels, columns = self._view.labels, self._view.columns
+        top, tall = self._y + 10, ROW_HEIGHT * len(labels)
+        shares = [[count / max(1, sum(column.counts)) for count in column.counts] for column in columns]
+        most = max(max(row) for row in shares) or 1.0
+        self._parts.append(f'<rect class="f" x="{LEFT:g}" y="{top:g}" width="{self._span:.6g}" height="{tall:g}"/>')
+        shades: list[list[str]] = [[] for _ in range(SHADES)]
+        for k, row in enumerate(shares):
+            for place, share in enumerate(row):
+                if share:
+                    foot = top + ROW_HEIGHT * (place + 1)
+                    shades[min(SHADES - 1, int(SHADES * share / most))].append(self._bar(k, foot, ROW_HEIGHT - 1))
+        for shade, paths in enumerate(shades):
+            self._path(f'class="r" fill-opacity="{0.16 + 0.84 * shade / (SHADES - 1):.2f}"', paths)
+        for place, label in enumerate(labels):
+            self._text(LEFT - 7, top + ROW_HEIGHT * place + 10, _short(label, 8), "", anchor="end", size=10)
+        others = "; the last row: all others" if labels[-1] == OTHERS else ""
+        self._y = top + tall
+        self._text(LEFT, self._y + 16, f"Labels by row{others}. Darkest: {most:.0%} of what the client holds.")
+        self._y += 16
+
+    def _axis(self, title: str, ticks: list[tuple[float, str]], height: float) -> float:
+        """Grid lines with their numbers, the panel's name above them; returns the y of zero."""
+        self._text(LEFT, self._y + 6, title, "b")
+        base = self._y + 14 + height
+        for up, label in ticks:
+            line = f'<path class="g" d="M{LEFT:g} {base - up:.6g}h{self._span:.6g}"/>'
+            self._parts.append(line)
+            self._text(LEFT - 7, base - up + 4, label, "", anchor="end", size=11)
+        self._y = base + 16
+        return base
+
+    def _hovers(self, top: float, foot: float) -> None:
+        """What the mouse shows: a client's id and numbers."""
+        for k, column in enumerate(self._view.columns):
+            x = LEFT + k * self._pitch
+            self._parts.append(
+                f'<rect class="k" x="{x:.6g}" y="{top:g}" width="{self._pitch:.6g}" height="{foot - top:.6g}">'
+                f"<title>{_plain(_told(column, self._view.labels))}</title></rect>"
+            )
+
+    def _bar(self, k: int, foot: float, tall: float) -> str:
+        x, wide = LEFT + k * self._pitch + self._gap / 2, self._pitch - self._gap
+        return f"M{x:.6g} {foot:.6g}h{wide:.4g}v{-tall:.5g}h{-wide:.4g}z"
+
+    def _path(self, style: str, bars: list[str]) -> None:
+        if bars:
+            self._parts.append(f'<path {style} d="{"".join(bars)}"/>')
+
+    def _text(self, x: float, y: float, words: str, style: str = "", *, anchor: str = "", size: int = 0) -> None:
+        marks = f' class="{style}"' * bool(style) + f' text-anchor="{anchor}"' * bool(anchor)
+        marks += f' font-size="{size}"' * bool(size)
+        self._parts.append(f'<text x="{x:.6g}" y="{y:.6g}"{marks}>{_plain(words)}</text>')
+
+
+def _told(column: Column, labels: tuple[str, ...]) -> str:
+    text = f"{column.label}: {column.train:,} to train on"
+    if column.held_out:
+        text += f", {column.held_out:,} held out"
+    if column.level is not None:
+        text += f", noise {column.level:.3g}"
+    held = sorted(zip(column.counts, labels, strict=True), key=lambda pair: -pair[0]) if labels else []
+    return "\n".join([text, *(f"{label}: {count:,}" for count, label in held if count)])
+
+
+def _ticks(most: float, parts: int = 3) -> list[float]:
+    """Round numbers from 0 to ``most`` or just above: at most ``parts`` steps of 1, 2 or 5 times a power of ten."""
+    if most <= 0:
+        return [0.0]
+    power = 10.0 ** floor(log10(most / parts))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * parts >= most * (1 - 1e-9))
+    count = next(count for count in range(1, parts + 1) if count * step >= most * (1 - 1e-9))
+    return [number * step for number in range(count + 1)]
+
+
+def _plain(words: str) -> str:
+    """For XML: escaped, and without the characters that it has no place for."""
+    return escape("".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in words))
+
+
+def _short(label: str, most: int = 22) -> str:
+    shown = "␣" if label == " " else label.replace("\n", "⏎")
+    return shown if len(shown) <= most else shown[: most - 1] + "…"

@@ -1,0 +1,118 @@
+"""The examples that all clients of a partition share, whatever they came as.
+
+This file knows arrays, torch's map-style datasets and positions. It has never heard of who holds which.
+Torch is never imported before somebody else has: without it, nothing can be a torch dataset.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from client_sdk.data import Examples
+
+Indices = npt.NDArray[np.int64]
+
+
+class Pool(Protocol):
+    """Examples that can be taken by position."""
+
+    labels: Indices | None
+    """Integers [n], or None where there are none: no way by labels then, and no labels in pictures."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def take(self, positions: Indices) -> Any:
+        """The examples at ``positions``, in that order: ``Examples`` or a torch Dataset."""
+
+
+class ArrayPool:
+    """``x`` and ``y``: numpy arrays (also memory-mapped ones) or torch tensors, [n, ...]; ``take`` copies rows."""
+
+    def __init__(self, x: Any, y: Any, labels: Indices | None) -> None:
+        self.x, self.y, self.labels = _array(x), _array(y), labels
+        for name, values in (("x", self.x), ("y", self.y)):
+            if values.ndim == 0:
+                raise ValueError(f"{name} is a single number: its first dimension must count the examples")
+        if len(self.x) != len(self.y):
+            raise ValueError(f"there are {len(self.x)} inputs (x) and {len(self.y)} targets (y): they must be as many")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, positions: Indices) -> Examples:
+        return Examples(self.x[positions], self.y[positions])
+
+
+class TorchPool:
+    """A map-style torch dataset; ``take`` gives a ``torch.utils.data.Subset``, so items are made when used."""
+
+    def __init__(self, dataset: Any, labels: Indices | None) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise ValueError("the dataset is a stream of unknown length: give one with a length and items by index")
+        self.dataset, self.labels = dataset, labels
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, positions: Indices) -> Any:
+        from torch.utils.data import Subset
+
+        return Subset(self.dataset, positions.tolist())
+
+
+def is_torch_dataset(thing: Any) -> bool:
+    """Whether ``thing`` is a torch Dataset."""
+    module = sys.modules.get("torch.utils.data")
+    return module is not None and isinstance(thing, module.Dataset)
+
+
+def labels_of(part: Any) -> Indices | None:
+    """The labels of examples of any kind that clients may hold: int64 [n], or None where there are no such.
+
+    A torch dataset says them in ``.targets`` or ``.labels``; subsets and concatenations take those of what they are
+    made of.
+    """
+    if is_torch_dataset(part):
+        return _dataset_labels(part)
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return as_labels(part[1])
+    return as_labels(getattr(part, "y", None))
+
+
+def as_labels(values: Any) -> Indices | None:
+    """Integers [n] as int64; None for anything else."""
+    if values is None or callable(values):
+        return None
+    try:
+        array = np.asarray(_array(values))
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_):
+        return None
+    return array.astype(np.int64)
+
+
+def _dataset_labels(dataset: Any) -> Indices | None:
+    from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+    if isinstance(dataset, Subset):
+        whole = labels_of(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices, dtype=np.int64)]
+    if isinstance(dataset, ConcatDataset):
+        parts = [labels_of(part) for part in dataset.datasets]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if known and len(known) == len(parts) else None
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return as_labels(dataset.tensors[1])
+    found = as_labels(getattr(dataset, "targets", None))
+    return found if found is not None else as_labels(getattr(dataset, "labels", None))
+
+
+def _array(values: Any) -> Any:
+    """A torch tensor as it is, without its history; all else as a numpy array."""
+    return values.detach() if hasattr(values, "detach") else np.asarray(values)

@@ -1,0 +1,127 @@
+"""``partition``: a data set in, ``Clients`` out.
+
+This file knows which way goes with which arguments. It has never heard of training, and copies no example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulation.clients import Clients
+from simulation.clients.holdings import Shares
+from simulation.clients.naming import Names, Numbered, names_of
+from simulation.clients.noise import Noise, check_features
+from simulation.partitioning.held_out import check_fraction, hold_out
+from simulation.partitioning.indices import grouped, owners
+from simulation.partitioning.options import By, Options
+from simulation.partitioning.source import Source, source_of, user_numbers
+from simulation.partitioning.ways import Indices
+
+
+def partition(
+    dataset: Any,
+    clients: int | None = None,
+    by: By = "dirichlet",
+    *,
+    alpha: float | None = None,
+    seed: int = 0,
+    min_examples: int = 1,
+    size_sigma: float | None = None,
+    shards_per_client: int | None = None,
+    labels_per_client: int | None = None,
+    noise_sigma: float | None = None,
+    users: Sequence[Any] | npt.NDArray[Any] | None = None,
+    labels: Sequence[int] | npt.NDArray[Any] | None = None,
+    held_out: float = 0.0,
+) -> Clients:
+    """Give every example of ``dataset`` to exactly one of ``clients`` clients.
+
+    | by          | a client's labels                                | a client's size            | source           |
+    |-------------|--------------------------------------------------|----------------------------|------------------|
+    | `iid`       | like the whole                                   | equal, or `size_sigma`     |                  |
+    | `dirichlet` | its own mixture; the smaller `alpha`, the purer  | equal, or `size_sigma`     | arXiv:1909.06335 |
+    | `shards`    | those of `shards_per_client` runs of sorted data | equal                      | arXiv:1602.05629 |
+    | `labels`    | exactly `labels_per_client`                      | follows its labels         | arXiv:2102.02079 |
+    | `quantity`  | like the whole                                   | `alpha`, or `size_sigma`   | arXiv:2102.02079 |
+    | `noise`     | like the whole; `noise_sigma` on the features    | equal, or `size_sigma`     | arXiv:2102.02079 |
+    | `natural`   | its user's                                       | its user's                 |                  |
+
+    - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, or an object whose `.train` is one
+      of these (its test part is left alone). No example is copied here: clients gather theirs when asked.
+    - `clients`: how many; with `natural` it may be left out, as each user is a client.
+    - `alpha`: from 1e-6 to 1e6. For `dirichlet` (0.3) the concentration per label: 100 is nearly even, 0.3 leaves a
+      client about three of ten labels that matter, 0.01 mostly one. The label mixture of a client is
+      q ~ Dir(alpha * C * p) with p the labels' shares in the whole and C their number, so that balanced labels give
+      the common Dir(alpha, ..., alpha). Hsu et al. write Dir(α p): their α is `alpha * C`.
+      For `quantity` (0.5) clients' shares of the whole are ~ Dir(alpha, ..., alpha).
+    - `seed`: any integer from 0; PCG64's stream. Equal arguments give equal answers with one release of numpy.
+    - `min_examples`: how few a client may get, from 0, held-out ones included.
+    - `size_sigma`: 0 gives sizes that differ by at most one. Above 0 (to 5), what clients hold beyond `min_examples` is
+      proportional to a log-normal draw exp(size_sigma * N(0, 1)), as in the code of arXiv:1812.06127. With `quantity`
+      it takes the place of `alpha`.
+    - `shards_per_client` (2), `labels_per_client` (2): from 1.
+    - `noise_sigma` (0.1): client number k of K gets Gaussian noise of standard deviation `noise_sigma * (k + 1) / K`,
+      k from 0, on features of a floating type, made when its data is asked for.
+    - `users`: for `natural`, whose each example is: whole numbers or texts [n]; left out, the data set's own `.users`.
+      Clients come in the order of the users' names. The names are the ids where all of them can be; else ids are made
+      and `clients.name(id)` gives the user's name.
+    - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`).
+    - `held_out`: the fraction of each client's examples that becomes its `.test`; at least one stays for training.
+
+    Every way is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that do
+    not go together, also for an option that the way does not use.
+    """
+    options = Options(
+        by=by,
+        alpha=alpha,
+        seed=seed,
+        min_examples=min_examples,
+        size_sigma=size_sigma,
+        shards_per_client=shards_per_client,
+        labels_per_client=labels_per_client,
+        noise_sigma=noise_sigma,
+    )
+    check_fraction(held_out)
+    source = source_of(dataset, labels)
+    names: Names
+    if by == "natural":
+        owner_N, names = _by_users(source, users, clients, options)
+    else:
+        if users is not None:
+            raise ValueError(f"users means nothing to by={by!r}; it applies to natural")
+        if clients is None:
+            raise ValueError(f"by={by!r} needs to know among how many clients: partition(dataset, 100, ...)")
+        if by == "noise":
+            check_features(source.pool)
+        owner_N, names = owners(len(source.pool), source.pool.labels, clients, options), Numbered(clients)
+    positions, offsets = grouped(owner_N, len(names))
+    train_ends: Indices | None = None
+    if held_out:
+        positions, train_ends = hold_out(positions, offsets, held_out, seed)
+    noise = Noise(sigma=options.value("noise_sigma"), clients=len(names), seed=seed) if by == "noise" else None
+    return Clients(
+        names,
+        Shares(source.pool, positions, offsets, train_ends, noise),
+        how=options.told() + (f", {held_out:.0%} held out" if held_out else ""),
+        classes=source.classes,
+        by_size=by in ("natural", "quantity"),
+    )
+
+
+def _by_users(source: Source, users: Any | None, clients: int | None, options: Options) -> tuple[Indices, Names]:
+    column = source.users if users is None else users
+    if column is None:
+        raise ValueError("by='natural' needs users=, whose each example is: the data set has no .users")
+    owner_N, names = user_numbers(column, len(source.pool))
+    if not len(names):
+        raise ValueError("there are no examples to partition")
+    if clients is not None and clients != len(names):
+        raise ValueError(f"clients={clients}, but the data has {len(names)} users; leave clients out")
+    smallest = int(np.bincount(owner_N).min())
+    if smallest < options.min_examples:
+        raise ValueError(f"a user has only {smallest} examples, less than min_examples={options.min_examples}")
+    return owner_N, names_of(names)
