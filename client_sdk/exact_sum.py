@@ -91,17 +91,39 @@ class ExactSum:
     thread at a time.
     """
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, lanes: npt.NDArray[np.int64] | None = None) -> None:
+        """``lanes``: memory of the caller's for the sum, int64 [dimension], contiguous: another process may read it."""
         if dimension < 0:
             raise ManifestMismatch(f"a sum of {dimension} values makes no sense")
+        if lanes is None:
+            lanes = np.zeros(dimension, np.int64)
+        elif lanes.shape != (dimension,) or lanes.dtype != np.int64 or not lanes.flags.c_contiguous:
+            raise ManifestMismatch(f"the lanes of a sum of {dimension} values are int64 [{dimension}], contiguous")
+        else:
+            lanes.fill(0)
         self.count = 0
         """Updates added."""
         self.total_weight = 0
         """The sum of their weights."""
-        self._lanes: npt.NDArray[np.int64] = np.zeros(dimension, np.int64)
+        self._lanes: npt.NDArray[np.int64] = lanes
         self._magnitude = 0
         self._scratch: npt.NDArray[np.float64] | None = None
         self._spoiled = False
+
+    @classmethod
+    def on(cls, lanes: npt.NDArray[np.int64], state: tuple[int, int, int]) -> ExactSum:
+        """The sum that another process keeps in ``lanes``, as its ``state`` tells; to be read or merged, not added
+        to."""
+        total = cls(0)
+        total._lanes = lanes
+        total.count, total.total_weight, total._magnitude = state
+        return total
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Updates, their total weight, and the bound on the lanes' totals: what ``on`` needs beside the lanes."""
+        self._usable()
+        return self.count, self.total_weight, self._magnitude
 
     @property
     def dimension(self) -> int:

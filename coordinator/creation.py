@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,9 @@ def check_checkpoint(path: Path) -> None:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
 
-def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, entropy: Entropy) -> RunRow:
+def create_run(
+    request: CreateRun, store: Store, blobs: Blobs, clock: Clock, entropy: Entropy, taken: Container[str] = ()
+) -> RunRow:
     """Writes the run and version 0 of its line in one transaction."""
     try:
         plan = Plan.parse(request.plan)
@@ -80,7 +83,7 @@ def create_run(request: CreateRun, store: Store, blobs: Blobs, clock: Clock, ent
     seed = int.from_bytes(entropy(8), "big") >> 1
     for number in range(1, _MOST_OF_A_NAME):
         run = plan.name if number == 1 else f"{plan.name}-{number}"
-        if store.run(run) is not None:
+        if run in taken or store.run(run) is not None:
             continue
         row = RunRow(
             run=run,

@@ -5,6 +5,7 @@ Raises ``ProblemError`` for what cannot be done.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 from client_sdk.problems import problem
@@ -30,8 +31,9 @@ class OperatorDesk(Hub):
         creation.check_checkpoint(spool.path)
         spool.commit(digest)
 
-    def create_run(self, request: CreateRun) -> RunView:
-        row = creation.create_run(request, self.store, self.blobs, self.clock, self._entropy)
+    def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
+        """``taken``: ids that the run must not have, beside those of this store."""
+        row = creation.create_run(request, self.store, self.blobs, self.clock, self._entropy, taken)
         self._log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
         return self.run(row.run)
 

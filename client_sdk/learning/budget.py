@@ -1,4 +1,5 @@
-"""When a device must stop: a time budget and a deadline, in seconds. Knows a clock that it was given, and no model.
+"""How much work a task is, and when a device must stop: a time budget and a deadline, in seconds. Knows a clock that
+it was given, and no model.
 
 A step is begun only when it is expected to end in time: it is taken to last as long as the step before it, or as the
 mean of all steps so far, whichever is longer. The first step is begun whenever there is time left at all.
@@ -9,10 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from client_sdk.protocol import Task
+
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""
 Deadline = Callable[[], float]
 """Seconds left until the report is due; negative when it is overdue."""
+
+
+def planned_steps(task: Task, examples: int) -> int:
+    """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
+    batch_size)."""
+    return task.steps if task.steps is not None else (task.epochs or 1) * -(-examples // task.batch_size)
 
 
 class TimeLimit:

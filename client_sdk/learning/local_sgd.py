@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_sdk.learning.budget import TimeLimit
+from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import Examples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import Measure, explained, number
@@ -38,12 +38,6 @@ class Trained:
     metrics: dict[str, float]
     """``loss`` and any metrics asked for: means over the examples seen, each batch with the weights it met. Without
     the proximal term."""
-
-
-def planned_steps(task: Task, examples: int) -> int:
-    """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
-    batch_size)."""
-    return task.steps if task.steps is not None else (task.epochs or 1) * -(-examples // task.batch_size)
 
 
 def local_sgd(

@@ -1,0 +1,108 @@
+"""How simulated devices behave: how fast they train, who vanishes, who gets through only part of the work.
+
+A simple model of probabilities and speeds. Every draw is a function of (seed, what, device, round) alone, so round 7 of
+a device is the same whatever happened before and whoever else takes part. This file has never heard of time, sessions
+or training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """The habits of a class of devices. ValueError for numbers out of range.
+
+    ``Behaviour()`` is an ideal fleet: equally fast devices that never fail, so that nothing but the algorithm shows.
+    """
+
+    dropout: float = 0.0
+    """Probability that a selected device vanishes before it reports, in each round anew. 0 to 1."""
+    stragglers: float = 0.0
+    """Probability that a device gets through only part of its task in a round: a fraction of its steps drawn uniformly,
+    at least one (the system heterogeneity of FedProx, Li et al. 2020, arXiv:1812.06127, section 5.2). What happens to
+    such work is the plan's ``aggregation.partial``. 0 to 1."""
+    step_s: float = 0.05
+    """Median virtual seconds that one optimizer step takes. Above 0."""
+    speed_sigma: float = 0.0
+    """Spread of speed between devices: seconds per step are ``step_s * exp(speed_sigma * N(0, 1))``, one draw for each
+    device's life. 0: all alike; 1: the slowest of a hundred is about ten times slower than the median. 0 to 5."""
+    jitter_sigma: float = 0.0
+    """The same from round to round, on top. 0 to 5."""
+    network_s: float = 2.0
+    """Virtual seconds to fetch a checkpoint and to send an update, half each. From 0."""
+
+    def __post_init__(self) -> None:
+        for name in ("dropout", "stragglers"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name}={getattr(self, name)} is a probability: from 0 to 1")
+        for name in ("speed_sigma", "jitter_sigma"):
+            if not 0.0 <= getattr(self, name) <= 5.0:
+                raise ValueError(f"{name}={getattr(self, name)} must be from 0 (all alike) to 5")
+        if not (math.isfinite(self.step_s) and self.step_s > 0):
+            raise ValueError(f"step_s={self.step_s} must be above 0 seconds")
+        if not (math.isfinite(self.network_s) and self.network_s >= 0):
+            raise ValueError(f"network_s={self.network_s} must be 0 seconds or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What one device does in one round."""
+
+    step_s: float
+    """Virtual seconds per optimizer step."""
+    network_s: float
+    vanishes: bool
+    share: float
+    """Of the task's steps that it gets through: 1, or less for a straggler."""
+
+
+class Habits:
+    """Behaviour by class of device: ``conduct(device, round)``.
+
+    ``behaviour``: one for all, or one for each class; ``class_of``: device -> its class.
+    """
+
+    def __init__(
+        self, behaviour: Behaviour | Mapping[str, Behaviour], class_of: Callable[[str], str], seed: int
+    ) -> None:
+        self._one = behaviour if isinstance(behaviour, Behaviour) else None
+        self._classes = {} if isinstance(behaviour, Behaviour) else dict(behaviour)
+        self._class_of = class_of
+        self._seed = seed
+
+    def conduct(self, device: str, round: int) -> Conduct:
+        """What this device does in this round. ValueError where its class has no behaviour."""
+        own = self._one or self._classes.get(self._class_of(device))
+        if own is None:
+            known = ", ".join(sorted(self._classes))
+            raise ValueError(f"no behaviour is given for the class {self._class_of(device)!r}; given are: {known}")
+        spread = 0.0
+        if own.speed_sigma:
+            spread += own.speed_sigma * self._normal("speed", device, 0)
+        if own.jitter_sigma:
+            spread += own.jitter_sigma * self._normal("jitter", device, round)
+        share = 1.0
+        if own.stragglers and self.unit("straggles", device, round) < own.stragglers:
+            share = self.unit("share", device, round)
+        return Conduct(
+            step_s=own.step_s * math.exp(spread),
+            network_s=own.network_s,
+            vanishes=bool(own.dropout) and self.unit("vanishes", device, round) < own.dropout,
+            share=share,
+        )
+
+    def unit(self, what: str, device: str, round: int) -> float:
+        """Uniform on [0, 1): the first 53 bits of a hash."""
+        text = f"quorate behaviour v1\n{what}\n{self._seed}\n{device}\n{round}"
+        return (int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 11) / 2.0**53
+
+    def _normal(self, what: str, device: str, round: int) -> float:
+        return _NORMAL.inv_cdf(self.unit(what, device, round) or 2.0**-54)

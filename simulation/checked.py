@@ -1,0 +1,117 @@
+"""What a user asks of ``simulate``, checked before anything starts. Each mistake is one sentence that says the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from client_sdk.tensors import TensorError, Tensors, from_bytes
+from coordinator.engine.plan import Plan, PlanError
+from simulation.behaviour import Behaviour, Habits
+from simulation.clients import Clients
+
+LEARNER = "simulation:learner"
+"""The name that a plan without one gives to the learner that is handed over."""
+
+
+def plan_of(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
+    """A plan from whatever the user wrote it as. PlanError."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, str | PathLike):
+        return Plan.from_toml(Path(plan))
+    if not isinstance(plan, Mapping):
+        raise PlanError(
+            f"a plan is a Plan, a dict or the path of a TOML file; a {type(plan).__name__} is none of these"
+        )
+    task = plan.get("task", {})
+    whole = {"name": "simulation", **plan}
+    if isinstance(task, Mapping):
+        whole["task"] = {"learner": LEARNER, **task}
+    return Plan.parse(whole)
+
+
+def require_enough(plan: Plan, clients: Clients) -> None:
+    """ValueError where no round of this plan could ever be made of these clients."""
+    least = plan.cohort.min_examples
+    able = int(np.count_nonzero(clients.sizes >= least))
+    if able < plan.cohort.quorum_count:
+        having = f" with at least {least} examples" if least > 1 else ""
+        raise ValueError(
+            f"the plan's quorum is {plan.cohort.quorum_count} reports and there are {able} clients{having}: "
+            f"lower cohort.goal ({plan.cohort.goal}) or cohort.quorum, or bring more clients"
+        )
+
+
+def class_of(classes: Mapping[str, str] | Callable[[str], str] | None, clients: Clients) -> Callable[[str], str]:
+    """Client -> its class; "" for all where there are none. ValueError for a mapping that leaves clients out."""
+    if classes is None:
+        return lambda client: ""
+    if isinstance(classes, Mapping):
+        missing = next((client for client in clients if client not in classes), None)
+        if missing is not None:
+            raise ValueError(f"classes gives client {missing!r} no class")
+        return classes.__getitem__
+    if not callable(classes):
+        raise ValueError("classes is a mapping client -> class, or a function")
+    return classes
+
+
+def habits_of(
+    behaviour: Behaviour | Mapping[str, Behaviour] | None, of: Callable[[str], str], clients: Clients, seed: int
+) -> Habits:
+    """Who behaves how. ValueError for a class without a behaviour (of the first thousand clients)."""
+    if behaviour is None:
+        behaviour = Behaviour()
+    if not isinstance(behaviour, Behaviour):
+        if not isinstance(behaviour, Mapping) or not all(isinstance(one, Behaviour) for one in behaviour.values()):
+            raise ValueError("behaviour is a Behaviour, or a mapping class -> Behaviour")
+        for number in range(min(1000, len(clients))):
+            name = of(clients.id(number))
+            if name not in behaviour:
+                raise ValueError(
+                    f"client {clients.id(number)!r} is of the class {name!r}, for which no behaviour is given; "
+                    f"given are: {', '.join(sorted(behaviour)) or 'none'}"
+                )
+    return Habits(behaviour, of, seed)
+
+
+def first_model(
+    init: Tensors | str | PathLike[str] | None, learner: Any, seed: int
+) -> tuple[Callable[[], Tensors], str]:
+    """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
+    if isinstance(init, Mapping):
+        tensors = dict(init)
+        return lambda: tensors, "given"
+    if init is not None:
+        path = Path(init)
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"the first checkpoint {path} cannot be read: {error.strerror or error}") from None
+        try:
+            read = from_bytes(body)
+        except TensorError as error:
+            raise ValueError(f"{path} is not a checkpoint: {error}") from None
+        return lambda: read, path.name
+    if not hasattr(learner, "initial"):
+        raise ValueError(
+            f"a {type(learner).__name__} makes no first checkpoint: give init=, a dict of arrays or a safetensors file"
+        )
+    return lambda: learner.initial(seed), f"learner, seed {seed}"
+
+
+def scored_clients(count: int | Literal["all"], clients: Clients, seed: int) -> Sequence[str]:
+    """The clients whose held-out examples are scored: drawn once. ValueError."""
+    if count == "all":
+        return list(clients)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f'score_clients={count!r} is a number of clients from 0, or "all"')
+    if count >= len(clients):
+        return list(clients)
+    rng = np.random.Generator(np.random.PCG64([seed, 0]))
+    return [clients.id(int(number)) for number in sorted(rng.choice(len(clients), count, replace=False))]

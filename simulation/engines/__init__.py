@@ -1,0 +1,32 @@
+"""Engines: what trains the clients of a simulated round. ``engine_called`` finds one by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from simulation.engines.kernel import Kernel
+from simulation.engines.port import Done, Engine, Failed, Job, Result
+from simulation.engines.serial import SerialEngine
+
+__all__ = ["Done", "Engine", "EngineName", "Failed", "Job", "Kernel", "MakeEngine", "Result", "engine_called"]
+
+EngineName = Literal["serial", "processes"]
+MakeEngine = Callable[[Kernel], Engine]
+
+
+def engine_called(engine: EngineName | MakeEngine, workers: int | None = None) -> MakeEngine:
+    """What makes the engine. ValueError for an unknown name, or for workers where there are none."""
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise ValueError(f"workers={workers!r}: at least one worker is needed")
+    if workers is not None and engine != "processes":
+        raise ValueError('workers are those of engine="processes"')
+    if callable(engine):
+        return engine
+    if engine == "serial":
+        return SerialEngine
+    if engine == "processes":
+        from simulation.engines.processes import ProcessEngine
+
+        return lambda kernel: ProcessEngine(kernel, workers)
+    raise ValueError(f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}")

@@ -1,0 +1,138 @@
+"""One client's part in a round: train, encode, measure, weigh. The same steps, in the same words, as on a device.
+
+This file knows a learner, the clients' data and one plan. It has never heard of sessions, virtual time or processes.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from client_sdk import codecs
+from client_sdk.learners import evaluate
+from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
+from client_sdk.protocol import Score
+from client_sdk.tensors import Float32, Manifest, TensorError, Tensors, pieces, scaled
+from client_sdk.update import Seconds, Update, report_of
+from coordinator.engine.aggregation.weights import weight_of
+from coordinator.engine.plan import Plan
+from coordinator.intake import Measures, measure_blocks
+from simulation.clients import Clients
+from simulation.engines.port import Done, Failed, Job
+
+_OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
+"""Failures that devices have in earnest: they withdraw, and the round goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """An update as it would arrive: decoded again, measured, weighed."""
+
+    done: Done
+    delta: Tensors
+    measures: Measures
+
+    def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
+        """The flat delta in 1-d blocks, in the order of the names, clipped as the plan says."""
+        for name in sorted(self.delta):
+            for part in pieces(self.delta[name].reshape(-1), block):
+                yield part if self.measures.scale is None else scaled(part, self.measures.scale)
+
+
+class Kernel:
+    """``train`` is a function of its arguments, whatever process it runs in."""
+
+    def __init__(self, plan: Plan, learner: Any, clients: Clients, delta: Manifest) -> None:
+        """``delta``: the manifest of an update, decoded."""
+        self.plan = plan
+        self.delta = delta
+        self._learner = learner
+        self._clients = clients
+        self._codec = codecs.get(plan.task.codec)
+        self._exact = plan.task.codec == codecs.FLOAT32.name
+        self._task = plan.task.model_copy(update={"time_budget_s": None})
+        """Time is virtual: ``Job.steps`` says what the device has time for."""
+
+    def train(self, model: Tensors, job: Job) -> Contributed | Failed:
+        """The client's update from ``model``, or why there is none."""
+        try:
+            update = self.update(model, job)
+            return self._contributed(update, job)
+        except _OF_THE_DEVICE as error:
+            return Failed(reason=str(error))
+        except TensorError as error:
+            return Failed(reason=f"The update cannot be counted: {error}.")
+        except LearningError as error:
+            cause = error.__cause__ if isinstance(error, LearnerFailed) and error.__cause__ is not None else error
+            return _own(str(error), cause)
+        except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
+            line = (str(error).strip() or "no message").split("\n", 1)[0]
+            return _own(f"The learner raised {type(error).__name__}: {line}", error)
+
+    def score(self, model: Tensors, device: str) -> Score | None:
+        """The model's score on the device's own held-out examples; None where it has none."""
+        data = self._clients[device]
+        if data.test is None:
+            return None
+        return evaluate(self._learner, self.plan.task.learner, model, data.test)
+
+    def update(self, model: Tensors, job: Job) -> Update:
+        """What the learner makes of the client's data. What it raises comes through."""
+        data = self._clients[job.device]
+        if not hasattr(self._learner, "train"):
+            update = self._learner(model, data.train, self._task)
+        else:
+            update = self._learner.train(
+                model,
+                data.train,
+                self._task,
+                device=job.device,
+                round=job.round,
+                deadline=_whole if job.steps is None else _Steps(job.steps),
+                held_out=data.test,
+            )
+        if not isinstance(update, Update):
+            raise TypeError(f"the learner gave a {type(update).__name__}, not an Update")
+        return update
+
+    def _contributed(self, update: Update, job: Job) -> Contributed:
+        seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)
+        report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
+        delta = update.delta
+        if not self._exact:
+            delta = self._codec.decode(self._codec.encode(delta))
+        self.delta.require(Manifest.of(delta), "the update")
+        measures = measure_blocks(lambda: _flat(delta), self.plan)
+        weight = weight_of(
+            self.plan.aggregation,
+            examples=report.examples,
+            steps=report.work.steps,
+            steps_planned=report.work.steps_planned,
+            complete=report.work.complete,
+        )
+        return Contributed(Done(report=report, weight=weight), delta, measures)
+
+
+class _Steps:
+    """A deadline that passes after so many optimizer steps: it is asked once before each."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def __call__(self) -> float:
+        self._left -= 1
+        return float("inf") if self._left >= 0 else -1.0
+
+
+def _whole() -> float:
+    return float("inf")
+
+
+def _flat(delta: Tensors) -> Iterable[Float32]:
+    return (delta[name].reshape(-1) for name in sorted(delta))
+
+
+def _own(reason: str, error: BaseException) -> Failed:
+    return Failed(reason=reason, trace="".join(traceback.format_exception(error)), error=error)

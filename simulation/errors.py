@@ -1,0 +1,35 @@
+"""What can go wrong in a simulation, in plain sentences.
+
+::
+
+    SimulationError       base; the message is for people
+      ClientFailed        the user's own code raised while a client trained: its traceback, and how to run it again
+      Stalled             round after round was abandoned: nothing would ever be committed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.history import History
+
+
+class SimulationError(Exception):
+    """The simulation cannot begin or go on."""
+
+    history: History | None = None
+    """What was reached before."""
+
+
+class ClientFailed(SimulationError):
+    """The learner failed on one client's data. ``__cause__`` is the user's own error where it is at hand."""
+
+    def __init__(self, client: str, round: int, words: str) -> None:
+        super().__init__(words)
+        self.client = client
+        self.round = round
+
+
+class Stalled(SimulationError):
+    """Many rounds in a row were abandoned."""

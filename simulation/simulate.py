@@ -1,0 +1,263 @@
+"""``simulate``: a federated run on one machine, by the engine, the sessions and the learning code of deployment.
+
+::
+
+    history = simulate(plan, learner, clients=partition(dataset, 1000, by="dirichlet", alpha=0.3))
+
+This file leads a ``Simulation`` from round to round. What its arguments mean is checked in ``checked``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Literal, overload
+
+from client_sdk.learners import evaluate
+from client_sdk.protocol import Score
+from client_sdk.tensors import Tensors, to_bytes
+from client_sdk.update import Update
+from coordinator.engine.plan import Plan
+from simulation import checked
+from simulation.behaviour import Behaviour, Habits
+from simulation.clients import Clients
+from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
+from simulation.errors import ClientFailed, SimulationError, Stalled
+from simulation.history import History
+from simulation.progress import Progress
+from simulation.rerun import rerun
+from simulation.scoring import CENTRAL, CLIENTS, by_source
+from simulation.virtual.simulation import Simulation
+
+ABANDONED_MOST = 25
+"""Rounds abandoned in a row after which a simulation gives up: nothing about a simulated fleet would change."""
+
+
+@overload
+def simulate(
+    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    learner: Any,
+    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    *,
+    test: Any = None,
+    score_clients: int | Literal["all"] = 0,
+    score_every: int = 1,
+    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
+    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    engine: EngineName | MakeEngine = "serial",
+    workers: int | None = None,
+    init: Tensors | str | PathLike[str] | None = None,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    rounds: int | None = None,
+    progress: bool | None = None,
+    only: str,
+    round: int,
+) -> Update: ...
+@overload
+def simulate(
+    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    learner: Any,
+    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    *,
+    test: Any = None,
+    score_clients: int | Literal["all"] = 0,
+    score_every: int = 1,
+    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
+    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    engine: EngineName | MakeEngine = "serial",
+    workers: int | None = None,
+    init: Tensors | str | PathLike[str] | None = None,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    rounds: int | None = None,
+    progress: bool | None = None,
+    only: None = None,
+    round: None = None,
+) -> History: ...
+def simulate(
+    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    learner: Any,
+    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    *,
+    test: Any = None,
+    score_clients: int | Literal["all"] = 0,
+    score_every: int = 1,
+    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
+    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    engine: EngineName | MakeEngine = "serial",
+    workers: int | None = None,
+    init: Tensors | str | PathLike[str] | None = None,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    rounds: int | None = None,
+    progress: bool | None = None,
+    only: str | None = None,
+    round: int | None = None,
+) -> History | Update:
+    """Runs ``plan`` over simulated ``clients`` until it is finished, and returns its history.
+
+    - ``plan``: a ``Plan``, the same as a dict, or the path of its TOML file. ``task.learner`` may be left out.
+    - ``learner``: a ``Learner``, or whatever a device can train with (``client_sdk.learners``).
+    - ``clients``: id -> data, a sequence of data, or what ``partition`` makes. Data: ``(x, y)``, an object with ``.x``
+      and ``.y``, a torch Dataset, or an object with parts ``.train`` and ``.test``.
+    - ``test``: central test data; each ``score_every``-th checkpoint, the first and the last are scored on it (source
+      ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
+      ``seed`` (sources ``clients``, ``clients.p10`` and ``class.<name>``).
+    - ``behaviour``: who vanishes, who is slow, for all devices or by class; None: an ideal fleet. ``classes``: the
+      class of each client.
+    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
+      ``Kernel`` to an ``Engine``. All give the same bits.
+    - ``init``: the first checkpoint, as tensors or a safetensors file; None: the learner's, from ``seed``.
+    - ``seed``: of the first weights, of who arrives when, of the selection and of the behaviour. Batches are shuffled
+      by the plan's ``task.seed``.
+    - ``folder``: a coordinator's data folder, in which the run is kept after each round: ``quorate serve --data``
+      opens it. A run of the same plan that is there already goes on where it was. None: kept until the history is
+      gone.
+    - ``rounds``: how many rounds to play at most in this call, abandoned ones counted; None: until the plan's
+      ``finish``.
+    - ``progress``: True: a line for each round; False: none; None: live lines on a terminal.
+
+    - ``only`` and ``round``: train just this client, as in that round, in this process, and return its ``Update``:
+      what its code raises comes through. Starts from ``init``, from the ``folder``'s checkpoint of that round, or, in
+      round 1, from the learner's first weights. Nothing is kept.
+
+    Ctrl-C ends it between two steps and returns the history so far (``history.interrupted``). Raises PlanError and
+    ValueError for what makes no sense, ClientFailed when the user's own code fails on a client, Stalled when round
+    after round is abandoned; the latter two have the history so far in ``.history``.
+    """
+    if (only is None) != (round is None):
+        raise ValueError("only= and round= go together: which client, and as in which round")
+    if only is not None and round is not None:
+        return rerun(
+            checked.plan_of(plan), learner, Clients.of(clients), only, round,
+            behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
+        )  # fmt: skip
+    asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"rounds={rounds}: at least one round is to be played")
+    first, origin = checked.first_model(init, learner, seed)
+    failing = _Failing(folder)
+    with Simulation(
+        asked.plan,
+        learner,
+        asked.clients,
+        asked.habits,
+        class_of=asked.class_of,
+        make_engine=engine_called(engine, workers),
+        init=first,
+        origin=origin,
+        folder=None if folder is None else Path(folder),
+        seed=seed,
+        failed=failing,
+    ) as simulation:
+        failing.model = simulation.model
+        return _led(simulation, learner, asked, rounds, Progress(asked.plan.finish.rounds, progress))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked for, checked."""
+
+    plan: Plan
+    clients: Clients
+    test: Any
+    scored: Sequence[str]
+    score_every: int
+    class_of: Callable[[str], str]
+    habits: Habits
+
+
+def _asked(
+    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    test: Any,
+    score_clients: int | Literal["all"],
+    score_every: int,
+    behaviour: Behaviour | Mapping[str, Behaviour] | None,
+    classes: Mapping[str, str] | Callable[[str], str] | None,
+    seed: int,
+) -> _Asked:
+    if seed < 0:
+        raise ValueError(f"seed={seed} must be 0 or more")
+    if score_every < 1:
+        raise ValueError(f"score_every={score_every} must be 1 or more")
+    whole, known = checked.plan_of(plan), Clients.of(clients)
+    checked.require_enough(whole, known)
+    of = checked.class_of(classes, known)
+    habits = checked.habits_of(behaviour, of, known, seed)
+    return _Asked(whole, known, test, checked.scored_clients(score_clients, known, seed), score_every, of, habits)
+
+
+def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:
+    """Round after round, until the run is over or enough have been played."""
+    wall: dict[int, float] = {}
+    interrupted = False
+    try:
+        if not simulation.resumed:
+            _score(simulation, learner, asked)
+            simulation.keep()
+        while not simulation.state.over and (rounds is None or len(wall) < rounds):
+            began, before = time.monotonic(), simulation.state
+            state = simulation.play_round(shown.training)
+            scores = {}
+            if state.version != before.version and (state.over or state.version % asked.score_every == 0):
+                scores = _score(simulation, learner, asked)
+            simulation.keep()
+            wall[before.round] = time.monotonic() - began
+            shown.ended(simulation.ended(before.round), scores)
+            if state.abandoned_in_a_row >= ABANDONED_MOST:
+                raise Stalled(
+                    f"{state.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
+                    f"{simulation.ended(before.round).reason}. A simulated fleet does not change by itself: change the "
+                    "plan's cohort, or the behaviour"
+                )
+    except KeyboardInterrupt:
+        interrupted = True
+    except SimulationError as error:
+        error.history = simulation.history(wall)
+        raise
+    finally:
+        shown.close()
+    return simulation.history(wall, interrupted=interrupted)
+
+
+def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, float]:
+    """Scores the newest checkpoint as was asked. Returns what a progress line shows."""
+    model, shown = simulation.model(), {}
+    found: dict[str, Score] = {}
+    if asked.test is not None:
+        found[CENTRAL] = evaluate(learner, asked.plan.task.learner, model, asked.test)
+    if asked.scored:
+        found |= by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+    for source, score in found.items():
+        simulation.score(source, score)
+    for source in (CENTRAL, CLIENTS):
+        if source in found:
+            shown = found[source].metrics
+            break
+    return dict(shown)
+
+
+class _Failing:
+    """Told of a client on which the user's own code failed: raises ClientFailed, with what it takes to run it again."""
+
+    def __init__(self, folder: str | PathLike[str] | None) -> None:
+        self._folder = folder
+        self.model: Callable[[], Tensors] | None = None
+
+    def __call__(self, job: Job, failed: Failed) -> None:
+        where = f"folder={str(self._folder)!r}"
+        if self._folder is None and self.model is not None:
+            path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"
+            path.write_bytes(to_bytes(self.model()))
+            where = f"init={str(path)!r}"
+        words = (
+            f"client {job.device!r} failed in round {job.round}: {failed.reason}\n\n{failed.trace.rstrip()}\n\n"
+            f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
+        )
+        raise ClientFailed(job.device, job.round, words) from failed.error

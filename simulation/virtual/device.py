@@ -1,0 +1,178 @@
+"""One simulated device: the ``participate`` session that a real one runs, without a network between it and the
+coordinator.
+
+It lives for one round: it arrives enrolled, checks in, and is gone when its part has ended. What takes time, waiting
+and training, is left to the world, which knows the hour. This file has never heard of who is selected or why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Never
+
+from client_sdk.actions import (
+    Action,
+    Answered,
+    Failed,
+    Fetch,
+    Fetched,
+    Refused,
+    Reply,
+    Save,
+    Send,
+    Sleep,
+    Train,
+    Trained,
+)
+from client_sdk.problems import ProblemError
+from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Route
+from client_sdk.record import Record
+from client_sdk.session import Session, participate
+from coordinator.store.port import DeviceRow
+from simulation.engines.port import Done, Result
+
+if TYPE_CHECKING:
+    from simulation.virtual.world import World
+
+URL = "simulation"
+
+
+class _NoKey:
+    """A simulated device enrolled long ago: it signs nothing."""
+
+    public_hex = ""
+
+    def sign(self, message: bytes) -> Never:
+        raise RuntimeError("a simulated device has nothing to sign")
+
+
+_NO_KEY: Any = _NoKey()
+
+
+class Device:
+    """``check_in``, then what the world calls: ``assigned``, ``trained``, ``vanish``. ``over`` once its part has
+    ended."""
+
+    __slots__ = ("_session", "_world", "assignment", "check_in_message", "done", "due_at", "number", "over", "row")
+
+    def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
+        self._world = world
+        self.number = number
+        self.row = row
+        self.check_in_message = offer
+        self.assignment: Assignment | None = None
+        self.due_at = 0.0
+        self.done: Done | None = None
+        self.over = False
+        enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
+        record = Record(coordinator=URL, enrolled=enrolled)
+        self._session: Session = participate(
+            record, coordinator=URL, offer=lambda: offer, rounds=1, signer=_NO_KEY, label=row.label
+        )
+
+    def check_in(self) -> None:
+        """Arrives. It waits in the pool afterwards, or has been refused and is gone."""
+        self._go_on(None, first=True)
+
+    def assigned(self, assignment: Assignment) -> None:
+        """The answer to its held check-in."""
+        self.assignment = assignment
+        self._go_on(self._answered(assignment))
+
+    def trained(self, result: Result | None, *, complete: bool = True) -> None:
+        """Its training has ended. None: it has ended too late for its update to be read, and was never done."""
+        now = self._world.now
+        if result is None:
+            self._go_on(Trained(b"late", complete, now))
+        elif isinstance(result, Done):
+            self.done = result
+            body = f"{self.row.device}\n{result.report.model_dump_json()}".encode()
+            self._go_on(Trained(body, result.report.work.complete, now))
+        else:
+            self._go_on(Failed(result.reason, now))
+
+    def vanish(self) -> None:
+        """It stops where it is, and tells nobody."""
+        self.over = True
+        self._session.close()
+
+    # ------------------------------------------------------------ the session
+
+    def _go_on(self, reply: Reply, *, first: bool = False) -> None:
+        """Takes the session on until it waits for an answer that takes time."""
+        try:
+            action: Action = next(self._session) if first else self._session.send(reply)
+            while (answer := self._performed(action)) is not _LATER:
+                action = self._session.send(answer)
+        except StopIteration:
+            self.over = True
+
+    def _performed(self, action: Action) -> Any:
+        match action:
+            case Save():
+                return None
+            case Fetch():
+                return Fetched(self._world.now)
+            case Train():
+                self.due_at = action.due_at
+                self._world.begins_training(self)
+                return _LATER
+            case Send():
+                return self._sent(action)
+            case Sleep():
+                self.vanish()
+                return _LATER
+        raise TypeError(f"a simulated device cannot perform {action!r}")
+
+    def _sent(self, send: Send) -> Any:
+        try:
+            answer = self._asked(send)
+        except ProblemError as error:
+            return Refused(error.problem, self._world.now)
+        return _LATER if answer is None else self._answered(answer)
+
+    def _asked(self, send: Send) -> Message | None:
+        desk, path, message = self._world.coordinator, send.path, send.message
+        match send.route:
+            case Route.CHECK_IN:
+                answer = desk.check_in(self.row, self.check_in_message)
+                self.assignment = answer if isinstance(answer, Assignment) else None
+                return answer
+            case Route.STARTED:
+                desk.started(self.row.device, str(path["run"]), int(path["round"]), message.attempt)  # type: ignore[union-attr]
+                return Noted()
+            case Route.WITHDRAWN:
+                withdrawal: Any = message
+                where = (str(path["run"]), int(path["round"]))
+                desk.withdraw(self.row.device, *where, withdrawal.attempt, withdrawal.reason)
+                return Noted()
+            case Route.OUTCOME:
+                return desk.outcome(self.row.device, str(path["run"]), int(path["round"]))
+            case Route.UPDATE:
+                place = (str(path["run"]), int(path["round"]), int(path["attempt"]))
+                desk.update_limit(self.row.device, *place)
+                if self.done is None:
+                    raise RuntimeError("an update that was never made would have been read")
+                size = self._world.size_of(self.done.report)
+                return desk.count(self.row, self.done.report, send.update or "", size)
+        raise TypeError(f"a simulated device sends nothing to {send.route}")
+
+    def _answered(self, message: Message) -> Answered:
+        return Answered(message, self._world.now)
+
+
+_LATER = object()
+"""The answer takes time, or never comes."""
+
+
+def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
+    """A device that enrolled before the run: its key and token are of no use to anybody."""
+    secret = hashlib.sha256(f"simulated {device}".encode()).hexdigest()
+    return DeviceRow(
+        device=device,
+        public_key=secret,
+        token_hash=secret,
+        label=label,
+        examples_cap=max(1, examples),
+        enrolled_at=at,
+    )

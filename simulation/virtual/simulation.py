@@ -1,0 +1,226 @@
+"""One run, put together: a coordinator on a store in memory, an engine, a world; and a data folder kept in step.
+
+This file knows how the parts fit. It decides nothing about rounds, and has never heard of progress or of users.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from client_sdk import codecs
+from client_sdk.learning.budget import planned_steps
+from client_sdk.protocol import REPORT_KEY, CreateRun, MetricReport, RoundView, Score, UpdateReport
+from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
+from coordinator.blobs import FileBlobs
+from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.runtime import Coordinator
+from coordinator.settings import Settings
+from coordinator.store import MemoryStore, RunRow, Store, open_store
+from simulation.agenda import Agenda
+from simulation.behaviour import Habits
+from simulation.clients import Clients
+from simulation.engines import Failed, Job, Kernel, MakeEngine
+from simulation.history import History
+from simulation.history.ledger import Copied, copy_run
+from simulation.virtual.clock import VirtualClock
+from simulation.virtual.sums import sums_of
+from simulation.virtual.world import World
+
+_SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
+_MOST_EXAMPLES = 2**31
+
+
+class Simulation:
+    """A context. ``play_round`` plays one round, ``score`` keeps scores of the newest checkpoint."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        learner: Any,
+        clients: Clients,
+        habits: Habits,
+        *,
+        class_of: Callable[[str], str],
+        make_engine: MakeEngine,
+        init: Callable[[], Tensors],
+        origin: str,
+        folder: Path | None,
+        seed: int,
+        failed: Callable[[Job, Failed], None],
+    ) -> None:
+        """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
+
+        FolderError, StoreError, ProblemError where it cannot begin.
+        """
+        self._exits = ExitStack()
+        try:
+            self._folder: Store | None = None
+            if folder is None:
+                self.blobs: FileBlobs = _TemporaryBlobs()
+            else:
+                self._exits.enter_context(locked(folder))
+                self._folder = open_store(database_url(folder))
+                self._exits.callback(self._folder.close)
+                self.blobs = FileBlobs(folder / BLOBS_FOLDER)
+            self.store = MemoryStore()
+            self._copied: Copied | None = None
+            before = self._found(plan)
+            agenda = Agenda(time.time())
+            if before is not None:
+                copy_run(self._store_of_folder, self.store, before.run)
+                agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
+                manifest = Manifest.of(self._tensors(before.init))
+                body = b""
+            else:
+                tensors = init()
+                manifest, body = Manifest.of(tensors), to_bytes(tensors)
+            self.resumed = before is not None
+            self.kernel = Kernel(plan, learner, clients, manifest.select(plan.task.averaged))
+            self.engine = make_engine(self.kernel)
+            self._exits.callback(self.engine.close)
+            self.coordinator = Coordinator(
+                self.store,
+                self.blobs,
+                clock=VirtualClock(agenda),
+                settings=_SETTINGS,
+                entropy=_entropy(seed),
+                sums=sums_of(self.engine),
+            )
+            self.run = self._begun(before, plan, body, origin)
+            self.world = World(
+                self.coordinator,
+                self.run,
+                clients,
+                habits,
+                self.engine,
+                agenda,
+                seed=seed,
+                planned=lambda examples: planned_steps(plan.task, examples),
+                size_of=_Sizes(self.kernel.delta, plan.task.codec),
+                begin=self._begin,
+                failed=failed,
+                class_of=class_of,
+            )
+            self._exits.callback(self.world.close)
+        except BaseException:
+            self._exits.close()
+            raise
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    @property
+    def state(self) -> RunState:
+        return self.coordinator.state(self.run)
+
+    @property
+    def _store_of_folder(self) -> Store:
+        if self._folder is None:
+            raise RuntimeError("this simulation has no folder")
+        return self._folder
+
+    def play_round(self, trained: Callable[[int, int, int], None]) -> RunState:
+        """Plays the round under way to its end. See ``World.play_round``."""
+        return self.world.play_round(trained)
+
+    def ended(self, round: int) -> RoundView:
+        """What became of a round."""
+        return self.coordinator.round(self.run, round)
+
+    def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
+        """A view on what was reached, which outlives this simulation. ``wall``: seconds by round."""
+        return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted)
+
+    def keep(self) -> None:
+        """Brings the folder to where the run is, in one transaction."""
+        if self._folder is not None:
+            self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
+
+    def model(self) -> Tensors:
+        """The newest checkpoint."""
+        return self._tensors(self.state.checkpoint)
+
+    def score(self, source: str, score: Score) -> None:
+        """Keeps a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
+        state = self.state
+        report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
+        self.coordinator.report_metrics(self.run, report)
+
+    # ------------------------------------------------------------ inside
+
+    def _found(self, plan: Plan) -> RunRow | None:
+        """The folder's newest run of this very plan."""
+        if self._folder is None:
+            return None
+        same: Sequence[RunRow] = [row for row in self._folder.runs() if row.plan_digest == plan.digest]
+        return same[-1] if same else None
+
+    def _begun(self, before: RunRow | None, plan: Plan, body: bytes, origin: str) -> str:
+        if before is not None:
+            self.coordinator.recover()
+            return before.run
+        name = digest(body)
+        with self.blobs.spool() as spool:
+            spool.write(body)
+            self.coordinator.put_checkpoint(spool, name)
+        taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
+        request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin)
+        return self.coordinator.create_run(request, taken=taken).run
+
+    def _tensors(self, name: str) -> Tensors:
+        with self.blobs.open(name) as file:
+            return from_bytes(file.read())
+
+    def _begin(self, state: RunState) -> None:
+        self.engine.begin(state.round, self._tensors(state.checkpoint))
+
+
+class _TemporaryBlobs(FileBlobs):
+    """Blobs in a folder that is deleted with the last who reads them."""
+
+    def __init__(self) -> None:
+        self._temporary = TemporaryDirectory(prefix="quorate-simulation-", ignore_cleanup_errors=True)
+        super().__init__(self._temporary.name)
+
+
+class _Sizes:
+    """Bytes of an update as it would travel, from its report: what ``encode_update`` gives, without encoding."""
+
+    def __init__(self, delta: Manifest, codec: str) -> None:
+        wire = codecs.get(codec).wire(delta)
+        zeros = {name: np.zeros(spec.shape, numpy_dtype(spec.dtype)) for name, spec in wire.items()}
+        empty = to_bytes(zeros, {REPORT_KEY: ""})
+        length = int.from_bytes(empty[:8], "little")
+        self._header = len(empty[8 : 8 + length].rstrip(b" "))
+        self._data = len(empty) - 8 - length
+
+    def __call__(self, report: UpdateReport) -> int:
+        text = json.dumps(report.model_dump_json(), ensure_ascii=False).encode()
+        header = self._header + len(text) - 2
+        return 8 + -(-header // 8) * 8 + self._data
+
+
+def _entropy(seed: int) -> Callable[[int], bytes]:
+    """What a coordinator draws its secrets from; in a simulation the same at each repetition."""
+    asked = 0
+
+    def read(count: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        return hashlib.shake_256(f"quorate simulation v1\n{seed}\n{asked}".encode()).digest(count)
+
+    return read

@@ -1,0 +1,245 @@
+"""A run's world in virtual time: who arrives, who is fast, who vanishes; every decision about a round is the
+coordinator's.
+
+::
+
+    selecting    devices arrive in random order until the pool is full      -> the coordinator draws the cohort
+    collecting   each of them trains for as long as its speed says, then reports, or vanishes, or comes too late
+    committing   the engine's sum becomes the next checkpoint               -> the next round opens
+
+Only devices that take part exist: of a million clients those of a round are made when they arrive and gone when they
+have reported. A world knows neither data nor models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from client_sdk.protocol import CheckIn, UpdateReport
+from coordinator.engine.state import RunState
+from coordinator.runtime import Coordinator
+from coordinator.store.port import DeviceRow
+from simulation.agenda import Agenda
+from simulation.behaviour import Conduct, Habits
+from simulation.clients import Clients
+from simulation.engines.port import Engine, Failed, Job
+from simulation.virtual.device import Device, device_row
+
+Planned = Callable[[int], int]
+"""Training examples -> optimizer steps of the whole task."""
+
+
+class World:
+    """``play_round`` lets time pass until the round under way has ended."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        run: str,
+        clients: Clients,
+        habits: Habits,
+        engine: Engine,
+        agenda: Agenda,
+        *,
+        seed: int,
+        planned: Planned,
+        size_of: Callable[[UpdateReport], int],
+        begin: Callable[[RunState], None],
+        failed: Callable[[Job, Failed], None],
+        class_of: Callable[[str], str],
+    ) -> None:
+        """``size_of``: bytes that an update with this report would have on the wire. ``begin``: told when a cohort
+        starts to train. ``failed``: told when the user's own code raised; may raise itself."""
+        self.coordinator = coordinator
+        self.size_of = size_of
+        self._run = run
+        self._clients = clients
+        self._habits = habits
+        self._engine = engine
+        self._agenda = agenda
+        self._seed = seed
+        self._planned = planned
+        self._begin = begin
+        self._failed = failed
+        self._class_of = class_of
+        self._learner = coordinator.state(run).plan.task.learner
+        self._known: set[int] = set()
+        self._present: dict[str, Device] = {}
+        self._trained: Callable[[int, int, int], None] = lambda *_: None
+        self._starting: list[tuple[float, Device, Job | None]] = []
+
+    @property
+    def now(self) -> float:
+        return self._agenda.now
+
+    def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
+        """The state after the round that is now under way has been committed or abandoned.
+
+        ``trained(round, done, of)`` is called for each client that has trained.
+        """
+        state = self.coordinator.state(self._run)
+        number, self._trained = state.round, trained
+        while state.round == number and not state.over:
+            self._perform()
+            state = self.coordinator.state(self._run)
+            if state.round != number or state.over:
+                break
+            if state.phase == "selecting":
+                self._arrive(state)
+            deadline = self.coordinator.tick()
+            self._perform()
+            state = self.coordinator.state(self._run)
+            if state.phase == "collecting" and state.round == number:
+                self._assign(state)
+                self._collect(number)
+            elif state.phase == "selecting" and state.round == number and deadline is not None:
+                self._agenda.now = max(self._agenda.now, deadline)
+            state = self.coordinator.state(self._run)
+        return state
+
+    def close(self) -> None:
+        """Everyone who is still there leaves."""
+        for device in self._present.values():
+            device.vanish()
+        self._present.clear()
+
+    # ------------------------------------------------------------ selecting
+
+    def _arrive(self, state: RunState) -> None:
+        """Fills the pool: first those who wait already, then devices in an order drawn for this round."""
+        waiting = [device for device in self._present.values() if device.assignment is None]
+        for device in waiting:
+            self.coordinator.check_in(device.row, device.check_in_message)
+        missing = state.plan.cohort.pool_count - len(waiting)
+        if missing <= 0:
+            return
+        devices = [self._made(number) for number in self._order(state.round, missing)]
+        new = [device for device in devices if device.number not in self._known]
+        if new:
+            with self.coordinator.store.transaction() as tx:
+                for device in new:
+                    if tx.device(device.row.device) is None:
+                        tx.insert_device(device.row)
+            self._known.update(device.number for device in new)
+        for device in devices:
+            self._present[device.row.device] = device
+            device.check_in()
+            if device.over:
+                del self._present[device.row.device]
+
+    def _order(self, round: int, count: int) -> list[int]:
+        """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
+        busy = {device.number for device in self._present.values()}
+        rng = np.random.Generator(np.random.PCG64([self._seed, round]))
+        total = len(self._clients)
+        most = min(total, count + len(busy))
+        drawn = rng.choice(total, most, replace=False, shuffle=True)
+        return [int(number) for number in drawn if int(number) not in busy][:count]
+
+    def _made(self, number: int) -> Device:
+        name = self._clients.id(number)
+        examples = self._clients.examples(name)
+        row: DeviceRow = device_row(name, examples, self._class_of(name), self.now)
+        learners = {self._learner: "simulated"}
+        return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
+
+    # ------------------------------------------------------------ collecting
+
+    def _assign(self, state: RunState) -> None:
+        """Tells the cohort, and puts down when each will have trained; the engine hears of those who will count."""
+        self._begin(state)
+        self._starting = []
+        for name in sorted(state.members):
+            device = self._present.get(name)
+            if device is None:  # it was there when this run was interrupted
+                device = self._made(self._clients.number(name))
+                self._present[name] = device
+                device.check_in()
+            else:
+                assignment = self.coordinator.assignment(name)
+                if assignment is not None:
+                    device.assigned(assignment)
+            if device.over:
+                del self._present[name]
+        self._starting.sort(key=lambda one: (one[0], one[1].number))
+        jobs = [job for _, _, job in self._starting if job is not None]
+        self._engine.submit(jobs[: state.plan.cohort.goal])
+        for at, device, job in self._starting:
+            self._agenda.after(at - self.now, self._finish, device, job)
+
+    def begins_training(self, device: Device) -> None:
+        """A session has its checkpoint and trains from here on."""
+        if device.assignment is None:
+            raise RuntimeError("a device trains without an assignment")
+        assignment = device.assignment
+        name, task = device.row.device, assignment.task
+        conduct = self._habits.conduct(name, assignment.round)
+        if conduct.vanishes:
+            device.vanish()
+            return
+        planned = self._planned(self._clients.examples(name))
+        steps = steps_done(conduct, planned, device.due_at - self.now, task.time_budget_s)
+        ends_at = self.now + conduct.network_s + steps * conduct.step_s
+        job = Job(
+            run=assignment.run,
+            round=assignment.round,
+            attempt=assignment.attempt,
+            device=name,
+            cost=steps,
+            steps=None if steps == planned else steps,
+            fetch_s=conduct.network_s / 2,
+            train_s=steps * conduct.step_s,
+        )
+        refused = steps < planned and assignment.partial == "refuse"
+        self._starting.append((ends_at, device, None if refused or not steps else job))
+
+    def _collect(self, round: int) -> None:
+        """Time passes until the round has closed, and what is to be done then has been."""
+        state = self.coordinator.state(self._run)
+        while state.round == round and state.phase == "collecting" and state.deadline is not None:
+            if self._agenda.next_at < state.deadline:
+                do, arguments = self._agenda.take()
+                do(*arguments)
+            else:
+                self._agenda.now = max(self._agenda.now, state.deadline)
+                self.coordinator.tick()
+            self._perform()
+            state = self.coordinator.state(self._run)
+
+    def _finish(self, device: Device, job: Job | None) -> None:
+        """A device has trained, or has run out of time."""
+        if device.over:
+            return
+        assignment = device.assignment
+        state = self.coordinator.state(self._run)
+        if assignment is None or state.round != assignment.round or state.phase != "collecting":
+            device.trained(None)
+        elif job is None and assignment.partial == "refuse":
+            device.trained(None, complete=False)
+        elif job is None:
+            device.trained(Failed(reason="The time ran out before one step of training could be done."))
+        else:
+            result = self._engine.result(job)
+            if isinstance(result, Failed) and result.trace:
+                self._failed(job, result)
+            device.trained(result)
+            self._trained(state.round, state.count("reported") + 1, state.plan.cohort.goal)
+        if device.over:
+            self._present.pop(device.row.device, None)
+
+    def _perform(self) -> None:
+        while (task := self.coordinator.take_task()) is not None:
+            self.coordinator.perform(task)
+
+
+def steps_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> int:
+    """How many of the planned steps a device does in the time that it has: the task's budget, and what is left until
+    the report is due."""
+    steps = planned if conduct.share >= 1.0 else max(1, math.ceil(conduct.share * planned))
+    limit_s = left_s - conduct.network_s
+    if budget_s is not None:
+        limit_s = min(limit_s, budget_s)
+    return max(0, min(steps, math.floor(limit_s / conduct.step_s + 1e-9)))
