@@ -1,0 +1,8 @@
+"""What a run was: read from any store, drawn, tabled, and kept as a coordinator's data folder."""
+
+from simulation.history.folder import HistoryError, writing
+from simulation.history.history import Curve, History
+from simulation.history.ledger import Copied, copy_blobs, copy_run
+from simulation.history.rounds import Round
+
+__all__ = ["Copied", "Curve", "History", "HistoryError", "Round", "copy_blobs", "copy_run", "writing"]

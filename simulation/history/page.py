@@ -1,0 +1,66 @@
+"""A history as HTML for a notebook: a header, the picture, the last rounds, and why rounds were abandoned.
+
+Everything that came from outside is escaped. Colours are those of the notebook's own theme.
+"""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from simulation.history.tables import COLUMNS, abandoned_reasons, cells, newest_scores, standing
+
+if TYPE_CHECKING:
+    from simulation.history.history import History
+
+_LAST = 5
+_CELL = "text-align:{side};padding:0.15em 0.7em;white-space:nowrap"
+
+
+def page(history: History) -> str:
+    """The whole representation; without the picture where matplotlib is not installed."""
+    scores = "; ".join(newest_scores(history.curves))
+    head = (
+        f"<p><b>{escape(history.run)}</b>: {escape(standing(history))}{'<br>' + escape(scores) if scores else ''}</p>"
+    )
+    return f"<div>{head}{_picture(history)}{_table(history)}{_reasons(history)}</div>"
+
+
+def _picture(history: History) -> str:
+    try:
+        from simulation.history.figure import draw
+    except ModuleNotFoundError:
+        return ""
+    kept = BytesIO()
+    draw(history).savefig(kept, format="png", dpi=110)
+    content = base64.b64encode(kept.getvalue()).decode()
+    told = f"Funnel, metrics and participation of run {history.run}"
+    return f'<img alt="{escape(told)}" style="max-width:100%" src="data:image/png;base64,{content}">'
+
+
+def _table(history: History) -> str:
+    rounds = history.rounds[-_LAST:]
+    if not rounds:
+        return "<p>No round has been opened yet.</p>"
+    sides = ["left" if name in ("status", "training") else "right" for name in COLUMNS]
+    head = _line("th", list(COLUMNS), sides)
+    body = "".join(_line("td", cells(row), sides) for row in rounds)
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _line(tag: str, texts: list[str], sides: list[str]) -> str:
+    shown = (
+        f'<{tag} style="{_CELL.format(side=side)}">{escape(text)}</{tag}>'
+        for text, side in zip(texts, sides, strict=True)
+    )
+    return f"<tr>{''.join(shown)}</tr>"
+
+
+def _reasons(history: History) -> str:
+    reasons = abandoned_reasons(history.rounds)
+    if not reasons:
+        return ""
+    told = "".join(f"<li>{escape(reason)}: {escape(numbers)}</li>" for reason, numbers in reasons)
+    return f"<p>Abandoned rounds:</p><ul>{told}</ul>"

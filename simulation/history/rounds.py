@@ -1,0 +1,112 @@
+"""One record a round, for people and tables: what ``quorate rounds`` shows, flat, with the number that counted.
+
+Knows the store's rows through the coordinator's own views, so both always tell the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from client_sdk.protocol import RoundView
+from coordinator import views
+from coordinator.engine import events, rounds, state
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.store.port import EventRow, Reader, RunRow
+
+_PAGE = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What became of one round. Times are the coordinator's clock, seconds since 1970 (virtual in a simulation)."""
+
+    round: int
+    kind: str
+    """federated | secure | datacenter."""
+    status: str
+    """open | committed | abandoned."""
+    reason: str
+    """Why it was abandoned; empty otherwise."""
+    opened_at: float
+    closed_at: float | None
+    seconds: float | None
+    """From opening to the end; None while it is open."""
+    wall_s: float | None
+    """Seconds that the simulation of this round took on this machine; None where that was not measured."""
+
+    selected: int
+    started: int
+    """Devices that began to train."""
+    reported: int
+    counted: int
+    """Devices whose update is in the model: those that reported, where the round was committed."""
+    late: int
+    dropped: int
+    """Selected, and not heard of by the time the round closed."""
+    withdrawn: int
+    refused: int
+
+    bytes: int
+    """Of the accepted updates."""
+    weight: int
+    version: int | None
+    """Of the checkpoint that it made; None where it made none."""
+    digest: str | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Training metrics of the accepted updates, averaged by weight."""
+
+
+def read_rounds(reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None) -> Iterator[Round]:
+    """All rounds in order. ``wall``: seconds by round, as far as they were measured."""
+    after = 0
+    while page := reader.rounds(run, after):
+        for row in page:
+            yield _round(views.round_view(reader, row, now), (wall or {}).get(row.round))
+        after = page[-1].round
+
+
+def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
+    """The log after an event, in order."""
+    while page := reader.events(run, after, _PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def current_state(reader: Reader, row: RunRow) -> RunState:
+    """The run's state now: its snapshot, and the tail of the log folded onto it."""
+    if row.snapshot is None:
+        now = rounds.begin(row.run, Plan.parse(row.plan), row.init)
+    else:
+        now = state.from_json(row.snapshot)
+    for event in read_events(reader, row.run, row.snapshot_seq):
+        now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))
+    return now
+
+
+def _round(view: RoundView, wall_s: float | None) -> Round:
+    funnel = view.funnel
+    return Round(
+        round=view.round,
+        kind=view.kind,
+        status=view.status,
+        reason=view.reason,
+        opened_at=view.opened_at,
+        closed_at=view.closed_at,
+        seconds=None if view.closed_at is None else view.closed_at - view.opened_at,
+        wall_s=wall_s,
+        selected=funnel.selected,
+        started=funnel.training,
+        reported=funnel.reported,
+        counted=funnel.reported if view.status == "committed" else 0,
+        late=funnel.late,
+        dropped=funnel.dropped,
+        withdrawn=funnel.withdrawn,
+        refused=funnel.refused,
+        bytes=view.bytes_in,
+        weight=view.weight,
+        version=view.version,
+        digest=view.digest,
+        metrics=view.metrics,
+    )

@@ -1,0 +1,171 @@
+"""A history in columns: pandas frames, a text table, and the one line that names it.
+
+pandas is imported when a frame is asked for; everything else needs nothing. Draws nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coordinator.store.port import Reader
+from simulation.history.folder import HistoryError
+from simulation.history.rounds import Round, read_events
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulation.history.history import Curve, History, Table
+
+_KIB = 1024
+_MOST_SCORES = 6
+COLUMNS = ("round", "status", "selected", "reported", "counted", "late", "dropped", "bytes", "seconds", "training")
+"""Of the table that people read."""
+
+
+def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
+    """One of the four tables. HistoryError when there is no such table, or no pandas."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise HistoryError("Tables need pandas: pip install 'quorate[simulation]'.") from None
+    match what:
+        case "rounds":
+            return _rounds(history, pd)
+        case "metrics":
+            return _metrics(history, pd)
+        case "participation":
+            devices = history.participation
+            columns = {"device": list(devices), "counted": list(devices.values())}
+            return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
+        case "events":
+            began = history.created_at
+            rows = [
+                {"seq": row.seq, "at_s": row.at - began, "kind": row.kind, "body": json.dumps(row.body)}
+                for row in read_events(store, history.run)
+            ]
+            return pd.DataFrame(rows, columns=["seq", "at_s", "kind", "body"])
+    raise HistoryError(f"There is no table {what!r}: give 'rounds', 'metrics', 'participation' or 'events'.")
+
+
+def _rounds(history: History, pd: Any) -> pd.DataFrame:
+    """One row a round; its training metrics are columns ``training.<name>``."""
+    began = history.created_at
+    names = [
+        field.name for field in dataclasses.fields(Round) if field.name not in ("opened_at", "closed_at", "metrics")
+    ]
+    rows = []
+    for row in history.rounds:
+        plain = {name: getattr(row, name) for name in names}
+        closed_s = None if row.closed_at is None else row.closed_at - began
+        times = {"opened_s": row.opened_at - began, "closed_s": closed_s}
+        rows.append(plain | times | {f"training.{name}": value for name, value in row.metrics.items()})
+    made = pd.DataFrame(rows, columns=None if rows else names)
+    floats = {name: "float64" for name in ("seconds", "wall_s", "opened_s", "closed_s") if name in made}
+    made = made.astype(floats | {"version": "Int64"})
+    front = [*names[: names.index("seconds")], "opened_s", "closed_s"]
+    return made[front + [name for name in made.columns if name not in front]] if rows else made
+
+
+def _metrics(history: History, pd: Any) -> pd.DataFrame:
+    began = history.created_at
+    rows = [
+        {
+            "version": score.version,
+            "source": score.source,
+            "name": score.name,
+            "value": score.value,
+            "examples": score.examples,
+            "at_s": score.at - began,
+        }
+        for score in history.metrics
+    ]
+    return pd.DataFrame(rows, columns=["version", "source", "name", "value", "examples", "at_s"])
+
+
+# ------------------------------------------------------------ for people
+
+
+def headline(history: History) -> str:
+    """The run, where it stands and its newest scores, in one line."""
+    return " · ".join([f"run {history.run}: {standing(history)}", *newest_scores(history.curves)])
+
+
+def standing(history: History) -> str:
+    """How far the run is, in words."""
+    rounds, committed, wanted = history.rounds, len(history), history.plan.finish.rounds
+    abandoned = sum(row.status == "abandoned" for row in rounds)
+    told = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
+    status = "interrupted" if history.interrupted and history.status == "running" else history.status
+    return f"{told}, {status}" + (f" ({history.reason})" if history.reason else "")
+
+
+def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
+    """``name value`` of the newest version, a few of them: central scores first, device classes left out."""
+    shown = [key for key in curves if key[0] != "training" and not key[0].startswith("class.")]
+    shown.sort(key=lambda key: (key[0] != "evaluator", key))
+    return [
+        f"{name}{'' if source == 'evaluator' else f' ({source})'} {curves[source, name].values[-1]:.4g}"
+        for source, name in shown[:_MOST_SCORES]
+    ]
+
+
+def cells(row: Round) -> list[str]:
+    """A round as the texts under ``COLUMNS``."""
+    training = ", ".join(f"{name} {value:.4g}" for name, value in sorted(row.metrics.items()))
+    counts = (row.selected, row.reported, row.counted, row.late, row.dropped)
+    seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
+    return [str(row.round), row.status, *map(str, counts), human_bytes(row.bytes), seconds, training]
+
+
+def human_bytes(count: int) -> str:
+    """As ``1.5 MiB``."""
+    size, unit = float(count), "B"
+    for following in ("KiB", "MiB", "GiB", "TiB"):
+        if size < _KIB:
+            break
+        size, unit = size / _KIB, following
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def summary(history: History, last: int) -> str:
+    """Headline, the last rounds in columns, and why rounds were abandoned."""
+    rounds = history.rounds
+    lines = [headline(history)]
+    if rounds:
+        lines += ["", *columns([COLUMNS, *(cells(row) for row in rounds[-max(last, 1) :])])]
+    reasons = abandoned_reasons(rounds)
+    if reasons:
+        lines += ["", "Abandoned rounds:", *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
+    return "\n".join(lines)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the cells in columns; numbers to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    left = {1, len(widths) - 1}
+    return [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def abandoned_reasons(rounds: Iterable[Round], most: int = 8) -> list[tuple[str, str]]:
+    """(reason, rounds), equal reasons together, the most frequent first, at most ``most`` of them."""
+    found: dict[str, list[int]] = {}
+    for row in rounds:
+        if row.status == "abandoned":
+            found.setdefault(row.reason, []).append(row.round)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [(reason, _numbers(numbers)) for reason, numbers in ordered[:most]]
+
+
+def _numbers(numbers: list[int], most: int = 12) -> str:
+    told = ", ".join(map(str, numbers[:most]))
+    rest = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return f"round{'' if len(numbers) == 1 else 's'} {told}{rest}"

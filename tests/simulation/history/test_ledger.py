@@ -1,0 +1,288 @@
+"""A run is copied as the coordinator wrote it: whole, bit by bit after each round, and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.blobs import FileBlobs, MemoryBlobs, Missing
+from coordinator.runtime import Coordinator
+from coordinator.settings import Settings
+from coordinator.store import open_store
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import Conflict, MetricRow, Reader, RefusalRow, Store, StoreError
+from coordinator.verify import verify
+from simulation.history.ledger import Copied, copy_blobs, copy_run
+from tests.coordinator.world import World
+from tests.simulation.history.runs import left_out, play, played, score
+
+
+def ledger(reader: Reader, run: str = "marks") -> dict[str, Any]:
+    """Everything that a store holds of a run, but when its devices were last seen: that is the fleet's."""
+    row = reader.run(run)
+    assert row is not None
+    rounds = reader.rounds(run)
+    devices = sorted({device for item in rounds for device in item.body.get("cohort", ())})  # type: ignore[attr-defined]
+    return {
+        "run": row,
+        "events": reader.events(run, 0, 100_000),
+        "line": reader.checkpoints(run),
+        "rounds": rounds,
+        "contributions": [reader.contributions(run, item.round) for item in rounds],
+        "refusals": [reader.refusals(run, item.round) for item in rounds],
+        "metrics": reader.metrics(run),
+        "claims": reader.claims(run),
+        "devices": [replace(row, last_seen_at=None) for row in map(reader.device, devices) if row is not None],
+    }
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store = MemoryStore() if request.param == "memory" else open_store(f"sqlite:///{tmp_path / 'copy.sqlite3'}")
+    yield store
+    store.close()
+
+
+def test_a_copy_holds_every_row_and_copying_again_changes_nothing(target: Store) -> None:
+    world = played()
+    copied = copy_run(world.store, target, "marks")
+    assert ledger(target) == ledger(world.store)
+    for since in (None, copied):
+        copy_run(world.store, target, "marks", since=since)
+        assert ledger(target) == ledger(world.store)
+
+
+def test_after_each_happening_the_copy_is_brought_up_to_date(target: Store) -> None:
+    """At any moment: with a cohort at work, after refusals, scores, commits and rounds that were given up."""
+    world = World(8)
+    world.create()
+    since: Copied | None = None
+    seen = 0
+
+    def settle() -> None:
+        nonlocal since, seen
+        settled()
+        since = copy_run(world.store, target, "marks", since=since)
+        assert ledger(target) == ledger(world.store)
+        seen += 1
+
+    settled, world.settle = world.settle, settle  # type: ignore[method-assign]
+    play(world)
+    world.coordinator.stop("marks")
+    world.settle()
+    assert seen > 10
+    assert target.claims() == []
+
+
+def test_a_run_goes_on_from_its_copy_and_the_copy_of_a_copy_is_equal(tmp_path: Path) -> None:
+    """Memory to a file, and from the file to the memory of a simulation that is resumed."""
+    world = played()
+    file, disk = open_store(f"sqlite:///{tmp_path / 'a.sqlite3'}"), FileBlobs(tmp_path / "blobs")
+    copy_run(world.store, file, "marks", blobs=(world.blobs, disk))
+    again, blobs = MemoryStore(), MemoryBlobs()
+    copy_run(file, again, "marks", blobs=(disk, blobs))
+    file.close()
+    assert ledger(again) == ledger(world.store)
+    assert list(verify(again, blobs)) == []
+    world.store, world.blobs = again, blobs
+    world.boot()
+    world.settle()
+    cohort = world.cohort()
+    assert len(cohort) == 4, "round 4 was at work, and its cohort is still assigned"
+    world.report(*cohort[:3], round=4)
+    counted = {
+        number: [world.index(row.device) for row in again.contributions("marks", number)] for number in (1, 3, 4)
+    }
+    assert sorted(counted[4]) == sorted(cohort[:3])
+    world.require(counted)
+    assert list(verify(again, blobs)) == []
+
+
+def test_updates_of_the_round_under_way_are_carried_and_count(tmp_path: Path) -> None:
+    world = World(8)
+    world.create()
+    world.check_in()
+    first, *others = world.cohort()
+    world.report(first)
+    store, blobs = MemoryStore(), FileBlobs(tmp_path)
+    copy_run(world.store, store, "marks", blobs=(world.blobs, blobs))
+    world.store, world.blobs = store, blobs
+    world.boot()
+    world.settle()
+    world.report(*others[:2])
+    world.require({1: [first, *others[:2]]})
+
+
+def test_updates_under_retention_are_carried_and_can_be_added_up_again(tmp_path: Path) -> None:
+    world = World(8)
+    world.create(retention={"rounds": 2})
+    play(world)
+    blobs = FileBlobs(tmp_path)
+    store = MemoryStore()
+    copy_run(world.store, store, "marks", blobs=(world.blobs, blobs))
+    for number in (1, 3):
+        assert all(blobs.has(row.digest) == (number == 3) for row in store.contributions("marks", number)), number
+    assert list(verify(store, blobs)) == []
+
+
+def test_updates_that_came_late_are_found_long_after_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.history.ledger._LATE", 4)
+    world = World(8)
+    world.create(finish={"rounds": 200})
+    since = None
+    target = MemoryStore()
+    for number in range(1, 13):
+        world.play_round(number)
+        since = copy_run(world.store, target, "marks", since=since)
+    for number in (1, 9):
+        late = world.index(next(iter(left_out(world, number))))
+        with world.refuses("late"):
+            world.send(late, world.body(late, number), number)
+    copy_run(world.store, target, "marks", since=since)
+    assert [len(target.refusals("marks", number)) for number in (1, 9)] == [0, 1], "near rounds are looked at each time"
+    copy_run(world.store, target, "marks")
+    assert ledger(target) == ledger(world.store)
+
+
+def test_a_score_that_is_given_again_replaces_the_old_one(target: Store) -> None:
+    world = played()
+    since = copy_run(world.store, target, "marks")
+    score(world, accuracy=0.875)
+    copy_run(world.store, target, "marks", since=since)
+    found = {(row.version, row.source, row.name): row.value for row in target.metrics("marks")}
+    assert found[2, "evaluator", "accuracy"] == 0.875
+    assert ledger(target) == ledger(world.store)
+
+
+def test_a_target_that_somebody_wrote_to_meanwhile_is_compared_again() -> None:
+    world = World(8)
+    world.create()
+    target = MemoryStore()
+    stale = copy_run(world.store, target, "marks")
+    world.play_round(1)
+    copy_run(world.store, target, "marks")
+    world.play_round(2)
+    copy_run(world.store, target, "marks", since=stale)
+    assert ledger(target) == ledger(world.store)
+
+
+def test_several_runs_share_one_target(target: Store) -> None:
+    world = played()
+    copy_run(world.store, target, "marks")
+    world.coordinator.stop("marks")
+    world.create(name="other")
+    world.check_in()
+    for number in world.cohort()[:3]:
+        world.send(number, world.body(number, run="other"), run="other")
+    copy_run(world.store, target, "other")
+    assert len(target.claims("other")) < 4, "in the target they still work for marks"
+    copy_run(world.store, target, "marks")
+    copy_run(world.store, target, "other")
+    for run in ("marks", "other"):
+        assert ledger(target, run) == ledger(world.store, run)
+
+
+def test_it_may_be_part_of_the_callers_transaction() -> None:
+    world, target = played(), MemoryStore()
+    with target.transaction("marks") as tx:
+        copy_run(world.store, tx, "marks")
+        assert ledger(tx) == ledger(world.store)
+        assert target.runs() == []
+    assert ledger(target) == ledger(world.store)
+
+
+def test_nothing_is_written_when_a_checkpoints_bytes_are_gone() -> None:
+    world, target = played(), MemoryStore()
+    world.blobs.delete(world.store.checkpoints("marks")[1].digest)
+    with pytest.raises(Missing):
+        copy_run(world.store, target, "marks", blobs=(world.blobs, MemoryBlobs()))
+    assert target.runs() == []
+
+
+def test_another_run_of_the_same_name_is_refused() -> None:
+    first, second = played(), World(8)
+    second.clock.at += 1
+    second.create(cohort={"select": 5, "goal": 4})
+    target = MemoryStore()
+    copy_run(first.store, target, "marks")
+    with pytest.raises(StoreError, match="another run named marks"):
+        copy_run(second.store, target, "marks")
+    with pytest.raises(StoreError, match="no run 'nobody'"):
+        copy_run(first.store, target, "nobody")
+
+
+def test_a_run_that_went_on_in_the_target_is_refused() -> None:
+    """As where a coordinator served the folder, and the simulation's memory is older."""
+    world = World(8)
+    world.create()
+    world.play_round(1)
+    target, blobs = MemoryStore(), MemoryBlobs()
+    copy_run(world.store, target, "marks", blobs=(world.blobs, blobs))
+    other = Coordinator(target, blobs, clock=world.clock, settings=Settings(enrolment_token="let-me-in-please"))
+    other.recover()
+    other.pause("marks")
+    with pytest.raises(StoreError, match="has gone on in the target"):
+        copy_run(world.store, target, "marks")
+    world.coordinator.stop("marks")
+    with pytest.raises(StoreError, match="has gone on in the target"):
+        copy_run(world.store, target, "marks")
+
+
+class Moving:
+    """A reader whose run gets another score at each look at its metrics, ``times`` times."""
+
+    def __init__(self, world: World, times: int) -> None:
+        self._world = world
+        self._times = times
+
+    def metrics(self, run: str) -> list[MetricRow]:
+        found = self._world.store.metrics(run)
+        if self._times:
+            self._times -= 1
+            score(self._world, accuracy=self._times / 10)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.store, name)
+
+
+def test_a_run_that_moves_while_it_is_read_is_read_again() -> None:
+    world, target = played(), MemoryStore()
+    copy_run(Moving(world, 2), target, "marks")  # type: ignore[arg-type]
+    assert ledger(target) == ledger(world.store)
+    with pytest.raises(StoreError, match="faster than it can be copied"):
+        copy_run(Moving(world, 100), target, "marks")  # type: ignore[arg-type]
+
+
+def test_a_conflict_that_stays_is_told() -> None:
+    world, target = played(), MemoryStore()
+    device = world.rows[0]
+    with target.transaction() as tx:
+        tx.insert_device(replace(device, device="dother"))
+    with pytest.raises(Conflict, match="public key"):
+        copy_run(world.store, target, "marks")
+    assert target.runs() == []
+
+
+def test_refusals_of_unknown_devices_are_copied(target: Store) -> None:
+    """They outlive their devices."""
+    world = played()
+    row = RefusalRow(run="marks", round=1, device="dgone", digest=None, kind="late", reason="round 1 is over", at=1.0)
+    with world.store.transaction("marks") as tx:
+        tx.insert_refusals([row])
+    copy_run(world.store, target, "marks")
+    assert row in target.refusals("marks", 1)
+
+
+def test_blobs_are_copied_once_and_checked() -> None:
+    source, target = MemoryBlobs(), MemoryBlobs()
+    digest = source.put(b"x" * 3_000_000)
+    assert copy_blobs(source, target, [digest, None, digest]) == 1
+    assert target.open(digest).read() == b"x" * 3_000_000
+    assert copy_blobs(source, target, [digest]) == 0
+    with pytest.raises(Missing):
+        copy_blobs(source, target, ["0" * 64])
