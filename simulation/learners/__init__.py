@@ -1,13 +1,13 @@
 """Learners that come with Quorate, for the demo, for trying things out, for recipes and as examples to copy.
 
-| name                                | model                                 | parameters | data                       |
-|-------------------------------------|---------------------------------------|------------|----------------------------|
-| `quorate:mnist-mlp`                 | perceptron 784-64-10                  |     50,890 | mnist, fashion-mnist       |
-| `quorate:mnist-mlp-200`             | perceptron 784-200-200-10             |    199,210 | mnist, fashion-mnist       |
-| `quorate:mnist-cnn`                 | two convolutions, one dense layer     |  1,663,370 | mnist, fashion-mnist       |
-| `quorate:shakespeare-lstm`          | embedding 8, two LSTMs of 256         |    819,920 | shakespeare                |
-| `quorate:shakespeare-lstm-unrolled` | the same, scored after each character |    819,920 | shakespeare-unrolled       |
-| `quorate:adult-logistic`            | logistic regression on 108 features   |        218 | adult                      |
+| name                                | model                             | parameters | data                 |
+|-------------------------------------|-----------------------------------|------------|----------------------|
+| `quorate:mnist-mlp`                 | perceptron 784-64-10              |     50,890 | mnist, fashion-mnist |
+| `quorate:mnist-mlp-200`             | perceptron 784-200-200-10         |    199,210 | mnist, fashion-mnist |
+| `quorate:mnist-cnn`                 | two convolutions, one dense layer |  1,663,370 | mnist, fashion-mnist |
+| `quorate:shakespeare-lstm`          | embedding 8, two LSTMs of 256     |    819,920 | shakespeare          |
+| `quorate:shakespeare-lstm-unrolled` | the same, at every position       |    819,920 | shakespeare-unrolled |
+| `quorate:adult-logistic`            | logistic regression, 108 features |        218 | adult                |
 
 Each is a function without arguments that gives a `Learner`, and an entry point of the group `quorate.learners`.
 This package knows torch and `Learner`. It has never heard of fleets, rounds or data sets' files.

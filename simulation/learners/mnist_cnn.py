@@ -13,10 +13,10 @@ from simulation.learners.classifier import classifier, unit_pixels
 
 
 class MnistCnn(nn.Module):
-    """5x5 convolutions of 32 and 64 channels, each with ReLU and 2x2 max pooling; dense 512, ReLU; 1,663,370 parameters.
+    """5x5 convolutions to 32 and 64 channels, each with ReLU and 2x2 max pooling; dense 512, ReLU.
 
-    McMahan et al. 2017, arXiv:1602.05629, section 3, "a CNN with two 5x5 convolution layers". The count that the paper
-    states needs padding that keeps 28 x 28: so 32 -> 64 channels end as 7 x 7. Takes images as [n, 28, 28],
+    McMahan et al. 2017, arXiv:1602.05629, section 3, "a CNN with two 5x5 convolution layers": 1,663,370 parameters, a
+    count that needs padding which keeps 28 x 28, so that the 64 channels end as 7 x 7. Takes images as [n, 28, 28],
     [n, 1, 28, 28] or [n, 784]: floating-point ones in [0, 1], or bytes. Gives logits [n, 10].
     """
 
@@ -36,6 +36,6 @@ class MnistCnn(nn.Module):
 
 
 def mnist_cnn() -> Learner:
-    """The learner ``quorate:mnist-cnn``: MnistCnn with cross-entropy and plain SGD, scored by accuracy. The paper trains
-    it with batches of 10 or 50, 1 to 20 epochs and learning rates around 0.1."""
+    """The learner ``quorate:mnist-cnn``: MnistCnn with cross-entropy and plain SGD, scored by accuracy. The paper
+    trains it with batches of 10 or 50, 1 to 20 epochs and learning rates around 0.1."""
     return classifier(MnistCnn)
