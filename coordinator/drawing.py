@@ -1,5 +1,5 @@
-"""Draws a cohort: reads who waits, logs the list, draws from it and claims, all in one transaction under the run's
-lock.
+"""Counts who waits, in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from and
+claimed), or to end a datacenter round that no worker has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from coordinator.blobs import Blobs
 from coordinator.engine import events as ev
 from coordinator.engine import selection
+from coordinator.engine.datacenter import fleet_is_back
 from coordinator.engine.state import RunState
 from coordinator.fleet import Fleet
 from coordinator.runlog import RunLog
@@ -42,5 +43,19 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
             waiting=len(pool),
             pool=blobs.put(json.dumps(pool, separators=(",", ":")).encode()),
         )
+
+    log.submit(make)
+
+
+def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
+    """Ends a datacenter round that no worker has, if enough eligible devices wait; else does nothing."""
+
+    def make(tx: Transaction, state: RunState, now: float) -> ev.FleetReturned | None:
+        if state.phase != "leasing":
+            return None
+        waiting = len(fleet.eligible(state, tx.waiting(now)))
+        if not fleet_is_back(state, now, waiting):
+            return None
+        return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
 
     log.submit(make)

@@ -95,6 +95,8 @@ class Hub:
         for action in actions:
             if isinstance(action, fx.Wake):
                 self._wake(action)
+            elif isinstance(action, fx.Offer):
+                self.signals.wake("workers")
             else:
                 self._todo.append((run, action))
         self.signals.wake_many(("tasks", f"run:{run}"))

@@ -14,15 +14,18 @@ from __future__ import annotations
 from coordinator.aggregator import CannotAggregate
 from coordinator.blobs import Missing
 from coordinator.devices_desk import DeviceDesk
-from coordinator.drawing import draw_cohort
+from coordinator.drawing import draw_cohort, return_to_fleet
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.datacenter import fleet_is_back
+from coordinator.engine.lifecycle import phase_s
 from coordinator.engine.state import RunState
 from coordinator.hub import Task
 from coordinator.operators_desk import OperatorDesk
 from coordinator.runlog import RunLog
 from coordinator.store.port import FenceLost
+from coordinator.workers_desk import WorkerDesk
 
 __all__ = ["Coordinator", "Task"]
 
@@ -36,8 +39,8 @@ _SKEW_S = 5.0
 """How far the clocks of two replicas may differ before a deadline looks as if the clock had fallen."""
 
 
-class Coordinator(DeviceDesk, OperatorDesk):
-    """What devices and operators ask of it is at the two desks; what it does by itself is here."""
+class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
+    """What devices, operators and workers ask of it is at the three desks; what it does by itself is here."""
 
     def recover(self) -> None:
         """After a start: whatever was in flight is in flight again."""
@@ -66,6 +69,10 @@ class Coordinator(DeviceDesk, OperatorDesk):
                 self._see_through(run, state, now)
             if state.deadline is None:
                 continue
+            if state.phase == "leasing":
+                counts = self.fleet.counts() if counts is None else counts
+                deadlines += self._let_wait(run, log, counts, now)
+                continue
             if state.phase == "selecting":
                 if now < state.deadline:
                     counts = self.fleet.counts() if counts is None else counts
@@ -85,6 +92,19 @@ class Coordinator(DeviceDesk, OperatorDesk):
             self._begun(row.run)
         with self.store.transaction() as tx:
             tx.expire_waiting(now)
+
+    def _let_wait(self, run: str, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
+        """A datacenter round that waits for a worker: given up when it is time, or when enough devices wait.
+
+        Returns when to look again, where that is known: once a quorum is enough, devices' arrivals say.
+        """
+        state = log.state
+        if state.give_up_at is not None and now >= state.give_up_at:
+            log.submit(lambda tx, state, at: ev.Tick(at=at))
+            return [now + _AGAIN_S]
+        if fleet_is_back(state, now, self.fleet.count_eligible(state, counts)):
+            self._hand_out_once(run, fx.Return(round=state.round))
+        return [at for at in (state.deadline, state.give_up_at) if at is not None and at > now]
 
     def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
         return self.fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
@@ -134,8 +154,12 @@ class Coordinator(DeviceDesk, OperatorDesk):
         match action:
             case fx.Draw():
                 draw_cohort(self._log(run), self.fleet, self.blobs)
+            case fx.Return():
+                return_to_fleet(self._log(run), self.fleet)
             case fx.Wake():
                 self._wake(action)
+            case fx.Offer():
+                self.signals.wake("workers")
             case fx.Fold():
                 self._fold(run, action)
             case fx.Commit():
@@ -202,7 +226,12 @@ class Coordinator(DeviceDesk, OperatorDesk):
         aggregator.forget(action.round)
 
     def _discard(self, run: str, round: int) -> None:
-        """Deletes the raw updates of a round whose retention is over."""
+        """Deletes the raw updates of a round whose retention is over. A datacenter round has none: what it refused may
+        be, byte for byte, what it took.
+        """
+        row = self.store.round(run, round)
+        if row is not None and row.kind == "datacenter":
+            return
         digests = {row.digest for row in self.store.contributions(run, round)}
         digests |= {row.digest for row in self.store.refusals(run, round) if row.digest is not None}
         for digest in sorted(digests):
@@ -213,9 +242,7 @@ def _beyond_s(state: RunState, now: float) -> float:
     """By how much the open deadline lies further ahead than its phase is long: the clock fell while nobody looked."""
     if state.deadline is None:
         return 0.0
-    cohort = state.plan.cohort
-    longest_s = cohort.select_s if state.phase == "selecting" else cohort.collect_s
-    return state.deadline - now - longest_s
+    return state.deadline - now - phase_s(state)
 
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:

@@ -31,6 +31,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
         created_at=row.created_at,
         seq=seq,
         funnel=latest.funnel if latest else Funnel(),
+        kind=latest.kind if latest else "federated",
     )
 
 
@@ -39,7 +40,7 @@ def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
     live = row.status == "open" and row.round == state.round and state.phase != "idle"
     body = cast("dict[str, Any]", public_body(state) if live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
-    refusals = reader.refusals(row.run, row.round)
+    refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
     late = len({item.device for item in refusals if item.kind == "late"})
     refused = len({item.device for item in refusals if item.kind not in ("late", "abandoned", "duplicate")})
     missing = max(0, funnel.selected - funnel.reported - funnel.withdrawn - late - refused)
@@ -49,6 +50,7 @@ def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
         round=row.round,
         attempt=row.attempt,
         kind=cast("Any", row.kind),
+        because=body.get("because", ""),
         status=cast("Any", row.status),
         reason=row.reason,
         opened_at=row.opened_at,
@@ -60,6 +62,7 @@ def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
         version=body.get("version"),
         digest=body.get("digest"),
         metrics=body.get("metrics", {}),
+        lease=body.get("lease"),
     )
 
 
