@@ -80,14 +80,15 @@ def add_proximal(params: Sequence[Parameter], received: Sequence[torch.Tensor], 
 @torch.no_grad()
 def clip(params: Sequence[Parameter], max_norm: float, step: int) -> None:
     """Scale all gradients by one factor so that their joint L2 norm is at most ``max_norm``. The norm is taken in
-    float32.
+    float32, or in float64 where a gradient is.
 
     Raises Diverged, naming ``step``, where the norm is not finite.
     """
     gradients = [gradient for gradient in map(_dense, params) if gradient is not None]
     if not gradients:
         return
-    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    wide = torch.float64 if any(gradient.dtype is torch.float64 for gradient in gradients) else torch.float32
+    norms = [torch.linalg.vector_norm(gradient, dtype=wide) for gradient in gradients]
     norm = float(torch.linalg.vector_norm(torch.stack(norms)))
     if not math.isfinite(norm):
         raise Diverged(f"The gradient's norm at step {step} is {norm}: try a smaller learning rate.")

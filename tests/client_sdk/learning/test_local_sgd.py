@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Diverged, Learner, LearnerFailed, OutOfTime, PlainSGD, batch_order
+from client_sdk.protocol import Task
 from client_sdk.tensors import digest, to_bytes
 
 WHO = {"device": "d7", "round": 3}
@@ -120,6 +121,17 @@ def test_clipping_includes_the_proximal_term(task):
     for steps, w in ((1, 0.75), (2, 1.5), (3, 2.25), (4, 2.5625)):
         update = QUADRATIC.train(received, ONE, task(steps=steps, learning_rate=0.25, mu=2.0, max_grad_norm=3.0))
         assert update.delta["w"] == np.float32(w)
+
+
+def test_clipping_takes_models_of_float64():
+    learner = Learner(model=lambda: nn.Linear(6, 3).double(), loss=nn.functional.cross_entropy)
+    data = (np.ones((4, 6)), np.zeros(4, np.int64))
+    start = learner.initial(0)
+    update = learner.train(
+        start, data, Task(learner="tests:wide", steps=1, learning_rate=1.0, max_grad_norm=0.01), **WHO
+    )
+    norm = np.sqrt(sum((delta.astype(np.float64) ** 2).sum() for delta in update.delta.values()))
+    assert norm == pytest.approx(0.01, rel=1e-6)
 
 
 def test_gradients_are_clipped_by_their_joint_norm(learner, data, task):
