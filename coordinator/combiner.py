@@ -40,15 +40,20 @@ class Combiner(Generic[T, R]):
 
     def submit(self, item: T) -> R:
         """Does the item, alone or with others, and returns its result or raises its error once it is durable."""
-        ticket: _Ticket[T, R] = _Ticket(item)
+        result = self.submit_all([item])[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def submit_all(self, items: Sequence[T]) -> list[R | BaseException]:
+        """Does these items together; the result or the error of each, in order, once they are durable."""
+        tickets: list[_Ticket[T, R]] = [_Ticket(item) for item in items]
         with self._queue_lock:
-            self._queue.append(ticket)
+            self._queue += tickets
         with self._turn:
-            while not ticket.done:
+            while any(not ticket.done for ticket in tickets):
                 self._take_turn()
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.result  # type: ignore[return-value]
+        return [ticket.result if ticket.error is None else ticket.error for ticket in tickets]  # type: ignore[misc]
 
     def _take_turn(self) -> None:
         with self._queue_lock:

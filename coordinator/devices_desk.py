@@ -7,7 +7,7 @@ could not do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from client_sdk.problems import ProblemError, problem
 from client_sdk.protocol import (
@@ -28,6 +28,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.collecting import membership
 from coordinator.engine.state import RunState
 from coordinator.hub import Hub
+from coordinator.runlog import Make
 from coordinator.store.port import DeviceRow, Transaction
 
 
@@ -40,15 +41,24 @@ class DeviceDesk(Hub):
 
     def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | None:
         """Work, or why there is none for this device; None: it waits in the pool, and its signal wakes it."""
-        assignment = self.assignment(device.device)
-        if assignment is not None:
-            return assignment
-        capped = check_in.model_copy(update={"examples": min(check_in.examples, device.examples_cap)})
-        refusal = self.fleet.refusal(device.device, capped, self._states())
-        if refusal is not None:
-            return refusal
-        self.fleet.wait(device, capped)
-        return None
+        return self.check_in_all([(device, check_in)])[0]
+
+    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | None]:
+        """The same for devices that arrive together."""
+        answers: list[Assignment | Wait | None] = []
+        waiting = []
+        for device, check_in in arrivals:
+            answer: Assignment | Wait | None = self.assignment(device.device)
+            if answer is None:
+                if check_in.examples > device.examples_cap:
+                    check_in = check_in.model_copy(update={"examples": device.examples_cap})
+                answer = self.fleet.refusal(device.device, check_in, self._states())
+                if answer is None:
+                    waiting.append((device, check_in))
+            answers.append(answer)
+        if waiting:
+            self.fleet.wait_all(waiting)
+        return answers
 
     def assignment(self, device: str) -> Assignment | None:
         """The device's live assignment: the same one however often it is asked for."""
@@ -85,6 +95,16 @@ class DeviceDesk(Hub):
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
         self._submit(run, lambda at: ev.Started(at=at, round=round, attempt=attempt, device=device))
+
+    def started_all(self, run: str, round: int, attempt: int, devices: Sequence[str]) -> None:
+        """The same for devices that start together. Those that have no place in the round are passed over."""
+
+        def started(device: str) -> Make:
+            return lambda tx, state, at: ev.Started(at=at, round=round, attempt=attempt, device=device)
+
+        for result in self._log(run).submit_all([started(device) for device in devices]):
+            if isinstance(result, BaseException):
+                raise result
 
     def withdraw(self, device: str, run: str, round: int, attempt: int, reason: str) -> None:
         self._submit(run, lambda at: ev.Withdrew(at=at, round=round, attempt=attempt, device=device, reason=reason))

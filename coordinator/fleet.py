@@ -102,15 +102,24 @@ class Fleet:
 
         ``check_in.examples`` is capped already.
         """
+        self.wait_all([(device, check_in)])
+
+    def wait_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> None:
+        """The same for many devices at once."""
         now = self._clock.now()
-        row = WaitingRow(
-            device=device.device,
-            examples=check_in.examples,
-            offer=offer_of(check_in),
-            since=now,
-            expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
-        )
-        self._arrivals.submit(row)
+        rows = [
+            WaitingRow(
+                device=device.device,
+                examples=check_in.examples,
+                offer=offer_of(check_in),
+                since=now,
+                expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
+            )
+            for device, check_in in arrivals
+        ]
+        for result in self._arrivals.submit_all(rows):
+            if isinstance(result, BaseException):
+                raise result
         self._signals.wake("fleet")
 
     def leave(self, device: str) -> None:

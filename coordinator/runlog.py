@@ -66,6 +66,10 @@ class RunLog:
         """
         return self._combiner.submit(_Proposal(make, fence))
 
+    def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
+        """The same for many events at once: the effects or the error of each."""
+        return self._combiner.submit_all([_Proposal(make, None) for make in makes])
+
     def caught_up(self) -> tuple[RunState, int]:
         """(state, seq) with whatever other replicas appended: one cheap read when they appended nothing."""
         if self._store.head(self.run) != self._cache[1]:

@@ -1,1 +1,55 @@
-"""Whole fleets on one machine: the demo, virtual time and faults."""
+"""Federated runs on one machine, by the engine, the sessions and the learning code of deployment.
+
+::
+
+    from simulation import partition, simulate
+
+    history = simulate(plan, learner, clients=partition(dataset, 1000, by="dirichlet", alpha=0.3, seed=0))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.engine.plan import Plan as Plan
+    from simulation.behaviour import Behaviour as Behaviour
+    from simulation.clients import Clients as Clients
+    from simulation.errors import ClientFailed as ClientFailed
+    from simulation.errors import SimulationError as SimulationError
+    from simulation.errors import Stalled as Stalled
+    from simulation.history import History as History
+    from simulation.partitioning import partition as partition
+    from simulation.simulator import simulate as simulate
+
+_HOME = {
+    "Behaviour": "simulation.behaviour",
+    "ClientFailed": "simulation.errors",
+    "Clients": "simulation.clients",
+    "History": "simulation.history",
+    "Plan": "coordinator.engine.plan",
+    "SimulationError": "simulation.errors",
+    "Stalled": "simulation.errors",
+    "partition": "simulation.partitioning",
+    "simulate": "simulation.simulator",
+}
+
+__all__ = [
+    "Behaviour",
+    "ClientFailed",
+    "Clients",
+    "History",
+    "Plan",
+    "SimulationError",
+    "Stalled",
+    "partition",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Loads what is asked for: commands of this room that need no torch do not wait for it."""
+    if name not in _HOME:
+        raise AttributeError(f"simulation has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)

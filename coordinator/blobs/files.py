@@ -89,10 +89,10 @@ class FileSpool:
         with _plain_errors("a blob"):
             self._owner.make_prefix(digest[:2])
             if not _is_file_of(target, self._size):
-                os.fsync(self._fd)
+                self._owner.sync(self._fd)
                 self._file.replace(target)
             # Also for equal content: whoever renamed it may not have come to this line yet, and we acknowledge now.
-            _fsync_folder(target.parent)
+            self._owner.sync_folder(target.parent)
         self._discard()
         self._file, self._committed = target, True
         return digest
@@ -115,24 +115,36 @@ class FileBlobs:
     Folders are made 0700 and files 0600, because updates are private.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, durable: bool = True) -> None:
+        """``durable``: False where the blobs need not outlive the machine's power: nothing is synced."""
         self.folder = Path(folder)
+        self._durable = durable
         self._lock = threading.Lock()
         with _plain_errors(f"the blob folder {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / _SPOOL).mkdir(exist_ok=True, mode=0o700)
             _sweep(self.folder / _SPOOL)
-            _fsync_folder(self.folder)
+            self.sync_folder(self.folder)
             self._prefixes = {
                 entry.name for entry in os.scandir(self.folder) if entry.is_dir() and len(entry.name) == 2
             }
+
+    def sync(self, fd: int) -> None:
+        """What was written is on the disk."""
+        if self._durable:
+            os.fsync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        """The folder's names are on the disk."""
+        if self._durable:
+            _fsync_folder(folder)
 
     def make_prefix(self, prefix: str) -> None:
         """Makes the folder of these two digits, durably, unless that was done before."""
         with self._lock:
             if prefix not in self._prefixes:
                 (self.folder / prefix).mkdir(exist_ok=True, mode=0o700)
-                _fsync_folder(self.folder)
+                self.sync_folder(self.folder)
                 self._prefixes.add(prefix)
 
     def put(self, data: bytes) -> str:

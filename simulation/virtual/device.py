@@ -25,7 +25,7 @@ from client_sdk.actions import (
     Trained,
 )
 from client_sdk.problems import ProblemError
-from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Route
+from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Route, Wait
 from client_sdk.record import Record
 from client_sdk.session import Session, participate
 from coordinator.store.port import DeviceRow
@@ -50,16 +50,16 @@ _NO_KEY: Any = _NoKey()
 
 
 class Device:
-    """``check_in``, then what the world calls: ``assigned``, ``trained``, ``vanish``. ``over`` once its part has
-    ended."""
+    """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``vanish``. ``over`` once its part
+    has ended."""
 
-    __slots__ = ("_session", "_world", "assignment", "check_in_message", "done", "due_at", "number", "over", "row")
+    __slots__ = ("_session", "_world", "assignment", "done", "due_at", "number", "offer", "over", "row")
 
     def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
         self.number = number
         self.row = row
-        self.check_in_message = offer
+        self.offer = offer
         self.assignment: Assignment | None = None
         self.due_at = 0.0
         self.done: Done | None = None
@@ -70,14 +70,18 @@ class Device:
             record, coordinator=URL, offer=lambda: offer, rounds=1, signer=_NO_KEY, label=row.label
         )
 
-    def check_in(self) -> None:
-        """Arrives. It waits in the pool afterwards, or has been refused and is gone."""
+    def arrive(self) -> None:
+        """It is there, and asks for work with its ``offer``."""
         self._go_on(None, first=True)
 
-    def assigned(self, assignment: Assignment) -> None:
-        """The answer to its held check-in."""
-        self.assignment = assignment
-        self._go_on(self._answered(assignment))
+    def answered(self, answer: Assignment | Wait) -> None:
+        """The answer to its check-in: it has work and is about to start, or it is gone."""
+        self.assignment = answer if isinstance(answer, Assignment) else None
+        self._go_on(Answered(answer, self._world.now))
+
+    def started(self) -> None:
+        """The answer to its word that it starts: it trains from here on."""
+        self._go_on(Answered(Noted(), self._world.now))
 
     def trained(self, result: Result | None, *, complete: bool = True) -> None:
         """Its training has ended. None: it has ended too late for its update to be read, and was never done."""
@@ -125,22 +129,16 @@ class Device:
         raise TypeError(f"a simulated device cannot perform {action!r}")
 
     def _sent(self, send: Send) -> Any:
+        if send.route in (Route.CHECK_IN, Route.STARTED):
+            return _LATER  # the world asks for all who are at this together
         try:
-            answer = self._asked(send)
+            return Answered(self._asked(send), self._world.now)
         except ProblemError as error:
             return Refused(error.problem, self._world.now)
-        return _LATER if answer is None else self._answered(answer)
 
-    def _asked(self, send: Send) -> Message | None:
+    def _asked(self, send: Send) -> Message:
         desk, path, message = self._world.coordinator, send.path, send.message
         match send.route:
-            case Route.CHECK_IN:
-                answer = desk.check_in(self.row, self.check_in_message)
-                self.assignment = answer if isinstance(answer, Assignment) else None
-                return answer
-            case Route.STARTED:
-                desk.started(self.row.device, str(path["run"]), int(path["round"]), message.attempt)  # type: ignore[union-attr]
-                return Noted()
             case Route.WITHDRAWN:
                 withdrawal: Any = message
                 where = (str(path["run"]), int(path["round"]))
@@ -156,9 +154,6 @@ class Device:
                 size = self._world.size_of(self.done.report)
                 return desk.count(self.row, self.done.report, send.update or "", size)
         raise TypeError(f"a simulated device sends nothing to {send.route}")
-
-    def _answered(self, message: Message) -> Answered:
-        return Answered(message, self._world.now)
 
 
 _LATER = object()

@@ -194,7 +194,7 @@ class _TemporaryBlobs(FileBlobs):
 
     def __init__(self) -> None:
         self._temporary = TemporaryDirectory(prefix="quorate-simulation-", ignore_cleanup_errors=True)
-        super().__init__(self._temporary.name)
+        super().__init__(self._temporary.name, durable=False)
 
 
 class _Sizes:

@@ -69,6 +69,7 @@ class World:
         self._known: set[int] = set()
         self._present: dict[str, Device] = {}
         self._trained: Callable[[int, int, int], None] = lambda *_: None
+        self._reported = 0
         self._starting: list[tuple[float, Device, Job | None]] = []
 
     @property
@@ -111,24 +112,37 @@ class World:
     def _arrive(self, state: RunState) -> None:
         """Fills the pool: first those who wait already, then devices in an order drawn for this round."""
         waiting = [device for device in self._present.values() if device.assignment is None]
-        for device in waiting:
-            self.coordinator.check_in(device.row, device.check_in_message)
-        missing = state.plan.cohort.pool_count - len(waiting)
-        if missing <= 0:
-            return
-        devices = [self._made(number) for number in self._order(state.round, missing)]
-        new = [device for device in devices if device.number not in self._known]
-        if new:
-            with self.coordinator.store.transaction() as tx:
-                for device in new:
-                    if tx.device(device.row.device) is None:
-                        tx.insert_device(device.row)
-            self._known.update(device.number for device in new)
-        for device in devices:
+        missing = max(0, state.plan.cohort.pool_count - len(waiting))
+        arriving = [self._made(number) for number in self._order(state.round, missing)]
+        self._enrol(arriving)
+        self._check_in(waiting, arriving)
+
+    def _check_in(self, waiting: list[Device], arriving: list[Device]) -> None:
+        for device in arriving:
             self._present[device.row.device] = device
-            device.check_in()
-            if device.over:
-                del self._present[device.row.device]
+            device.arrive()
+        asking = waiting + arriving
+        answers = self.coordinator.check_in_all([(device.row, device.offer) for device in asking])
+        for device, answer in zip(asking, answers, strict=True):
+            if answer is not None:
+                device.answered(answer)
+                self._leave(device)
+
+    def _enrol(self, devices: list[Device]) -> None:
+        """Those that the coordinator has never seen become known to it."""
+        new = [device for device in devices if device.number not in self._known]
+        if not new:
+            return
+        with self.coordinator.store.transaction() as tx:
+            for device in new:
+                if tx.device(device.row.device) is None:
+                    tx.insert_device(device.row)
+        self._known.update(device.number for device in new)
+
+    def _leave(self, device: Device) -> None:
+        """A device whose part has ended is gone."""
+        if device.over:
+            self._present.pop(device.row.device, None)
 
     def _order(self, round: int, count: int) -> list[int]:
         """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
@@ -141,7 +155,7 @@ class World:
 
     def _made(self, number: int) -> Device:
         name = self._clients.id(number)
-        examples = self._clients.examples(name)
+        examples = self._clients.holdings.examples(number)
         row: DeviceRow = device_row(name, examples, self._class_of(name), self.now)
         learners = {self._learner: "simulated"}
         return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
@@ -151,19 +165,22 @@ class World:
     def _assign(self, state: RunState) -> None:
         """Tells the cohort, and puts down when each will have trained; the engine hears of those who will count."""
         self._begin(state)
-        self._starting = []
-        for name in sorted(state.members):
-            device = self._present.get(name)
-            if device is None:  # it was there when this run was interrupted
-                device = self._made(self._clients.number(name))
-                self._present[name] = device
-                device.check_in()
-            else:
-                assignment = self.coordinator.assignment(name)
+        self._starting, self._reported = [], 0
+        absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
+        if absent:  # of a cohort that was drawn before this run was interrupted
+            self._check_in([], absent)
+        cohort = [self._present[name] for name in sorted(state.members) if name in self._present]
+        for device in cohort:
+            if device.assignment is None:
+                assignment = self.coordinator.assignment(device.row.device)
                 if assignment is not None:
-                    device.assigned(assignment)
-            if device.over:
-                del self._present[name]
+                    device.answered(assignment)
+        starting = [device for device in cohort if not device.over]
+        self.coordinator.started_all(self._run, state.round, state.attempt, [device.row.device for device in starting])
+        for device in starting:
+            device.started()
+        for device in cohort:
+            self._leave(device)
         self._starting.sort(key=lambda one: (one[0], one[1].number))
         jobs = [job for _, _, job in self._starting if job is not None]
         self._engine.submit(jobs[: state.plan.cohort.goal])
@@ -180,7 +197,7 @@ class World:
         if conduct.vanishes:
             device.vanish()
             return
-        planned = self._planned(self._clients.examples(name))
+        planned = self._planned(device.offer.examples)
         steps = steps_done(conduct, planned, device.due_at - self.now, task.time_budget_s)
         ends_at = self.now + conduct.network_s + steps * conduct.step_s
         job = Job(
@@ -226,9 +243,9 @@ class World:
             if isinstance(result, Failed) and result.trace:
                 self._failed(job, result)
             device.trained(result)
-            self._trained(state.round, state.count("reported") + 1, state.plan.cohort.goal)
-        if device.over:
-            self._present.pop(device.row.device, None)
+            self._reported += 1
+            self._trained(state.round, self._reported, state.plan.cohort.goal)
+        self._leave(device)
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
