@@ -36,6 +36,7 @@ from client_sdk.protocol import (
 )
 from client_sdk.tensors import canonical_bytes
 from client_sdk.transport import check_url, open_http
+from client_sdk.worker_protocol import CreateWorker, WorkerCreated, WorkerView
 
 ANSWER_LIMIT = 256 << 20
 """Bytes of an answer that are read: lists of long runs are long."""
@@ -91,6 +92,18 @@ class OperatorClient:
     def devices(self, after: str = "", limit: int = 1000) -> list[DeviceView]:
         """Enrolled devices whose id sorts after ``after``, at most ``limit``."""
         return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit})
+
+    def add_worker(self, label: str = "") -> WorkerCreated:
+        """Register a datacenter's worker. Its token is in the answer, and nowhere else."""
+        return self._ask("POST", Route.WORKERS, WorkerCreated, CreateWorker(label=label))
+
+    def workers(self) -> list[WorkerView]:
+        """All workers, by id."""
+        return self._ask("GET", Route.WORKERS, list[WorkerView])
+
+    def revoke_worker(self, worker: str) -> WorkerView:
+        """Make a worker's token worthless, for good."""
+        return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         """The run's line of checkpoints, oldest first."""

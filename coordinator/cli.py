@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from coordinator.commands import checkpoints, runs, watch
+from coordinator.commands import checkpoints, runs, watch, workers
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
@@ -21,6 +21,7 @@ app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
 app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
 app.add_typer(checkpoints.app, name="checkpoint")
+app.add_typer(workers.app, name="worker")
 app.command(epilog="Example: quorate verify quorate-data")(verify)
 
 

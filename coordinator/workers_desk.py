@@ -79,6 +79,15 @@ class WorkerDesk(Hub):
             raise problem("unauthenticated", f"worker {row.worker} was revoked by an operator")
         return row
 
+    def authenticate_peer(self, token: str) -> None:
+        """A device's token, or a worker's."""
+        try:
+            self.fleet.authenticate(token)
+        except ProblemError:
+            if self.store.worker_by_token(_hash(token)) is None:
+                raise
+            self.authenticate_worker(token)
+
     def poll(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | Wait | None:
         """A datacenter round for this worker, or why there can be none; None: it waits, and is woken for the next."""
         with self.store.transaction() as tx:

@@ -34,7 +34,11 @@ def say_run(view: RunView, *, plan: bool = False) -> None:
     """A run in a few lines; with its plan when asked."""
     funnel = view.funnel
     say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
-    say(f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; round {view.round} is {view.phase}")
+    where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
+    say(
+        f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "
+        f"round {view.round} is {view.phase}{where}"
+    )
     say(
         f"  devices     {funnel.waiting} waited, {funnel.selected} selected, {funnel.training} training, "
         f"{funnel.reported} reported, {funnel.late} late, {funnel.dropped} dropped, {funnel.withdrawn} withdrawn, "
@@ -49,10 +53,13 @@ def say_run(view: RunView, *, plan: bool = False) -> None:
 
 def say_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
-    columns = ("round", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why")
+    columns = (
+        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why",
+    )  # fmt: skip
     rows = [
         (
             view.round,
+            view.kind,
             view.status,
             view.funnel.selected,
             view.funnel.reported,
@@ -61,11 +68,20 @@ def say_rounds(rounds: Iterable[RoundView]) -> None:
             view.funnel.withdrawn,
             None if view.closed_at is None else f"{view.closed_at - view.opened_at:.1f}",
             f"{view.bytes_in / 1e6:.1f}",
-            view.reason or None,
+            _why(view),
         )
         for view in rounds
     ]
     say_table(columns, rows, "No rounds yet: a round opens when the run is created, and fills when devices check in.")
+
+
+def _why(view: RoundView) -> str | None:
+    """Why a round is of its kind, how far its worker is, and why it ended so."""
+    told = [view.because]
+    if view.lease is not None:
+        fine = "".join(f", {name} {value:.4g}" for name, value in view.lease.metrics.items())
+        told.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{fine}")
+    return "; ".join(part for part in (*told, view.reason) if part) or None
 
 
 def moment(at: float | None) -> str:

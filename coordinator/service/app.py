@@ -30,6 +30,7 @@ from coordinator.service.openapi import complete
 from coordinator.service.operators import operator_routes
 from coordinator.service.stream import stream_routes
 from coordinator.service.uploads import Uploads
+from coordinator.service.workers import worker_routes
 from coordinator.settings import Settings
 
 _ABOUT = """\
@@ -41,6 +42,7 @@ _TAGS = [
     {"name": "fleet", "description": "The devices, seen by operators."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
     {"name": "devices", "description": "What devices do, in the order in which they do it."},
+    {"name": "workers", "description": "What datacenter workers do, and how operators register them."},
     {"name": "process", "description": "Health and meters of this process."},
 ]
 
@@ -76,6 +78,7 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
         *device_routes(service, uploads),
         *checkpoint_routes(service, uploads),
         *operator_routes(service),
+        *worker_routes(service, uploads),
         *stream_routes(service),
         *_process_routes(service, _mount_pages(app)),
     ]

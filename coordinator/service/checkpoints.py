@@ -1,7 +1,7 @@
 """Checkpoints by digest: immutable, so cacheable for ever; whole or in ranges; uploaded once, digest checked.
 
 RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
-server may). A device that shows a token must show a good one; without a token the request is an operator's.
+server may). A device or a worker that shows a token must show a good one; without a token the request is an operator's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
 
     def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
         if token is not None:
-            coordinator.authenticate(token)
+            coordinator.authenticate_peer(token)
         path = coordinator.checkpoint_file(digest)
         size = path.stat().st_size
         return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None

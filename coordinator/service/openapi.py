@@ -60,6 +60,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "digest": _DIGEST,
         "version": 7,
     },
+    "WorkerPoll": {
+        "instance": "7c1e04",
+        "learners": {"quorate:mnist-mlp": "0.1.0"},
+        "data": ["proxy-mnist"],
+        "nproc": 4,
+        "hold_s": 25,
+    },
+    "Heartbeat": {"attempt": 1, "fence": 3, "step": 40, "metrics": {"loss": 0.31, "samples_per_s": 5200}},
+    "LeaseEnd": {"attempt": 1, "fence": 3, "failed": False, "reason": "The machine is taken for something else."},
+    "CreateWorker": {"label": "cluster 2"},
     "CreateRun": {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,

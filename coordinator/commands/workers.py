@@ -1,0 +1,77 @@
+"""``quorate worker``: register, list and revoke a datacenter's workers, over HTTP. Reads options and prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
+from coordinator.commands.telling import moment
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Register, list and revoke the workers that take datacenter rounds.",
+    epilog="Example: quorate worker add --label cluster-2",
+)
+
+
+@app.command(epilog="Example: quorate worker add --label cluster-2")
+@spoken
+def add(
+    label: Annotated[str, typer.Option(help="A name for people: a cluster, a machine.")] = "",
+    coordinator: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Register a worker. Its token is printed this once: the coordinator keeps its hash only."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        made = client.add_worker(label)
+    if as_json:
+        say_json(made)
+        return
+    say(f"{made.worker} is registered. Its token, which is not shown again:")
+    say(made.token)
+
+
+@app.command("list", epilog="Example: quorate worker list")
+@spoken
+def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """List the workers: what each does now, and when it last asked for work."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        found = client.workers()
+    if as_json:
+        say_json(found)
+        return
+    rows = [
+        (row.worker, row.state, row.run, row.round, moment(row.created_at), moment(row.last_seen_at), row.label or None)
+        for row in found
+    ]
+    say_table(
+        ("worker", "state", "run", "round", "registered", "last asked", "label"),
+        rows,
+        "No workers yet. Register one: quorate worker add",
+    )
+
+
+@app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")
+@spoken
+def revoke(
+    worker: Annotated[
+        str, typer.Argument(metavar="WORKER", help="The worker's id, as 'quorate worker list' shows it.")
+    ],
+    coordinator: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Make a worker's token worthless, for good. A round that it has goes to another once its lease has ended."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        view = client.revoke_worker(worker)
+    if as_json:
+        say_json(view)
+        return
+    say(f"{view.worker} is revoked.")

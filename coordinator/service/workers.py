@@ -1,0 +1,166 @@
+"""The workers' routes: ask for a datacenter round, say how it goes, send the result, give it back. And registration.
+
+Each is a few lines between the wire and ``Coordinator``, which decides everything. Workers send the protocol's version
+and their token; operators register and revoke them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import Response
+
+from client_sdk.problems import problem
+from client_sdk.protocol import (
+    DIGEST_HEADER,
+    PROTOCOL_HEADER,
+    PROTOCOL_VERSION,
+    TENSORS_MEDIA_TYPE,
+    Noted,
+    Route,
+    RunId,
+    Wait,
+    WorkerId,
+)
+from client_sdk.worker_protocol import (
+    RESULT_HEADER,
+    CreateWorker,
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseKept,
+    ResultReceipt,
+    ResultReport,
+    WorkerCreated,
+    WorkerPoll,
+    WorkerView,
+)
+from coordinator.service.core import Service
+from coordinator.service.devices import Attempt, RoundNumber
+from coordinator.service.errors import sentence
+from coordinator.service.polls import WorkerPolls
+from coordinator.service.route import DeviceRoute, LeanRoute, bearer, json_response
+from coordinator.service.uploads import Uploads
+
+if TYPE_CHECKING:
+    from coordinator.blobs.port import Spool
+    from coordinator.store.port import WorkerRow
+
+T = TypeVar("T")
+_VIEWS: TypeAdapter[list[WorkerView]] = TypeAdapter(list[WorkerView])
+_VERSION: dict[str, Any] = {
+    "name": PROTOCOL_HEADER,
+    "in": "header",
+    "required": True,
+    "description": "Protocol version of the worker.",
+    "schema": {"type": "integer", "example": PROTOCOL_VERSION},
+}
+
+
+def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
+    """All routes that workers use, except the checkpoints, and those by which operators register them."""
+    coordinator = service.coordinator
+    polls = WorkerPolls(service)
+
+    async def as_worker(request: Request, task: Callable[[WorkerRow], T]) -> T:
+        token = bearer(request)
+        return await service.work(lambda: task(coordinator.authenticate_worker(token)))
+
+    async def lease(request: Request, body: WorkerPoll) -> Response:
+        """ "I could take a datacenter round." Held open until one is to be had, or until `hold_s` has passed.
+
+        The same instance asking again gets the lease that it has; another instance of the same worker a new one.
+        """
+        return json_response(await polls.lease(bearer(request), body, request.receive))
+
+    async def heartbeat(request: Request, run: RunId, round: RoundNumber, body: Heartbeat) -> Response:
+        """Keeps the lease for another `lease_s`, and says how far the training is."""
+        return json_response(await as_worker(request, lambda worker: coordinator.heartbeat(worker, run, round, body)))
+
+    async def lease_end(request: Request, run: RunId, round: RoundNumber, body: LeaseEnd) -> Response:
+        """The worker gives the round back, or says that it cannot be done."""
+        await as_worker(request, lambda worker: coordinator.end_lease(worker, run, round, body))
+        return json_response(Noted())
+
+    async def put_result(request: Request, run: RunId, round: RoundNumber, attempt: Attempt) -> Response:
+        """The worker's result: the next checkpoint, whole, with its buffers, committed as it is.
+
+        The receipt means that it is durable and the model. The same bytes again give the same receipt; other bytes are
+        refused (*duplicate*), and so is what comes under a lease that is over (*lease-lost*).
+        """
+        report = read_report(request)
+
+        def admit(worker: WorkerRow) -> tuple[WorkerRow, int]:
+            return worker, coordinator.result_limit(worker, run, round, attempt, report)
+
+        worker, limit = await as_worker(request, admit)
+
+        def finish(spool: Spool) -> ResultReceipt:
+            return coordinator.result(worker, run, round, attempt, report, spool)
+
+        return json_response(await uploads.receive(request, limit, finish))
+
+    async def create(request: Request, body: CreateWorker) -> Response:
+        """Registers a worker. Its token is in this answer, and nowhere else."""
+        return json_response(await service.work(coordinator.create_worker, body), 201)
+
+    async def listed(request: Request) -> Response:
+        """All workers: when each was last seen, and which round it has."""
+        return Response(_VIEWS.dump_json(await service.work(coordinator.workers)), media_type="application/json")
+
+    async def revoke(request: Request, worker: WorkerId) -> Response:
+        """Makes a worker's token worthless, for good. A lease that it holds ends as if it had fallen silent."""
+        return json_response(await service.work(coordinator.revoke_worker, worker))
+
+    def of_worker(path: Route, method: str, endpoint: Any, model: Any, summary: str, **extra: Any) -> APIRoute:
+        described = {"parameters": [_VERSION], "security": [{"worker": []}], **extra}
+        return DeviceRoute(
+            path,
+            endpoint,
+            methods=[method],
+            response_model=model,
+            summary=summary,
+            tags=["workers"],
+            openapi_extra=described,
+        )
+
+    def of_operator(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> APIRoute:
+        return LeanRoute(
+            path, endpoint, methods=[method], response_model=model, summary=summary, tags=["workers"], **more
+        )
+
+    body = {"requestBody": {"required": True, "content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}}
+    headers = [
+        _VERSION,
+        _header(DIGEST_HEADER, "RFC 9530: `sha-256=:<base64>:` of the body.", required=False),
+        _header(RESULT_HEADER, "A ResultReport as JSON: the lease's fence, steps, examples, metrics.", required=True),
+    ]
+    return [
+        of_operator(Route.WORKERS, "POST", create, WorkerCreated, "Register a worker", status_code=201),
+        of_operator(Route.WORKERS, "GET", listed, list[WorkerView], "List workers"),
+        of_operator(Route.REVOKE_WORKER, "POST", revoke, WorkerView, "Revoke a worker"),
+        of_worker(Route.LEASES, "POST", lease, Lease | Wait, "Ask for a datacenter round"),
+        of_worker(Route.HEARTBEAT, "POST", heartbeat, LeaseKept, "Keep the lease"),
+        of_worker(Route.RESULT, "PUT", put_result, ResultReceipt, "Send the result", **body, parameters=headers),
+        of_worker(Route.LEASE_END, "POST", lease_end, Noted, "End the lease"),
+    ]
+
+
+def read_report(request: Request) -> ResultReport:
+    """What goes with a result; invalid-request where the header is missing or is none."""
+    header = request.headers.get(RESULT_HEADER)
+    if header is None:
+        raise problem("invalid-request", f'Send {RESULT_HEADER} with the lease\'s fence: {{"fence": 3, ...}}.')
+    try:
+        return ResultReport.model_validate_json(header)
+    except ValidationError as error:
+        rows = [{**row, "loc": (RESULT_HEADER, *row["loc"])} for row in error.errors(include_url=False)]
+        raise problem("invalid-request", sentence(rows)) from None
+
+
+def _header(name: str, story: str, *, required: bool) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": required, "description": story, "schema": {"type": "string"}}
