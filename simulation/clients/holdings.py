@@ -145,10 +145,10 @@ def parts_of(value: Any, who: str) -> tuple[Any, Any | None]:
         train, test = value, None
     else:
         train, test = parts.training_part(value), parts.held_out_part(value)
-    for part in (train, test):
-        pair = isinstance(part, tuple | list) and len(part) == 2
+    for part in (train,) if test is None else (train, test):
+        pair = isinstance(part, tuple | list) and len(part) == 2 and all(hasattr(side, "__len__") for side in part)
         arrays = hasattr(part, "x") and hasattr(part, "y")
-        if part is not None and not (pair or arrays or (is_torch_dataset(part) and hasattr(part, "__len__"))):
+        if not (pair or arrays or (is_torch_dataset(part) and hasattr(part, "__len__"))):
             raise ValueError(
                 f"the data of {who} is a {type(part).__name__}; it must be (x, y), an object with .x and .y, a torch "
                 "Dataset with a length, or an object with .train and perhaps .test"

@@ -14,7 +14,7 @@ from pathlib import Path
 from simulation.clients.view import OTHERS, Column, View
 
 WIDTH, LEFT, RIGHT = 900.0, 66.0, 22.0
-WIDEST_COLUMN = 64.0
+WIDEST_COLUMN = 82.0
 SIZES_HEIGHT, NOISE_HEIGHT, STACK_HEIGHT, ROW_HEIGHT = 84.0, 54.0, 170.0, 12.0
 SHADES = 8
 LETTER = 6.4
@@ -143,7 +143,7 @@ class _Sheet:
             self._path(f'fill="#{PALETTE[place]}"', paths)
 
     def _rows(self) -> None:
-        """One row a label: the darker, the larger its share of what the client holds; the darkest is named."""
+        """One row a label: the stronger, the larger its share of what the client holds; the largest is told."""
         labels, columns = self._view.labels, self._view.columns
         top, tall = self._y + 10, ROW_HEIGHT * len(labels)
         shares = [[count / max(1, sum(column.counts)) for count in column.counts] for column in columns]
@@ -161,7 +161,7 @@ class _Sheet:
             self._text(LEFT - 7, top + ROW_HEIGHT * place + 10, _short(label, 8), "", anchor="end", size=10)
         others = "; the last row: all others" if labels[-1] == OTHERS else ""
         self._y = top + tall
-        self._text(LEFT, self._y + 16, f"Labels by row{others}. Darkest: {most:.0%} of what the client holds.")
+        self._text(LEFT, self._y + 16, f"Labels by row{others}. Strongest: {most:.0%} of what the client holds.")
         self._y += 16
 
     def _axis(self, title: str, ticks: list[tuple[float, str]], height: float) -> float:

@@ -66,8 +66,8 @@ def _pool(part: Any, labels: Any | None) -> Pool:
     found = labels_of(part) if labels is None else checked_labels(labels)
     pool: Pool
     if is_torch_dataset(part):
-        tensors = getattr(part, "tensors", None)
-        pool = ArrayPool(tensors[0], tensors[1], found) if _pair(tensors) else TorchPool(part, found)
+        tensors = getattr(part, "tensors", ())
+        pool = ArrayPool(tensors[0], tensors[1], found) if len(tensors) == 2 else TorchPool(part, found)
     else:
         x, y = part if _pair(part) else (part.x, part.y)
         pool = ArrayPool(x, y, found)
