@@ -45,8 +45,8 @@ class Picture(Figure):
 
 
 def draw(history: History) -> Picture:
-    """The picture; 13 by 4 inches."""
-    figure = Picture(figsize=(13, 4), layout="constrained")
+    """The picture; 13 by 4.4 inches."""
+    figure = Picture(figsize=(13, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 5, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=11, fontweight="bold")
@@ -78,7 +78,7 @@ def _funnel(axes: Axes, rounds: tuple[Round, ...]) -> None:
     numbers = np.array([row.round for row in rounds])
     parts = [
         ("counted", BLUE, [row.counted for row in rounds]),
-        ("round abandoned", ORANGE, [row.reported - row.counted for row in rounds]),
+        ("reported in vain", ORANGE, [row.reported - row.counted for row in rounds]),
         ("late", YELLOW, [row.late for row in rounds]),
         ("refused", PINK, [row.refused for row in rounds]),
         ("withdrawn", GREEN, [row.withdrawn for row in rounds]),
@@ -109,12 +109,13 @@ def _funnel(axes: Axes, rounds: tuple[Round, ...]) -> None:
             marker="x",
             s=size,
             color=RED,
-            label="abandoned",
+            label="round abandoned",
             linewidths=1.2,
         )
-    axes.set_ylim(-0.07 * most if abandoned else 0, 1.25 * most)
+    axes.set_ylim(-0.07 * most if abandoned else 0, 1.04 * most)
     axes.set_xlim(edges[0], edges[-1])
-    _finish(axes, len(parts) + bool(abandoned), columns=3)
+    _finish(axes)
+    _legend(axes, *axes.get_legend_handles_labels(), columns=4)
 
 
 # ------------------------------------------------------------ metrics
@@ -139,24 +140,25 @@ def _metrics(axes: Axes, history: History) -> None:
     for where, keys in drawn:
         where.set_ylabel(", ".join(dict.fromkeys(name for _, name in keys)))
         for source, name in keys:
+            if source == "clients.p10" and ("clients", name) in curves:
+                continue  # the lower edge of a band
             lines += _curve(where, curves[source, name], source, name, _STYLES[names.index(name) % len(_STYLES)])
         lines += _spread(where, curves, keys)
     first, last = min(curve.versions[0] for curve in curves.values()), max(c.versions[-1] for c in curves.values())
     axes.set_xlim(first - 0.03 * max(last - first, 1), last + 0.03 * max(last - first, 1))
-    lines.sort(key=lambda line: str(line.get_label()).count("class."))
-    top = drawn[-1][0]
-    top.legend(lines[:_LEGEND], [str(line.get_label()) for line in lines[:_LEGEND]], fontsize=7, framealpha=0.85)
     for where, _ in drawn:
-        _finish(where, 0)
+        _finish(where, whole=False)
     if len(drawn) > 1:
-        top.spines["right"].set_visible(True)
-        top.grid(visible=False)
+        drawn[-1][0].spines["right"].set_visible(True)
+        drawn[-1][0].grid(visible=False)
+    lines.sort(key=lambda line: "class." in str(line.get_label()))
+    _legend(axes, lines[:_LEGEND], [str(line.get_label()) for line in lines[:_LEGEND]], columns=2)
 
 
 def _curve(axes: Axes, curve: Curve, source: str, name: str, style: str) -> list[Any]:
     of_class = source.startswith("class.")
     colour = _SOURCES.get(source) or _MORE[sum(source.encode()) % len(_MORE)]
-    thin = of_class or source in ("training", "clients.p10")
+    thin = of_class or source == "training"
     return axes.plot(
         curve.versions,
         curve.values,
@@ -186,7 +188,7 @@ def _spread(axes: Axes, curves: Any, keys: list[tuple[str, str]]) -> list[Any]:
                 color=GREEN,
                 alpha=0.18,
                 linewidth=0,
-                label=f"{name}, clients: 10th percentile to mean",
+                label=f"{name}, clients: mean to 10th percentile",
             )
         )
     return bands
@@ -211,28 +213,46 @@ def _participation(axes: Axes, history: History) -> None:
         _say(axes, "no device has counted yet")
         return
     edges = np.arange(len(counts) + 1) + 0.5
-    axes.stairs(counts, edges, fill=True, color=SKY, linewidth=0)
-    axes.stairs(counts, edges, color=BLUE, linewidth=1.2, label=f"{len(counts)} devices counted at least once")
+    label = f"{len(counts)} devices counted at least once"
+    if len(counts) <= _BARS:
+        axes.bar(np.arange(1, len(counts) + 1), counts, width=0.8, color=BLUE, linewidth=0, label=label)
+    else:
+        axes.stairs(counts, edges, fill=True, color=BLUE, linewidth=0, label=label)
     mean = float(counts.mean())
     axes.axhline(mean, color=RED, linestyle="--", linewidth=1.2, label=f"mean {mean:.3g}")
-    axes.set_ylim(0, 1.25 * float(counts.max()))
+    axes.set_ylim(0, 1.04 * float(counts.max()))
     axes.set_xlim(edges[0], edges[-1])
-    _finish(axes, 2, columns=1)
+    _finish(axes)
+    _legend(axes, *axes.get_legend_handles_labels(), columns=1)
 
 
 # ------------------------------------------------------------ common
 
 
-def _finish(axes: Axes, labels: int, columns: int = 1) -> None:
+def _finish(axes: Axes, *, whole: bool = True) -> None:
+    """Ticks, grid and frame. ``whole``: the vertical axis counts."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=bool(labels), nbins=6))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6))
     axes.grid(visible=True, axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if labels:
-        axes.legend(fontsize=7, ncols=columns, loc="upper right", framealpha=0.85)
+
+
+def _legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> None:
+    """Below the panel, so that it covers nothing."""
+    axes.legend(
+        handles,
+        labels,
+        fontsize=7.5,
+        ncols=columns,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.15),
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.8,
+    )
 
 
 def _say(axes: Axes, text: str) -> None:

@@ -260,7 +260,10 @@ class History:
 
         ``path``: also written there, in the format of its ending (.png, .svg, .pdf). Needs no display.
         """
-        from simulation.history.figure import draw, write
+        try:
+            from simulation.history.figure import draw, write
+        except ModuleNotFoundError:
+            raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None
 
         figure = draw(self)
         if path is not None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 _MOST_SCORES = 6
-COLUMNS = ("round", "status", "selected", "reported", "counted", "late", "dropped", "bytes", "seconds", "training")
+COLUMNS = (
+    "round", "status", "selected", "reported", "counted", "late", "dropped", "withdrawn",
+    "bytes", "seconds", "training",
+)  # fmt: skip
 """Of the table that people read."""
 
 
@@ -115,7 +118,7 @@ def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
 def cells(row: Round) -> list[str]:
     """A round as the texts under ``COLUMNS``."""
     training = ", ".join(f"{name} {value:.4g}" for name, value in sorted(row.metrics.items()))
-    counts = (row.selected, row.reported, row.counted, row.late, row.dropped)
+    counts = (row.selected, row.reported, row.counted, row.late, row.dropped, row.withdrawn)
     seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
     return [str(row.round), row.status, *map(str, counts), human_bytes(row.bytes), seconds, training]
 

@@ -48,8 +48,8 @@ def left_out(world: World, round: int, run: str = "marks") -> set[str]:
     return set(cohort) - {item.device for item in world.store.contributions(run, round)}
 
 
-def played(**kept: Any) -> World:
-    """Eight devices and the rounds of ``play``; round 4 is open."""
-    world = World(8, **kept)
-    world.create()
+def played(**sections: Any) -> World:
+    """Eight devices and the rounds of ``play``; round 4 is open. ``sections``: of the plan."""
+    world = World(8)
+    world.create(**sections)
     return play(world)
