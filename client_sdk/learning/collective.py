@@ -193,7 +193,7 @@ def group_sgd(
     Every rank calls it with the same arguments, but for ``limit``, which counts on rank 0. Raises as ``local_sgd``.
     """
     count, planned = len(examples), planned_steps(task, len(examples))
-    group.agree(_other_count(group, count))
+    group.same_data(count)
     smallest = min(task.batch_size, count % task.batch_size or task.batch_size)
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
@@ -231,18 +231,6 @@ def _learner(catalogue: Catalogue, name: str) -> Learner:
     if not isinstance(learner, Learner):
         raise LearnerError(f"The learner {name} is a {type(learner).__name__}: a group trains only a torch Learner.")
     return learner
-
-
-def _other_count(group: Group, count: int) -> LearnerError | None:
-    """What to say, on rank 0, where the ranks were given different data."""
-    counts = [int(text) for text in group.gather(str(count))]
-    if group.rank != 0 or len(set(counts)) == 1:
-        return None
-    other = next(rank for rank, found in enumerate(counts) if found != count)
-    return LearnerError(
-        f"The ranks hold different data: rank 0 has {count} examples, rank {other} has {counts[other]}; "
-        "give every rank all of it."
-    )
 
 
 def _next_work(group: Group, number: int) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ pickled.
     LearningError
       NoDevice        a GPU was asked for, and there is none for this rank
       RankFailed      another rank said why it cannot go on; its sentence is inside
-      RanksDiffer     the ranks hold different models
+      RanksDiffer     the ranks hold different models or data
       GroupLost       a rank died, hangs or broke off in the middle: the group is of no use any more; leave the process
 """
 
@@ -46,7 +46,7 @@ class RankFailed(LearningError):
 
 
 class RanksDiffer(LearningError):
-    """The ranks do not hold the same model, so no gradient of theirs could be averaged."""
+    """The ranks do not hold the same model or the same data, so their gradients cannot be averaged."""
 
 
 class GroupLost(LearningError):
@@ -126,6 +126,19 @@ class Group:
                 data = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(data, src=0)
         return data.numpy().tobytes()
+
+    def same_data(self, examples: int) -> None:
+        """Raise RanksDiffer on rank 0, and RankFailed on the others, unless all have as many examples. All ranks call
+        it."""
+        counts = [int(text) for text in self.gather(str(examples))]
+        other = next((rank for rank, count in enumerate(counts) if count != counts[0]), None)
+        error = None
+        if other is not None and self.rank == 0:
+            error = RanksDiffer(
+                f"The ranks hold different data: rank 0 has {counts[0]} examples and rank {other} has {counts[other]}; "
+                "give every rank all of it."
+            )
+        self.agree(error)
 
     def same_everywhere(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compare names, types, shapes and values of ``tensors`` between ranks, by digests. All ranks call it.

@@ -1,0 +1,105 @@
+"""What a training job tells while it runs: one message a line. Knows JSON and clocks, nothing of torch.
+
+::
+
+    started     world, device, parameters, examples, steps, step (where it begins: above 0 when resumed)
+    progress    step, loss, learning_rate, samples_per_s, communication_share
+    saved       step
+    restarted   attempt, reason                       from the launcher: the processes died and were started again
+    done        report, out, digest                   the last line of a job that reached its end
+    failed      reason                                one sentence; the last line of a job that cannot be done
+
+Messages travel on standard output behind a mark, so that what a learner prints is not taken for one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+MARK = "@quorate "
+
+Tell = Callable[[dict[str, Any]], None]
+"""Whoever hears the messages; each has its kind under ``event``."""
+
+
+def write_line(message: dict[str, Any]) -> None:
+    """A message for the launcher, on standard output."""
+    sys.stdout.write(MARK + json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def read_line(line: str) -> dict[str, Any] | None:
+    """The message in a line; None where it is something else."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        message = json.loads(line[len(MARK) :])
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and isinstance(message.get("event"), str) else None
+
+
+def plain_line(message: dict[str, Any]) -> str:
+    """A message for people."""
+    match message["event"]:
+        case "started":
+            where = f"{message['world']} process{'es' if message['world'] > 1 else ''} on {message['device']}"
+            begin = f" from step {message['step']}" if message["step"] else ""
+            return (
+                f"Training {message['parameters']:,} parameters on {message['examples']:,} examples, {where}{begin} "
+                f"to step {message['steps']}."
+            )
+        case "progress":
+            share = message["communication_share"]
+            told = "" if share is None else f", {share:.0%} of the time communicating"
+            return (
+                f"Step {message['step']} of {message['steps']}: loss {message['loss']:.4g}, "
+                f"{message['samples_per_s']:,.0f} samples/s{told}"
+            )
+        case "saved":
+            return f"Saved step {message['step']}."
+        case "restarted":
+            return f"Started again ({message['reason']}), attempt {message['attempt'] + 1}."
+        case "done":
+            report = message["report"]
+            out = f" The model is in {message['out']} ({message['digest'][:12]})." if message.get("out") else ""
+            return f"Done: {report['steps']} steps in {report['seconds']:.1f} s, loss {report['loss']:.4g}.{out}"
+        case _:
+            return str(message.get("reason", message["event"]))
+
+
+class Meter:
+    """Samples a second and the share of communication, since the last time they were told."""
+
+    def __init__(self, tell: Tell, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._every_s, self._clock = tell, every_s, clock
+        self._since = self.began = clock()
+        self._samples = self._steps = 0
+
+    def step(self, fields: dict[str, Any], samples: int, communication_s: Callable[[], float | None]) -> None:
+        """One step of ``samples`` examples is done. Tells it when ``every_s`` have passed, and when it is the last.
+
+        ``communication_s``: seconds of a mean step that only communicate.
+        """
+        self._samples += samples
+        self._steps += 1
+        passed = self._clock() - self._since
+        if passed < self._every_s and fields["step"] != fields["steps"]:
+            return
+        waited = communication_s()
+        self._tell(
+            {
+                "event": "progress",
+                **fields,
+                "samples_per_s": round(self._samples / max(passed, 1e-9), 1),
+                "communication_share": None
+                if waited is None
+                else round(min(1.0, waited * self._steps / max(passed, 1e-9)), 4),
+            }
+        )
+        self._since = self._clock()
+        self._samples = self._steps = 0

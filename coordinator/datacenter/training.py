@@ -1,0 +1,277 @@
+"""Sync-SGD of one learner by one group of processes, from a checkpoint to a checkpoint.
+
+Knows a learner, its data, a recipe and a group. It has never heard of rounds, leases, torchrun or files, but for the
+folder in which it saves steps. With a group of one it is the plain trainer of a single device.
+
+Everything is checked by all ranks together before anything trains; whatever is wrong is then raised on one rank, and
+RankFailed on the others. The data's order and what layers draw are functions of (seed, step), so that a training that
+goes on from a saved step ends as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from client_sdk.data import training_part
+from client_sdk.learning import state
+from client_sdk.learning.data import Examples, as_examples
+from client_sdk.learning.errors import DataError, Diverged, LearnerFailed, LearningError
+from client_sdk.learning.group import Group
+from client_sdk.learning.learner import Learner, floating_of, freeze
+from client_sdk.learning.optimizer import clip
+from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
+from coordinator.datacenter.checkpoints import Checkpoints
+from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
+from coordinator.datacenter.progress import Meter, Tell
+from coordinator.datacenter.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a training did, from where it began in this process."""
+
+    steps: int
+    """Steps that the model has now."""
+    began: int
+    """The step it went on from: 0, or what was saved."""
+    loss: float
+    """Mean over the last step's global batch; NaN where no step was left to do."""
+    examples_seen: int
+    seconds: float
+    samples_per_s: float
+    world: int
+    device: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: None if value != value else value for key, value in asdict(self).items()}
+
+
+class GlobalOrder:
+    """Which examples make the global batch of each step: epoch after epoch a permutation, drawn from (seed, epoch)."""
+
+    def __init__(self, examples: int, batch: int, seed: int) -> None:
+        self._examples, self._batch, self._seed = examples, batch, seed
+        self._per_epoch = -(-examples // batch)
+        self._drawn: tuple[int, torch.Tensor] = (-1, torch.empty(0))
+
+    def at(self, step: int) -> torch.Tensor:
+        """The indices of the batch of ``step`` (from 0), int64 [batch]; the last of an epoch has what is left."""
+        epoch, place = divmod(step, self._per_epoch)
+        if self._drawn[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed("global order", self._seed, epoch, ""))
+            self._drawn = (epoch, torch.randperm(self._examples, generator=generator))
+        return self._drawn[1][place * self._batch : (place + 1) * self._batch]
+
+    @property
+    def smallest(self) -> int:
+        """Examples of the smallest batch."""
+        return self._examples % self._batch or self._batch
+
+
+def train(
+    learner: Learner,
+    model: Tensors,
+    data: Any,
+    recipe: Recipe,
+    *,
+    group: Group | None = None,
+    name: str = "",
+    checkpoints: Path | None = None,
+    checkpoint_every: int = 100,
+    resume: bool = False,
+    tell: Tell | None = None,
+) -> tuple[Tensors, Report]:
+    """Train ``model`` with the learner's loss on ``data`` as ``recipe`` says; the trained model, on every rank.
+
+    All ranks of ``group`` (None: this process alone) call it with the same arguments and all of the data. ``name`` is
+    the learner's, for the saved steps' sake. ``checkpoints``: a folder that all ranks see, in which every
+    ``checkpoint_every``-th step and the last are saved, and from whose newest whole step it goes on with ``resume``.
+    ``tell`` hears the progress, on rank 0.
+
+    Raises the errors of ``client_sdk.learning.errors`` and ``.group``, each on one rank, RankFailed on the others.
+    """
+    ranks = group or Group()
+    heard: Tell = tell if tell is not None and ranks.rank == 0 else _to_nobody
+    with private_chance(derive_seed("layers", recipe.seed, 0, "")):
+        job = _prepared(learner, model, data, recipe, ranks)
+        saved, step = None, 0
+        if checkpoints is not None:
+            saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
+            found = saved.open(resume)
+            if found is not None:
+                job.restore(saved, found)
+                step = found
+        gradient = job.gradient(ranks, recipe, learner)
+        counted = sum(weight.numel() for weight in job.params)
+        heard({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": counted,
+               "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
+        began, started, seen, loss = step, time.monotonic(), 0, math.nan
+        meter = Meter(heard)
+        while step < recipe.steps:
+            learning_rate = recipe.learning_rate_at(step)
+            set_learning_rate(job.optimizer, learning_rate)
+            _seed_layers(recipe.seed, step, ranks)
+            batch = job.order.at(step)
+            loss = gradient.compute(job.examples, batch, step)["loss"]
+            job.move(recipe, ranks, step)
+            step += 1
+            seen += len(batch)
+            fields = {"step": step, "steps": recipe.steps, "loss": loss, "learning_rate": learning_rate}
+            meter.step(fields, len(batch), gradient.communication_s)
+            if saved is not None and (step % checkpoint_every == 0 or step == recipe.steps):
+                saved.save(step, job.module, job.optimizer, job.scaler_state())
+                heard({"event": "saved", "step": step})
+        seconds = time.monotonic() - started
+        trained = job.result(learner, ranks)
+    return trained, Report(
+        steps=step,
+        began=began,
+        loss=loss,
+        examples_seen=seen,
+        seconds=seconds,
+        samples_per_s=seen / seconds if seen else 0.0,
+        world=ranks.world,
+        device=str(ranks.device),
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class _Job:
+    """A module in the making, with all that moves it."""
+
+    module: nn.Module
+    params: list[nn.Parameter]
+    examples: Examples
+    order: GlobalOrder
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler | None
+    floating: torch.dtype
+
+    def gradient(self, group: Group, recipe: Recipe, learner: Learner) -> GlobalGradient:
+        return GlobalGradient(
+            self.module,
+            self.params,
+            learner.loss,
+            group,
+            floating=self.floating,
+            accumulate=recipe.accumulate,
+            precision=recipe.precision,
+            scaler=self.scaler,
+            bucket_mb=recipe.bucket_mb,
+            unused=recipe.unused_parameters,
+        )
+
+    def restore(self, saved: Checkpoints, step: int) -> None:
+        scaler = saved.load(step, self.module, self.optimizer, self.scaler_state())
+        if self.scaler is not None and scaler is not None:
+            self.scaler.load_state_dict(scaler)
+
+    def move(self, recipe: Recipe, group: Group, step: int) -> None:
+        """Clip and step. Every rank holds the same gradients, so every rank comes to the same."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if recipe.max_grad_norm is not None and not self._overflowed():
+            try:
+                clip(self.params, recipe.max_grad_norm, step + 1)
+            except Diverged as error:
+                group.agree(error if group.rank == 0 else None)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def scaler_state(self) -> dict[str, Any] | None:
+        return None if self.scaler is None else self.scaler.state_dict()
+
+    def result(self, learner: Learner, group: Group) -> Tensors:
+        """The trained model. Diverged, on one rank, where a trained number is not finite."""
+        for weight in self.params:
+            weight.grad = None
+        self.module.to("cpu")
+        trained = {id(weight) for weight in self.params}
+        bad = next((n for n, p in self.module.named_parameters() if id(p) in trained and not p.isfinite().all()), None)
+        found = Diverged(f"After training {bad} holds numbers that are not finite: try a smaller learning rate.")
+        group.agree(found if bad is not None and group.rank == 0 else None)
+        return learner.tensors(self.module)
+
+    def _overflowed(self) -> bool:
+        """Whether scaled gradients left float16's range: then the scaler skips the step, and lowers its scale."""
+        return self.scaler is not None and any(p.grad is not None and not p.grad.isfinite().all() for p in self.params)
+
+
+def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group: Group) -> _Job:
+    """Everything that can be wrong before training, looked at by every rank, and told by one."""
+    error: Exception | None = None
+    job: _Job | None = None
+    count = 0
+    try:
+        if not isinstance(learner, Learner):
+            raise LearnerFailed(f"A {type(learner).__name__} cannot be trained here: only a torch Learner can.")
+        examples = as_examples(training_part(data), "training data")
+        count = len(examples)
+        _check_fit(recipe, count, group)
+        module = learner.load(model)
+        params = freeze(module, state.sent_names(model, learner.averaged, learner.averaged))
+        order = GlobalOrder(count, recipe.batch, recipe.seed)
+        module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
+        job = _Job(
+            module=module,
+            params=params,
+            examples=examples,
+            order=order,
+            optimizer=make_optimizer(recipe, learner, params),
+            scaler=torch.amp.GradScaler("cuda") if recipe.precision == "fp16" else None,
+            floating=floating_of(module),
+        )
+    except Exception as found:  # noqa: BLE001  (whatever it is, the other ranks must not wait for this one)
+        error = found
+    group.agree(error)
+    group.same_data(count)
+    if job is None:  # agree has raised, here or on another rank
+        raise LearningError("The training could not be prepared.")
+    return job
+
+
+def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
+    if recipe.batch > examples:
+        raise DataError(f"A batch of {recipe.batch} does not fit: the training data has {examples} examples.")
+    if recipe.batch < group.world:
+        raise DataError(
+            f"A batch of {recipe.batch} cannot be split over {group.world} processes: "
+            f"take at most {recipe.batch}, or a larger batch."
+        )
+    if recipe.precision == "fp16" and group.device.type != "cuda":
+        raise LearnerFailed("fp16 needs a GPU: on a CPU take bf16, or full precision.")
+
+
+def _about(name: str, model: Tensors, examples: int, recipe: Recipe) -> dict[str, Any]:
+    kinds = [[key, f"{spec.dtype} {list(spec.shape)}"] for key, spec in Manifest.of(model).items()]
+    return {
+        "learner": name,
+        "model": kinds,
+        "first": digest(to_bytes(model)),
+        "examples": examples,
+        "recipe": recipe.model_dump(mode="json"),
+    }
+
+
+def _seed_layers(seed: int, step: int, group: Group) -> None:
+    """What layers draw at a step: another stream for every rank."""
+    drawn = derive_seed("layers", seed, step, f"rank {group.rank}")
+    torch.random.default_generator.manual_seed(drawn)
+    if group.device.type == "cuda":
+        torch.cuda.manual_seed(drawn)
+
+
+def _to_nobody(message: dict[str, Any]) -> None:
+    return None

@@ -1,0 +1,74 @@
+"""Small learners and data for tests of datacenter training, in float64 unless a test says otherwise."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_sdk.learning import Learner, accuracy
+from client_sdk.tensors import Tensors
+
+EXAMPLES = 50
+
+
+def examples(count: int = EXAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    """``count`` points of 6 features in 3 classes."""
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 3, count)
+    return rng.normal(size=(count, 6)) + 2 * np.eye(3, 6)[y], y
+
+
+def network(width: int = 5, dtype: torch.dtype = torch.float64) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.LayerNorm(width), nn.Linear(width, 3)).to(dtype)
+
+
+def plain(**options: Any) -> Learner:
+    return Learner(model=network, loss=nn.functional.cross_entropy, metrics={"accuracy": accuracy}, **options)
+
+
+def with_momentum() -> Learner:
+    return plain(optimizer=partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-3), training_metrics=True)
+
+
+def batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+
+
+def dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+
+
+class Half(nn.Module):
+    """A model with a layer that its output never sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Linear(6, 3).double()
+        self.unseen = nn.Linear(6, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.seen(x)
+
+
+def failing_loss(outputs: torch.Tensor, targets: torch.Tensor, step: int, how: str, rank: str = "1") -> torch.Tensor:
+    """Cross-entropy that goes wrong on one rank at its ``step``-th call."""
+    value = nn.functional.cross_entropy(outputs, targets)
+    if os.environ.get("RANK") != rank:
+        return value
+    failing_loss.calls = getattr(failing_loss, "calls", 0) + 1
+    if failing_loss.calls != step:
+        return value
+    if how == "raise":
+        raise KeyError("label 7 is unknown")
+    return value * float(how)
+
+
+def largest_difference(one: Tensors, other: Tensors) -> float:
+    """Largest difference of any value, relative to the largest of its tensor."""
+    assert list(one) == list(other)
+    return max(float(np.abs(one[n] - other[n]).max() / max(1e-300, np.abs(other[n]).max())) for n in one)
