@@ -64,7 +64,7 @@ def index_file(project: str, filename: str, sha256: str, limit: int) -> bytes:
                 archive = _read(links[filename], settings, limit, accept="*/*")
                 return check_digest(archive, sha256, f"the file {filename}")
             troubles.append(f"{_shown(place)} has no {filename}")
-        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
             troubles.append(f"{_shown(place)} cannot be read ({_reason(error)})")
     raise DataUnavailable(
         f"the file {filename} was not found where pip looks: {'; '.join(troubles) or 'pip looks nowhere'}. "
@@ -92,7 +92,7 @@ def pip_settings() -> PipSettings:
         indexes=tuple(indexes),
         cert=stored.get("cert") or None,
         client_cert=stored.get("client-cert") or None,
-        proxy=stored.get("proxy") or None,
+        proxy=_with_scheme(stored.get("proxy", "")),
         trusted_hosts=tuple(stored.get("trusted-host", "").split()),
         timeout_s=float(seconds) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", seconds) else 30.0,
     )
@@ -121,14 +121,24 @@ def _built_in_index(pip: list[str], folder: str) -> str:
     return match[1]
 
 
+def _with_scheme(proxy: str) -> str | None:
+    """A proxy as pip takes it: `host:port` is an HTTP proxy."""
+    return None if not proxy else proxy if "://" in proxy else f"http://{proxy}"
+
+
 def _truth(value: str) -> bool:
     return value.strip().lower() in ("1", "true", "yes", "on", "y", "t")
 
 
 def _links(place: str, settings: PipSettings) -> dict[str, str]:
-    """File name -> address of what `place` (a page, an HTML file or a folder) offers; the first of equal names."""
+    """File name -> address of what `place` (a page, an HTML file or a folder) offers; the first of equal names.
+
+    Raises LookupError, TypeError or ValueError for a page that is none.
+    """
     found: dict[str, str] = {}
     for address in _addresses(place, settings):
+        if _local(address) is not None and _local(place) is None:
+            continue  # what comes from elsewhere names no files here
         found.setdefault(unquote(urlsplit(address).path.rpartition("/")[2]), address)
     return found
 

