@@ -116,5 +116,8 @@ def is_id(text: str) -> bool:
 
 
 def names_of(users: npt.NDArray[Any]) -> Names:
-    """The names of ``users`` (ascending, without doubles) as ids where all of them can be ids, else made ids."""
-    return Named(users) if all(is_id(str(user)) for user in users) else Numbered(len(users), users)
+    """The names of ``users`` [clients] as ids where all of them can be ids, else made ids."""
+    texts = [str(user) for user in users]
+    if len(set(texts)) < len(texts) or not all(map(is_id, texts)):
+        return Numbered(len(users), users)
+    return Named(users) if bool((users[:-1] < users[1:]).all()) else Listed(texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from html import escape
-from math import floor, log10
+from math import floor, log10, sqrt
 from pathlib import Path
 
 from simulation.clients.view import OTHERS, Column, View
@@ -98,7 +98,7 @@ class _Sheet:
             keys += [("", PALETTE[place], _short(label)) for place, label in enumerate(self._view.labels)]
         x, self._y = 20.0, self._y + (22 if keys else 0)
         for style, colour, label in keys:
-            wide = 18 + LETTER * len(label) + 16
+            wide = 18 + 1.15 * LETTER * len(label) + 14
             if x + wide > WIDTH - RIGHT and x > 20:
                 x, self._y = 20.0, self._y + 18
             fill = f'class="{style}"' if style else f'fill="#{colour}"'
@@ -143,25 +143,29 @@ class _Sheet:
             self._path(f'fill="#{PALETTE[place]}"', paths)
 
     def _rows(self) -> None:
-        """One row a label: the stronger, the larger its share of what the client holds; the largest is told."""
+        """One row a label: the stronger, the larger its share of what the client holds, by square roots, full at the
+        99th percentile, so that one client with a single label does not pale the others."""
         labels, columns = self._view.labels, self._view.columns
         top, tall = self._y + 10, ROW_HEIGHT * len(labels)
         shares = [[count / max(1, sum(column.counts)) for count in column.counts] for column in columns]
-        most = max(max(row) for row in shares) or 1.0
+        met = sorted(share for row in shares for share in row if share) or [1.0]
+        most = met[int(0.99 * (len(met) - 1))]
         self._parts.append(f'<rect class="f" x="{LEFT:g}" y="{top:g}" width="{self._span:.6g}" height="{tall:g}"/>')
         shades: list[list[str]] = [[] for _ in range(SHADES)]
         for k, row in enumerate(shares):
             for place, share in enumerate(row):
                 if share:
                     foot = top + ROW_HEIGHT * (place + 1)
-                    shades[min(SHADES - 1, int(SHADES * share / most))].append(self._bar(k, foot, ROW_HEIGHT - 1))
+                    shades[min(SHADES - 1, int(SHADES * sqrt(share / most)))].append(self._bar(k, foot, ROW_HEIGHT - 1))
         for shade, paths in enumerate(shades):
             self._path(f'class="r" fill-opacity="{0.16 + 0.84 * shade / (SHADES - 1):.2f}"', paths)
         for place, label in enumerate(labels):
             self._text(LEFT - 7, top + ROW_HEIGHT * place + 10, _short(label, 8), "", anchor="end", size=10)
         others = "; the last row: all others" if labels[-1] == OTHERS else ""
         self._y = top + tall
-        self._text(LEFT, self._y + 16, f"Labels by row{others}. Strongest: {most:.0%} of what the client holds.")
+        self._text(
+            LEFT, self._y + 16, f"Labels by row{others}. Full colour: {most:.0%} or more of what the client holds."
+        )
         self._y += 16
 
     def _axis(self, title: str, ticks: list[tuple[float, str]], height: float) -> float:

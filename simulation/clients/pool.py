@@ -31,7 +31,8 @@ class Pool(Protocol):
 
 
 class ArrayPool:
-    """``x`` and ``y``: numpy arrays (also memory-mapped ones) or torch tensors, [n, ...]; ``take`` copies rows."""
+    """``x`` and ``y``: numpy arrays (also memory-mapped ones), torch tensors, or what is indexed like an array, [n, ...],
+    and may make its rows when asked; ``take`` copies rows."""
 
     def __init__(self, x: Any, y: Any, labels: Indices | None) -> None:
         self.x, self.y, self.labels = _array(x), _array(y), labels
@@ -89,12 +90,15 @@ def as_labels(values: Any) -> Indices | None:
     if values is None or callable(values):
         return None
     try:
-        array = np.asarray(_array(values))
+        array = _array(values)
+        if array.ndim != 1:
+            return None
+        array = np.asarray(array)
     except (TypeError, ValueError, RuntimeError):
         return None
-    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_):
+    if not (np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_):
         return None
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def _dataset_labels(dataset: Any) -> Indices | None:
@@ -114,5 +118,8 @@ def _dataset_labels(dataset: Any) -> Indices | None:
 
 
 def _array(values: Any) -> Any:
-    """A torch tensor as it is, without its history; all else as a numpy array."""
-    return values.detach() if hasattr(values, "detach") else np.asarray(values)
+    """A torch tensor, without its history, and what is like an array stay what they are; all else becomes numpy's."""
+    if hasattr(values, "detach"):
+        return values.detach()
+    like = all(hasattr(values, name) for name in ("dtype", "ndim", "shape", "__len__", "__getitem__"))
+    return values if like and not isinstance(values, np.ndarray) else np.asarray(values)

@@ -66,9 +66,9 @@ def partition(
     - `shards_per_client` (2), `labels_per_client` (2): from 1.
     - `noise_sigma` (0.1): client number k of K gets Gaussian noise of standard deviation `noise_sigma * (k + 1) / K`,
       k from 0, on features of a floating type, made when its data is asked for.
-    - `users`: for `natural`, whose each example is: whole numbers or texts [n]; left out, the data set's own `.users`.
-      Clients come in the order of the users' names. The names are the ids where all of them can be; else ids are made
-      and `clients.name(id)` gives the user's name.
+    - `users`: for `natural`, whose each example is: whole numbers or texts [n]; left out, the data set's own `.users`
+      (with `.user_names`, if it has them). Clients come in the order of the users, ascending. Their names are the ids
+      where all of them can be; else ids are made and `clients.name(id)` gives the user's name.
     - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`).
     - `held_out`: the fraction of each client's examples that becomes its `.test`; at least one stays for training.
 
@@ -117,6 +117,10 @@ def _by_users(source: Source, users: Any | None, clients: int | None, options: O
     if column is None:
         raise ValueError("by='natural' needs users=, whose each example is: the data set has no .users")
     owner_N, names = user_numbers(column, len(source.pool))
+    if users is None and source.user_names is not None and names.dtype.kind in "iu" and len(names):
+        if not 0 <= names[0] <= names[-1] < len(source.user_names):
+            raise ValueError(f"users run from {names[0]} to {names[-1]}; there are {len(source.user_names)} user_names")
+        names = np.array(source.user_names)[names]
     if not len(names):
         raise ValueError("there are no examples to partition")
     if clients is not None and clients != len(names):

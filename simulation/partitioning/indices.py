@@ -87,7 +87,7 @@ def checked_labels(labels: Any) -> Indices:
         raise ValueError(
             f"labels must be integers of shape [n], not {y.dtype} of shape {list(y.shape)}; labels= can give others"
         )
-    return y.astype(np.int64)
+    return y.astype(np.int64, copy=False)
 
 
 def _by_labels(y: Indices, clients: int, options: Options, rng: np.random.Generator) -> Indices:

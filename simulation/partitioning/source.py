@@ -23,6 +23,8 @@ class Source:
     pool: Pool
     users: Any | None
     """Whose example each is, as the data set says it; not yet looked at."""
+    user_names: Sequence[str] | None
+    """The names of the users 0, 1, ..., where ``users`` are such numbers."""
     classes: Sequence[str] | None
     """The names of the labels 0, 1, ...."""
 
@@ -40,6 +42,7 @@ def source_of(dataset: Any, labels: Any | None = None) -> Source:
     return Source(
         pool=_pool(part, labels),
         users=_attribute(part, dataset, "users"),
+        user_names=_texts(_attribute(part, dataset, "user_names")) or None,
         classes=_texts(_attribute(part, dataset, "classes")),
     )
 
@@ -66,7 +69,7 @@ def _pool(part: Any, labels: Any | None) -> Pool:
     found = labels_of(part) if labels is None else checked_labels(labels)
     pool: Pool
     if is_torch_dataset(part):
-        tensors = getattr(part, "tensors", ())
+        tensors: Any = getattr(part, "tensors", ())
         pool = ArrayPool(tensors[0], tensors[1], found) if len(tensors) == 2 else TorchPool(part, found)
     else:
         x, y = part if _pair(part) else (part.x, part.y)

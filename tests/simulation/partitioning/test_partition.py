@@ -19,6 +19,7 @@ from client_sdk.learning.data import as_examples, held_out_part, training_part
 from simulation.clients import Clients
 from simulation.datasets import Dataset as NamedData
 from simulation.datasets import Examples
+from simulation.datasets.windows import Windows
 from simulation.partitioning import By, label_skew, partition, split_indices
 
 N = 600
@@ -186,6 +187,31 @@ def test_a_data_set_may_say_its_users_itself() -> None:
     users = np.arange(N) // 100
     for data in (SimpleNamespace(x=X, y=Y, users=users), SimpleNamespace(train=(X, Y), users=users)):
         assert held(partition(data, by="natural")) == [list(range(k, k + 100)) for k in range(0, N, 100)]
+
+
+def test_a_data_set_may_name_its_users() -> None:
+    users = np.arange(N) // 300
+    data = SimpleNamespace(train=SimpleNamespace(x=X, y=Y, users=users), user_names=("zoe", "adam", "nobody"))
+    made = partition(data, by="natural")
+    assert list(made) == ["zoe", "adam"]
+    assert positions(made["adam"].train) == list(range(300, 600))
+    twins = partition(SimpleNamespace(x=X, y=Y, users=users, user_names=("jan", "jan")), by="natural")
+    assert [twins.name(key) for key in twins] == ["jan", "jan"]
+    assert list(twins) == ["client-0", "client-1"]
+    assert list(partition(data, by="natural", users=users + 5)) == ["5", "6"]
+    with pytest.raises(ValueError, match="users run from 0 to 1; there are 1 user_names"):
+        partition(SimpleNamespace(x=X, y=Y, users=users, user_names=("zoe",)), by="natural")
+
+
+def test_rows_that_are_made_when_asked_for_are_made_for_one_client_only() -> None:
+    windows = Windows(np.arange(N, dtype=np.uint8), np.arange(500), 4)
+    for labels in (np.arange(500) % 3, Windows(np.arange(N, dtype=np.uint8), np.arange(1, 501), 4)):
+        made = partition((windows, labels), 5, "iid")
+        assert made.holdings.pool.x is windows
+        assert (made.holdings.pool.labels is None) == isinstance(labels, Windows)
+        train = made["client-2"].train
+        assert train.x.shape == (100, 4)
+        assert len(train.y) == 100
 
 
 # ------------------------------------------------------------ noise
