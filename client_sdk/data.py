@@ -111,20 +111,25 @@ def names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def _from_entry_point(name: str) -> Data:
+def installed(name: str) -> Any:
+    """What the entry point of this name gives, as it is. DataError where it cannot be had."""
     for entry in entry_points(group=GROUP, name=name):
         try:
-            found = entry.load()()
+            return entry.load()()
         except ModuleNotFoundError as error:
             raise DataError(f"The data {name} needs the module {error.name}, which is not installed.") from error
         except DataError:
             raise
         except Exception as error:
             raise DataError(f"The data {name} cannot be loaded: {error}") from error
-        test = getattr(found, "test", None)
-        return Data(_examples(found.train, name), None if test is None else _examples(test, name))
     known = ", ".join(names()) or "none"
     raise DataError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+
+
+def _from_entry_point(name: str) -> Data:
+    found = installed(name)
+    test = getattr(found, "test", None)
+    return Data(_examples(found.train, name), None if test is None else _examples(test, name))
 
 
 def _from_file(path: Path) -> Data:
