@@ -46,7 +46,7 @@ class Send:
     message: Message | None = None
     """The JSON body."""
     update: str | None = None
-    """Digest of the saved update that is the body instead."""
+    """Digest of the saved update that is the body instead; a worker's result, whose report ``message`` is a header."""
     token: str | None = field(default=None, repr=False)
     """Bearer token."""
 

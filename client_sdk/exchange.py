@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import httpx2
 from pydantic import ValidationError
 
 from client_sdk.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
-from client_sdk.checkpoints import Download, WrongBytes
+from client_sdk.checkpoints import Checkpoints, Download, WrongBytes
 from client_sdk.problems import Problem, parse_problem, problem
 from client_sdk.protocol import (
     DIGEST_HEADER,
@@ -31,7 +31,7 @@ from client_sdk.protocol import (
     Route,
     content_digest,
 )
-from client_sdk.record import Storage
+from client_sdk.worker_protocol import RESULT_HEADER, WorkerPoll
 
 ANSWER_LIMIT = 1 << 20
 """Bytes of a JSON answer that are read: no message of the protocol comes near it."""
@@ -69,10 +69,20 @@ def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
     return bytes(body)
 
 
+class Kept(Protocol):
+    """Where checkpoints come to and bodies lie: a device's storage, or a worker's folder."""
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+
+    def update(self, digest: str) -> BinaryIO:
+        """The body of this digest, open for reading from its start."""
+
+
 class Exchange:
     """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for words only."""
 
-    def __init__(self, http: httpx2.Client, coordinator: str, storage: Storage, now: Any) -> None:
+    def __init__(self, http: httpx2.Client, coordinator: str, storage: Kept, now: Any) -> None:
         self._http = http
         self._coordinator = coordinator
         self._storage = storage
@@ -108,7 +118,7 @@ class Exchange:
 
     def _once(self, action: Send) -> Answered | Refused | Unreachable | Unreadable:
         with self._body(action) as (content, extra):
-            hold_s = action.message.hold_s if isinstance(action.message, CheckIn) else 0.0
+            hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll) else 0.0
             request = self._http.build_request(
                 action.method,
                 action.url,
@@ -129,14 +139,14 @@ class Exchange:
             with self._storage.update(action.update) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)
-                yield (
-                    file,
-                    {
-                        "Content-Type": TENSORS_MEDIA_TYPE,
-                        "Content-Length": str(size),
-                        DIGEST_HEADER: content_digest(action.update),
-                    },
-                )
+                extra = {
+                    "Content-Type": TENSORS_MEDIA_TYPE,
+                    "Content-Length": str(size),
+                    DIGEST_HEADER: content_digest(action.update),
+                }
+                if action.message is not None:
+                    extra[RESULT_HEADER] = action.message.model_dump_json()
+                yield file, extra
         elif action.message is not None:
             yield action.message.model_dump_json().encode(), {"Content-Type": "application/json"}
         else:
