@@ -1,0 +1,148 @@
+"""``quorate datacenter``: train a learner by synchronous SGD on this machine's GPUs or CPUs, or under torchrun.
+
+This file reads options and prints lines; ``job`` starts the processes, ``worker`` is one of them. Importing it is quick
+and needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from client_sdk.terminal import Json, complain, fail, say, say_json, spoken
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+datacenter = typer.Typer(
+    no_args_is_help=True,
+    help="Train on a datacenter's machines by synchronous SGD.",
+    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --out m.safetensors",
+)
+app.add_typer(datacenter, name="datacenter")
+
+
+@app.callback()
+def _commands() -> None:
+    """Train on a datacenter's machines."""
+
+
+@datacenter.callback()
+def _datacenter() -> None:
+    """Train on a datacenter's machines by synchronous SGD."""
+
+
+@datacenter.command(
+    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch 512, or on "
+    "several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
+    "--steps 500"
+)
+@spoken
+def train(
+    learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
+    data: Annotated[str, typer.Option(metavar="NAME|FILE.npz", help="An installed data set, or a file's x and y.")],
+    steps: Annotated[int, typer.Option(help="Optimizer steps in all.")],
+    batch: Annotated[int, typer.Option(help="Examples of a step, over all processes.")] = 256,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine; 1: a plain trainer.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    init: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="First checkpoint (default: the learner's).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the model, safetensors.")] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Save steps here, to go on after a crash.")
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two saved ones.")] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest step in --checkpoints.")] = False,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Step size.")] = 0.1,
+    optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner",
+    momentum: Annotated[float, typer.Option(help="Of sgd and lars.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0,
+    linear_scaling: Annotated[
+        bool, typer.Option("--linear-scaling", help="--lr is for a batch of 256, and grows with the batch.")
+    ] = False,
+    warmup_steps: Annotated[int, typer.Option(help="Steps in which the step size rises.")] = 0,
+    decay: Annotated[str, typer.Option(help="How the step size falls then: constant, linear or cosine.")] = "constant",
+    max_grad_norm: Annotated[float | None, typer.Option(help="Scale gradients down to this norm.")] = None,
+    accumulate: Annotated[int, typer.Option(help="Cut each process's share of a batch into so many.")] = 1,
+    precision: Annotated[str, typer.Option(help="full, bf16 or fp16 (GPUs only).")] = "full",
+    bucket_mb: Annotated[float, typer.Option(help="Size of the pieces in which gradients are exchanged.")] = 25.0,
+    unused_parameters: Annotated[
+        bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0,
+    hang_s: Annotated[float, typer.Option(help="Seconds after which a silent process counts as hung.")] = 300.0,
+    max_restarts: Annotated[int, typer.Option(min=0, help="How often died processes are started again.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Train a learner by synchronous SGD: each batch split over the processes, one gradient, one model.
+
+    Under torchrun (RANK and WORLD_SIZE in the environment) this process is one of its group, and --nproc is torchrun's
+    business. The result is the one of a single process at the same batch, beyond rounding.
+    """
+    from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
+    from coordinator.datacenter.progress import plain_line
+
+    if resume and checkpoints is None:
+        fail("Name the folder to go on from with --checkpoints.")
+    recipe: dict[str, Any] = {
+        "steps": steps,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "optimizer": optimizer,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "linear_scaling": linear_scaling,
+        "warmup_steps": warmup_steps,
+        "decay": decay,
+        "max_grad_norm": max_grad_norm,
+        "accumulate": accumulate,
+        "precision": precision,
+        "bucket_mb": bucket_mb,
+        "unused_parameters": unused_parameters,
+        "seed": seed,
+    }
+    spec = JobSpec.model_validate(
+        {
+            "learner": learner,
+            "data": data,
+            "recipe": recipe,
+            "init": init,
+            "out": out,
+            "checkpoints": checkpoints,
+            "checkpoint_every": checkpoint_every,
+            "resume": resume,
+            "nproc": nproc,
+            "device": device,
+            "hang_s": hang_s,
+            "max_restarts": max_restarts,
+        }
+    )
+
+    def tell(message: dict[str, Any]) -> None:
+        if as_json:
+            say_json(message)
+        else:
+            say(plain_line(message))
+
+    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        raise typer.Exit(_as_a_rank(spec, tell))
+    from client_sdk.commands.device import stopped_by_signals
+
+    with stopped_by_signals() as stop:
+        try:
+            launch(spec, tell, stop)
+        except JobFailed as failed:
+            fail(str(failed))
+        except JobStopped:
+            kept = " With --resume it goes on from the last saved step." if checkpoints is not None else ""
+            complain(f"Stopped.{kept}")
+            raise typer.Exit(130) from None
+
+
+def _as_a_rank(spec: Any, tell: Any) -> int:
+    """This process's part, where torchrun started it. Exit code."""
+    from coordinator.datacenter.worker import run
+
+    return run(spec, tell, fail=lambda message: complain(str(message["reason"])))

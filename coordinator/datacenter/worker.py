@@ -1,0 +1,153 @@
+"""One process of a training job: finds its place in the group, loads what the job names, trains, writes the result.
+
+Started by ``job.launch`` or by torchrun by hand. It tells what happens (``progress``) and ends with 0 where the job is
+done, with 1 where it is not. Torch is imported only once it is clear that somebody still waits for the result.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from client_sdk.terminal import sentence_of
+from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, JobSpec
+from coordinator.datacenter.progress import Tell, write_line
+
+
+def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:
+    """This process's part of the job. Returns the exit code.
+
+    ``tell`` hears what rank 0 tells. ``fail`` hears ``failed``, on the one rank that knows why, and ``lost``, on each
+    rank that found the group broken.
+    """
+    from client_sdk.learning.group import Group, GroupLost, RankFailed, joined
+    from coordinator.datacenter.training import train
+
+    wrong = fail or tell
+
+    def work(group: Group) -> None:
+        learner, data, model = _loaded(spec, group)
+        trained, report = train(
+            learner,
+            model,
+            data,
+            spec.recipe,
+            group=group,
+            name=spec.learner,
+            checkpoints=spec.checkpoints,
+            checkpoint_every=spec.checkpoint_every,
+            resume=spec.resume or _restarted(),
+            tell=tell,
+        )
+        error, digest = None, ""
+        if group.rank == 0:
+            try:
+                digest = _write(trained, spec.out)
+            except OSError as found:
+                error = found
+        group.agree(error)
+        if group.rank == 0:
+            out = None if spec.out is None else str(spec.out)
+            tell({"event": "done", "report": report.as_json(), "out": out, "digest": digest})
+
+    try:
+        with joined(spec.device, spec.hang_s) as group:
+            work(group)
+        return 0
+    except RankFailed:
+        return 1
+    except GroupLost as lost:
+        wrong({"event": "lost", "reason": str(lost)})
+        return 1
+    except Exception as error:
+        if os.environ.get("QUORATE_DEBUG"):
+            raise
+        wrong({"event": "failed", "reason": sentence_of(error)})
+        return 1
+
+
+def main() -> None:
+    """The process that ``job.launch`` starts."""
+    if os.environ.get(ENV_LIFELINE):
+        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
+    code = run(spec, write_line)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)  # threads of a broken group must not keep the process
+
+
+def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
+    """Learner, data and first model; what is wrong with any is raised on one rank."""
+    from client_sdk.data import load_data
+    from client_sdk.learners import catalogue_for
+    from client_sdk.tensors import TensorError, from_bytes
+    from client_sdk.terminal import Failure
+
+    error: Exception | None = None
+    found: tuple[Any, Any, Any] = (None, None, None)
+    try:
+        learner = catalogue_for([spec.learner]).load(spec.learner)
+        if not hasattr(learner, "initial"):
+            raise Failure(f"The learner {spec.learner} cannot be trained here: only a torch Learner can.")
+        data = load_data(spec.data)
+        if group.rank == 0 and spec.out is not None:
+            _check_writable(spec.out)
+        if spec.init is None:
+            model = learner.initial(spec.recipe.seed)
+        else:
+            try:
+                model = from_bytes(spec.init.read_bytes())
+            except TensorError as wrong:
+                raise Failure(f"{spec.init} is no checkpoint, which is a safetensors file: {wrong}.") from None
+        found = (learner, data, model)
+    except Exception as problem:  # noqa: BLE001  (whatever it is, the other ranks must not wait for this one)
+        error = problem
+    group.agree(error)
+    return found
+
+
+def _write(model: Any, out: Path | None) -> str:
+    """Write the model, whole or not at all; its digest."""
+    from client_sdk.tensors import digest, to_bytes
+
+    content = to_bytes(model)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh = out.with_name(f".{out.name}.new")
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(out)
+    return digest(content)
+
+
+def _check_writable(out: Path) -> None:
+    """OSError where the result could not be written, known before hours of training and not after."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
+    if not os.access(out.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out.parent))
+
+
+def _restarted() -> bool:
+    """Whether this is not the first attempt: then what the first has saved is ours."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
+
+
+def _end_with_launcher() -> None:
+    """Wait for the end of standard input, which the launcher holds, and end this process with it."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
