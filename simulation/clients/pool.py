@@ -31,7 +31,7 @@ class Pool(Protocol):
 
 
 class ArrayPool:
-    """``x`` and ``y``: numpy arrays (also memory-mapped ones), torch tensors, or what is indexed like an array, [n, ...],
+    """``x`` and ``y`` [n, ...]: numpy arrays (also memory-mapped), torch tensors, or what is indexed like an array
     and may make its rows when asked; ``take`` copies rows."""
 
     def __init__(self, x: Any, y: Any, labels: Indices | None) -> None:

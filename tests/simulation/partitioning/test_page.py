@@ -1,0 +1,65 @@
+"""docs/partitioning.md tells every way, with its options' defaults and a picture that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from scripts import partition_pictures
+from simulation.datasets import Dataset, Examples
+from simulation.partitioning import By, label_skew, split_indices
+from simulation.partitioning.options import DEFAULTS
+
+PAGE = Path(__file__).parents[3] / "docs" / "partitioning.md"
+
+
+def sections() -> dict[str, str]:
+    """Way -> what the page says of it."""
+    pieces = re.split(r"^## `(\w+)`:", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+@pytest.mark.parametrize("way", get_args(By))
+def test_every_way_has_its_section_defaults_and_picture(way: str) -> None:
+    said = sections()[way]
+    for name, value in DEFAULTS[way].items():
+        if name == "size_sigma":
+            assert "`size_sigma`" in said or way == "noise"
+        elif name == "noise_sigma":
+            assert "`noise_sigma * (k + 1) / K`" in said
+        else:
+            assert f"`{name}` ({value:g})" in said
+    root = ET.parse(PAGE.parent / "images" / f"partition-{way}.svg").getroot()
+    assert root.get("aria-label", "").startswith("Who holds what: ")
+    assert f"](images/partition-{way}.svg)" in said
+
+
+def test_no_way_is_told_that_is_none() -> None:
+    assert set(sections()) == set(get_args(By))
+
+
+def test_the_pages_probabilities_are_those_of_the_formula() -> None:
+    told = {100.0: 0.10, 0.3: 0.33, 0.01: 0.92}
+    assert {alpha: round((alpha + 1) / (10 * alpha + 1), 2) for alpha in told} == told
+
+
+def test_the_script_draws_every_picture_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.tile(np.arange(10), 60)
+    users = np.arange(600, dtype=np.int32) // 60
+    examples = Examples(np.zeros((600, 2), np.float32), y, users)
+    names = tuple(f"user-{number}" for number in range(10))
+    data = Dataset("ten", examples, examples, tuple("0123456789"), licence="", citation="", user_names=names)
+    monkeypatch.setattr(partition_pictures, "load", lambda name: data)
+    drawn = partition_pictures.draw(tmp_path)
+    assert {path.name for path in drawn} == {f"partition-{way}.svg" for way in get_args(By)}
+    assert all(ET.parse(path).getroot().tag.endswith("svg") for path in drawn)
+
+
+def test_one_label_each_of_many_is_a_skew_of_almost_one() -> None:
+    y = np.repeat(np.arange(50), 10)
+    assert label_skew(y, split_indices(y, 50, "labels", labels_per_client=1)) == pytest.approx(0.98)
