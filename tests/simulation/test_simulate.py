@@ -1,0 +1,422 @@
+"""``simulate()`` as a user meets it: what it returns, what it refuses, what happens when things go wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk.learning import Learner, accuracy
+from client_sdk.protocol import Funnel, RoundView, Task, Work
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.update import Update, encode_update
+from coordinator.engine.plan import PlanError
+from simulation import Behaviour, ClientFailed, Clients, History, Stalled, partition, simulate
+from simulation.progress import Progress
+from simulation.virtual.simulation import _Sizes
+
+torch.set_num_threads(1)
+NET = Learner(
+    model=lambda: nn.Linear(4, 3),
+    loss=nn.functional.cross_entropy,
+    metrics={"accuracy": accuracy},
+)
+
+
+def examples(count: int = 240, seed: int = 0) -> tuple[Any, Any]:
+    """Three classes that a line can tell apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    x = rng.standard_normal((count, 4)).astype(np.float32) + 3 * np.eye(3, 4, dtype=np.float32)[y]
+    return x, y.astype(np.int64)
+
+
+def plan(rounds: int = 3, *, select: int = 4, goal: int | None = None, **more: Any) -> dict[str, Any]:
+    cohort = {"select": select, "goal": goal or select, "quorum": 0.5, "collect_s": 60.0, **more.pop("cohort", {})}
+    task = {"batch_size": 8, "learning_rate": 0.1, **more.pop("task", {})}
+    return {"name": "test", "task": task, "cohort": cohort, "finish": {"rounds": rounds}, **more}
+
+
+def clients(count: int = 10, **options: Any) -> Clients:
+    return partition(examples(), count, by="iid", seed=1, **options)
+
+
+def digests(history: History) -> list[str]:
+    return [view.digest for _, view in sorted(history.checkpoints.items())]
+
+
+def plain(model: Tensors, data: Any, task: Task) -> Update:
+    """A learner without torch: towards the mean of its inputs."""
+    x, _ = data if isinstance(data, tuple) else (data.x, data.y)
+    return Update({"w": (np.mean(x, axis=0) - model["w"]).astype(np.float32)}, len(x), work=Work(steps=1))
+
+
+# ------------------------------------------------------------ what it returns
+
+
+def test_couple_of_lines_learn() -> None:
+    history = simulate(plan(8), NET, clients(), test=examples(seed=9), progress=False)
+    assert (len(history), history.status) == (8, "finished")
+    versions, values = history.metric("accuracy")
+    assert versions.tolist() == list(range(9))
+    assert values[-1] > 0.9 > values[0]
+    assert [found.reported for found in history.rounds] == [4] * 8
+    assert sum(history.participation.values()) == 32
+    assert all(found.bytes > 0 for found in history.rounds)
+
+
+def test_same_arguments_give_the_same_bits_and_another_seed_does_not() -> None:
+    behaviour = Behaviour(dropout=0.2, stragglers=0.3, speed_sigma=1.0)
+    first = simulate(plan(), NET, clients(), behaviour=behaviour, progress=False)
+    again = simulate(plan(), NET, clients(), behaviour=behaviour, progress=False)
+    other = simulate(plan(), NET, clients(), behaviour=behaviour, seed=1, progress=False)
+    assert digests(first) == digests(again)
+    assert digests(first)[1:] != digests(other)[1:]
+
+
+def test_round_is_the_exact_mean_of_its_updates() -> None:
+    data = clients(5)
+    history = simulate(plan(1, select=5), NET, data, progress=False)
+    first = NET.initial(0)
+    task = history.plan.task
+    updates = [NET.train(first, data[name].train, task, device=name, round=1) for name in data]
+    mean = Update.total(updates).mean()
+    for name, tensor in history.checkpoint().items():
+        assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
+
+
+def test_plain_function_and_given_first_model() -> None:
+    data = [(np.full((2, 3), float(number), np.float32), np.zeros(2)) for number in range(4)]
+    history = simulate(plan(2), plain, data, init={"w": np.zeros(3, np.float32)}, progress=False)
+    assert history.checkpoint()["w"].tolist() == [1.5, 1.5, 1.5]
+    with pytest.raises(ValueError, match="makes no first checkpoint"):
+        simulate(plan(2), plain, data, progress=False)
+
+
+def test_every_client_gets_its_turn_and_none_comes_twice_in_a_round() -> None:
+    history = simulate(plan(60), NET, clients(), progress=False)
+    assert set(history.participation) == set(clients())
+    assert min(history.participation.values()) >= 10
+    for found in history.rounds:
+        assert found.selected == 4
+
+
+def test_median_reads_all_updates() -> None:
+    rule = {"rule": "median", "weighting": "equal"}
+    data = [(np.full((2, 3), value, np.float32), np.zeros(2)) for value in (1.0, 2.0, 900.0)]
+    history = simulate(plan(1, select=3, aggregation=rule), plain, data, init={"w": np.zeros(3, np.float32)})
+    assert history.checkpoint()["w"].tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("codec", ["float32@1", "float16@1"])
+def test_bytes_of_an_update_are_those_of_its_real_body(codec: str) -> None:
+    update = NET.train(NET.initial(0), examples(20), Task(learner="a:b", batch_size=7), device="d", round=1)
+    body = encode_update(update, codec, "a-run", 12)
+    from client_sdk.update import report_of
+
+    sizes = _Sizes(update.manifest, codec)
+    assert sizes(report_of(update, codec, "a-run", 12)) == len(body)
+
+
+# ------------------------------------------------------------ scores
+
+
+def test_scores_centrally_on_clients_and_by_class() -> None:
+    data = clients(held_out=0.25)
+    kinds = {name: "phone" if number % 2 else "tablet" for number, name in enumerate(data)}
+    history = simulate(
+        plan(3), NET, data, test=examples(seed=9), score_clients="all", classes=kinds, score_every=2, progress=False
+    )
+    found = {source for source, _ in history.curves}
+    assert {"evaluator", "clients", "clients.p10", "class.phone", "class.tablet"} <= found
+    assert history.metric("accuracy", "clients").versions.tolist() == [0, 2, 3]
+    scores = [NET.evaluate(history.checkpoint(), data[name].test) for name in data]
+    weighted = sum(s.metrics["accuracy"] * s.examples for s in scores) / sum(s.examples for s in scores)
+    assert history.final("accuracy", "clients") == pytest.approx(weighted)
+    spread = np.percentile([s.metrics["accuracy"] for s in scores], 10)
+    assert history.final("accuracy", "clients.p10") == pytest.approx(spread)
+
+
+def test_target_on_clients_scores_ends_the_run() -> None:
+    more = {"metric": "accuracy", "source": "clients", "target": 0.5, "rounds": 50}
+    history = simulate({**plan(), "finish": more}, NET, clients(held_out=0.25), score_clients=5, progress=False)
+    assert history.status == "finished"
+    assert len(history) < 50
+
+
+# ------------------------------------------------------------ behaviour
+
+
+def test_dropouts_and_late_devices_show_in_the_funnel() -> None:
+    behaviour = Behaviour(dropout=0.3, speed_sigma=1.5)
+    history = simulate(plan(30, select=6, goal=3), NET, clients(40), behaviour=behaviour, progress=False)
+    funnels = history.rounds
+    dropped, late = sum(f.dropped for f in funnels), sum(f.late for f in funnels)
+    assert 20 < dropped + late < 120
+    assert late > 0
+    assert all(f.reported == 3 for f in funnels if f.reported >= 3)
+
+
+def test_slow_class_counts_less_often_when_the_fast_close_the_round() -> None:
+    data = clients(20)
+    kinds = {name: "slow" if number < 10 else "fast" for number, name in enumerate(data)}
+    by_class = {"slow": Behaviour(step_s=2.0), "fast": Behaviour(step_s=0.1)}
+    history = simulate(plan(30, select=8, goal=4), NET, data, behaviour=by_class, classes=kinds, progress=False)
+    counted = {
+        kind: sum(history.participation.get(name, 0) for name in data if kinds[name] == kind) for kind in by_class
+    }
+    assert counted["fast"] > 3 * counted["slow"]
+
+
+@pytest.mark.parametrize(("partial", "reported"), [("full", 4), ("refuse", 0)])
+def test_partial_work_of_stragglers_is_the_plans_to_judge(partial: str, reported: int) -> None:
+    more = {"task": {"epochs": 5}, "aggregation": {"partial": partial}}
+    history = simulate(plan(1, **more), NET, clients(4), behaviour=Behaviour(stragglers=1.0), rounds=1, progress=False)
+    funnel = history.rounds[0]
+    assert (funnel.reported, funnel.withdrawn) == (reported, 4 - reported if reported else funnel.withdrawn)
+    assert reported or funnel.withdrawn >= 3
+
+
+def test_straggler_does_the_steps_that_its_time_allows() -> None:
+    """Eight steps of one second, and a budget of three: the update is that of a device that stopped after three."""
+    more = {"task": {"epochs": 2, "time_budget_s": 3.0}}
+    data = clients(4)
+    history = simulate(plan(1, **more), NET, data, behaviour=Behaviour(step_s=1.0), progress=False)
+    steps = history.plan.task.model_copy(update={"epochs": None, "steps": 3, "time_budget_s": None})
+    first = NET.initial(0)
+    mean = Update.total(NET.train(first, data[name].train, steps, device=name, round=1) for name in data).mean()
+    for name, tensor in history.checkpoint().items():
+        assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
+
+
+def test_device_too_slow_for_one_step_withdraws_and_the_run_stalls() -> None:
+    with pytest.raises(Stalled, match="25 rounds in a row were abandoned") as stalled:
+        simulate(plan(), NET, clients(), behaviour=Behaviour(step_s=100.0), progress=False)
+    history = stalled.value.history
+    assert history is not None
+    assert len(history) == 0
+    assert all(found.status == "abandoned" for found in history.rounds[:25])
+
+
+def test_diverging_client_withdraws_and_the_others_make_the_round() -> None:
+    x, y = examples(40)
+    bad = (np.full((8, 4), np.inf, np.float32), np.zeros(8, np.int64))
+    data = {"good-1": (x[:20], y[:20]), "good-2": (x[20:], y[20:]), "bad": bad}
+    history = simulate(plan(2, select=3), NET, data, progress=False)
+    assert [found.withdrawn for found in history.rounds] == [1, 1]
+    assert set(history.participation) == {"good-1", "good-2"}
+
+
+# ------------------------------------------------------------ folder, resume, Ctrl-C
+
+
+def test_interrupted_run_goes_on_in_its_folder_to_the_same_bits(tmp_path: Path) -> None:
+    behaviour = Behaviour(dropout=0.1, stragglers=0.2)
+    asked: dict[str, Any] = {"behaviour": behaviour, "test": examples(seed=9), "progress": False}
+    whole = simulate(plan(6), NET, clients(), **asked)
+    simulate(plan(6), NET, clients(), folder=tmp_path / "run", rounds=2, **asked)
+    part = simulate(plan(6), NET, clients(), folder=tmp_path / "run", rounds=1, **asked)
+    assert (len(part), part.status) == (3, "running")
+    rest = simulate(plan(6), NET, clients(), folder=tmp_path / "run", **asked)
+    assert digests(rest) == digests(whole)
+    with History.open(tmp_path / "run") as opened:
+        assert digests(opened) == digests(whole)
+        assert opened.metric("accuracy").values.tolist() == whole.metric("accuracy").values.tolist()
+    done = simulate(plan(6), NET, clients(), folder=tmp_path / "run", **asked)
+    assert len(done) == 6
+
+
+def test_folder_keeps_runs_of_other_plans_beside(tmp_path: Path) -> None:
+    simulate(plan(1), NET, clients(), folder=tmp_path, progress=False)
+    other = simulate(plan(2), NET, clients(), folder=tmp_path, progress=False)
+    assert (other.run, len(other)) == ("test-2", 2)
+
+
+def test_ctrl_c_returns_the_history_so_far(tmp_path: Path) -> None:
+    trained = 0
+
+    class Slow:
+        def initial(self, seed: int) -> Tensors:
+            return NET.initial(seed)
+
+        def train(self, *arguments: Any, **more: Any) -> Update:
+            nonlocal trained
+            trained += 1
+            if trained == 10:
+                signal.raise_signal(signal.SIGINT)
+            return NET.train(*arguments, **more)
+
+    assert threading.current_thread() is threading.main_thread()
+    history = simulate(plan(6), Slow(), clients(), folder=tmp_path, progress=False)
+    assert history.interrupted
+    assert len(history) == 2
+    assert digests(simulate(plan(6), NET, clients(), folder=tmp_path, progress=False)) == digests(
+        simulate(plan(6), NET, clients(), progress=False)
+    )
+
+
+def test_run_begins_from_a_checkpoint_file(tmp_path: Path) -> None:
+    before = simulate(plan(2), NET, clients(), progress=False)
+    path = before.save_checkpoint(tmp_path / "model.safetensors")
+    after = simulate(plan(1), NET, clients(), init=path, progress=False)
+    assert digests(after)[0] == digests(before)[-1]
+    (tmp_path / "no.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        simulate(plan(1), NET, clients(), init=tmp_path / "no.safetensors")
+    with pytest.raises(ValueError, match="cannot be read"):
+        simulate(plan(1), NET, clients(), init=tmp_path / "gone.safetensors")
+
+
+# ------------------------------------------------------------ a failing client
+
+
+def broken(outputs: Any, targets: Any) -> torch.Tensor:
+    if int(targets.sum()) == 0 and len(targets) > 1:
+        raise KeyError("a mistake of the user's")
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+BROKEN = Learner(model=lambda: nn.Linear(4, 3), loss=broken)
+
+
+def test_failing_client_shows_the_users_traceback_and_can_be_run_again() -> None:
+    x, _ = examples(40)
+    data = {"good": (x[10:20], np.ones(10, np.int64)), "bad": (x[:10], np.zeros(10, np.int64))}
+    with pytest.raises(ClientFailed) as failed:
+        simulate(plan(3, select=2), BROKEN, data, progress=False)
+    error = failed.value
+    assert (error.client, error.round) == ("bad", 1)
+    assert "client 'bad' failed in round 1" in str(error)
+    assert 'raise KeyError("a mistake of the user' in str(error)
+    assert isinstance(error.__cause__, KeyError)
+    assert error.history is not None
+    told = str(error).rsplit("simulate(..., ", 1)[1].removesuffix(")")
+    options = dict(item.split("=", 1) for item in told.split(", "))
+    assert (options["only"], options["round"]) == ("'bad'", "1")
+    init = options["init"].strip("'")
+    with pytest.raises(Exception, match="a mistake of the user's"):
+        simulate(plan(3, select=2), BROKEN, data, only="bad", round=1, init=init)
+    update = simulate(plan(3, select=2), BROKEN, data, only="good", round=1, init=init)
+    assert update.examples == 10
+
+
+def test_client_of_a_later_round_is_run_again_from_the_folder(tmp_path: Path) -> None:
+    data = clients(4)
+    history = simulate(plan(2), NET, data, folder=tmp_path, progress=False)
+    first = history.checkpoint(1)
+    updates = [simulate(plan(2), NET, data, only=name, round=2, folder=tmp_path) for name in data]
+    mean = Update.total(updates).mean()
+    for name, tensor in history.checkpoint(2).items():
+        assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
+    with pytest.raises(ValueError, match="which model did round 2 start from"):
+        simulate(plan(2), NET, data, only="client-1", round=2)
+    with pytest.raises(ValueError, match="there is no client 'nobody'"):
+        simulate(plan(2), NET, data, only="nobody", round=1)
+    with pytest.raises(ValueError, match="go together"):
+        simulate(plan(2), NET, data, only="client-1")  # type: ignore[call-overload]
+
+
+# ------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"clients": clients(1)}, "the plan's quorum is 2 reports and there are 1 clients"),
+        ({"clients": {}}, "there are no clients"),
+        ({"clients": {"A B": examples(4)}}, "A B"),
+        ({"engine": "warp"}, "there is no engine 'warp'"),
+        ({"engine": "serial", "workers": 2}, "workers are those of"),
+        ({"engine": "processes", "workers": 0}, "at least one worker"),
+        ({"rounds": 0}, "at least one round"),
+        ({"seed": -1}, "must be 0 or more"),
+        ({"score_every": 0}, "must be 1 or more"),
+        ({"score_clients": -1}, "a number of clients"),
+        ({"classes": {"client-00": "a"}}, "gives client 'client-01' no class"),
+        ({"behaviour": {"a": Behaviour()}}, "for which no behaviour is given"),
+        ({"behaviour": 3}, "behaviour is a Behaviour"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(change: dict[str, Any], words: str) -> None:
+    asked: dict[str, Any] = {"plan": plan(), "learner": NET, "clients": clients(), **change}
+    with pytest.raises(ValueError, match=words):
+        simulate(asked.pop("plan"), asked.pop("learner"), asked.pop("clients"), **asked)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"cohort": {"selct": 3}}, "there is no such field"),
+        ({"cohort": {"select": 3, "goal": 4}}, "a round could never reach it"),
+        (7, "is none of these"),
+        ("no-such.toml", "cannot read the plan"),
+    ],
+)
+def test_bad_plans_are_refused_in_a_sentence(bad: Any, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        simulate(bad, NET, clients())
+
+
+@pytest.mark.parametrize("name", ["dropout", "stragglers", "speed_sigma", "jitter_sigma", "step_s", "network_s"])
+def test_behaviour_out_of_range_is_refused(name: str) -> None:
+    for value in (-0.5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=name):
+            Behaviour(**{name: value})
+
+
+def test_plan_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'name = "filed"\n[task]\nlearner = "my:net"\n[cohort]\nselect = 2\ngoal = 2\n[finish]\nrounds = 1\n'
+    )
+    history = simulate(path, NET, clients(), progress=False)
+    assert (history.run, len(history)) == ("filed", 1)
+
+
+# ------------------------------------------------------------ progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(stream: io.StringIO, wanted: bool | None, rounds: Sequence[Any]) -> str:
+    progress = Progress(4, wanted, stream)
+    for found in rounds:
+        progress.training(found.round, 1, 4)
+        progress.ended(found, {"accuracy": 0.5})
+    progress.close()
+    return stream.getvalue()
+
+
+def test_progress_is_a_line_a_round_and_quiet_in_logs() -> None:
+    committed = {"status": "committed", "opened_at": 1.0, "closed_at": 9.0, "funnel": Funnel(selected=4, reported=4)}
+    abandoned = {"status": "abandoned", "opened_at": 1.0, "closed_at": 9.0, "reason": "2 of 4 devices reported"}
+    views = [RoundView(round=number, **kind) for number, kind in enumerate((committed, abandoned, committed), 1)]
+    assert told(io.StringIO(), None, views) == ""
+    lines = told(io.StringIO(), True, views).splitlines()
+    assert len(lines) == len(views)
+    assert lines[1] == "round 2: abandoned: 2 of 4 devices reported"
+    assert "4 of 4 clients in" in lines[-1]
+    assert "accuracy 0.5" in lines[-1]
+    assert "left" in lines[-1]
+    live = told(Terminal(), None, views)
+    assert live.count("\n") == len(views)
+    assert "\r" in live
+    assert json.dumps(live)  # no odd characters
+
+
+def test_checkpoints_survive_the_simulation() -> None:
+    history = simulate(plan(2), NET, clients(), progress=False)
+    body = to_bytes(history.checkpoint(0))
+    assert np.array_equal(from_bytes(body)["weight"], NET.initial(0)["weight"])
