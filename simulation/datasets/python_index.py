@@ -228,7 +228,9 @@ def _password(address: str) -> httpx2.Auth | None:
 
 def _trust(address: str, settings: PipSettings) -> ssl.SSLContext:
     """How the host proves itself: by pip's certificates, else the system's; not at all if pip's settings trust it."""
-    context = ssl.create_default_context(cafile=settings.cert)
+    given = settings.cert or os.environ.get("REQUESTS_CA_BUNDLE") or None
+    folder = given is not None and Path(given).is_dir()
+    context = ssl.create_default_context(cafile=None if folder else given, capath=given if folder else None)
     if settings.client_cert:
         context.load_cert_chain(settings.client_cert)
     parts = urlsplit(address)
