@@ -232,7 +232,7 @@ class TestRefusals:
     def test_certificates_that_are_not_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
         only_index(monkeypatch, "https://127.0.0.1:9/simple")
-        with pytest.raises(DataUnavailable, match="cannot be read .No such file"):
+        with pytest.raises(DataUnavailable, match=r"cannot be read \(No such file"):
             index_file("some-data", FILE, SHA256, 100)
 
     def test_a_page_names_no_local_files(self, index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
