@@ -25,10 +25,12 @@ class SimulationError(Exception):
 class ClientFailed(SimulationError):
     """The learner failed on one client's data. ``__cause__`` is the user's own error where it is at hand."""
 
-    def __init__(self, client: str, round: int, words: str) -> None:
+    def __init__(self, client: str, round: int, words: str, init: str | None = None) -> None:
+        """``init``: the file of the model that the client was given, where the run has no folder."""
         super().__init__(words)
         self.client = client
         self.round = round
+        self.init = init
 
 
 class Stalled(SimulationError):

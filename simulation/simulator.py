@@ -251,13 +251,14 @@ class _Failing:
         self.model: Callable[[], Tensors] | None = None
 
     def __call__(self, job: Job, failed: Failed) -> None:
-        where = f"folder={str(self._folder)!r}"
+        where, init = f"folder={str(self._folder)!r}", None
         if self._folder is None and self.model is not None:
             path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"
             path.write_bytes(to_bytes(self.model()))
-            where = f"init={str(path)!r}"
+            init = str(path)
+            where = f"init={init!r}"
         words = (
             f"client {job.device!r} failed in round {job.round}: {failed.reason}\n\n{failed.trace.rstrip()}\n\n"
             f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
         )
-        raise ClientFailed(job.device, job.round, words) from failed.error
+        raise ClientFailed(job.device, job.round, words, init) from failed.error
