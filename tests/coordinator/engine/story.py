@@ -37,6 +37,10 @@ def digest_of(*words: object) -> str:
     return hashlib.sha256(repr(words).encode()).hexdigest()
 
 
+FALLBACK: dict[str, Any] = {"data": "proxy", "patience": 1, "lease_s": 40, "max_s": 300}
+"""A plan's datacenter section that falls back after one abandoned round."""
+
+
 class Story:
     """``at`` is the time of the next event. Each method is one happening and returns the effects it had."""
 
@@ -101,6 +105,43 @@ class Story:
         usual = {"at": self.at, "round": number, "digest": digest_of("model", number), "bytes": 500}
         return self.happens(ev.Committed(**{**usual, **more}))
 
+    def leased(self, worker: str = "w", **more: Any) -> list[fx.Effect]:
+        usual: dict[str, Any] = {
+            "at": self.at,
+            "round": self.state.round,
+            "attempt": self.state.attempt + 1,
+            "fence": self.state.fence + 1,
+            "worker": worker,
+            "instance": "i1",
+            "waiting": 0,
+        }
+        return self.happens(ev.Leased(**{**usual, **more}))
+
+    def _under(self, more: dict[str, Any]) -> dict[str, Any]:
+        state = self.state
+        holder = state.lease.worker if state.lease is not None else "w"
+        usual = {"round": state.round, "attempt": state.attempt, "fence": state.fence, "worker": holder}
+        return {"at": self.at, **usual, **more}
+
+    def heartbeat(self, step: int = 1, **more: Any) -> list[fx.Effect]:
+        return self.happens(ev.Heartbeat(**self._under({"step": step, "metrics": {"loss": 1 / (step + 1)}, **more})))
+
+    def lease_ended(self, *, failed: bool, **more: Any) -> list[fx.Effect]:
+        return self.happens(ev.LeaseEnded(**self._under({"failed": failed, "reason": "moved", **more})))
+
+    def delivered(self, **more: Any) -> list[fx.Effect]:
+        usual = {
+            "digest": digest_of("result", self.state.round),
+            "bytes": 700,
+            "steps": 100,
+            "examples": 900,
+            "metrics": {"loss": 0.25},
+        }
+        return self.happens(ev.Delivered(**self._under({**usual, **more})))
+
+    def fleet_returned(self, waiting: int, **more: Any) -> list[fx.Effect]:
+        return self.happens(ev.FleetReturned(**{"at": self.at, "round": self.state.round, "waiting": waiting, **more}))
+
     def scored(
         self, version: int, value: float, *, name: str = "accuracy", source: str = "evaluator"
     ) -> list[fx.Effect]:
@@ -138,6 +179,17 @@ class Story:
         self.collecting()
         for device in ("a", "b", "c"):
             self.reported(device)
+        return self
+
+    def leasing(self) -> Story:
+        """After one abandoned round, in a plan with patience 1: a datacenter round that waits for a worker."""
+        self.created()
+        self.drawn()
+        return self
+
+    def training(self) -> Story:
+        self.leasing()
+        self.leased()
         return self
 
     def whole_round(self) -> Story:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
-from tests.coordinator.engine.story import Story
+from tests.coordinator.engine.story import FALLBACK, Story
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 METRICS = st.dictionaries(st.text(max_size=5), FLOATS, max_size=2)
@@ -65,7 +65,20 @@ def _stories() -> list[Story]:
     watched.scored(1, 0.25)
     paused = Story().whole_round()
     paused.paused()
-    return [Story(), Story().selecting(), rich, ending, watched, paused, Story(finish={"rounds": 1}).whole_round()]
+    leased = Story(datacenter=FALLBACK).training()
+    leased.at += 20
+    leased.heartbeat(step=7)
+    return [
+        Story(),
+        Story().selecting(),
+        Story(datacenter=FALLBACK).leasing(),
+        leased,
+        rich,
+        ending,
+        watched,
+        paused,
+        Story(finish={"rounds": 1}).whole_round(),
+    ]
 
 
 @pytest.mark.parametrize("story", _stories(), ids=lambda story: f"{story.state.status}-{story.state.phase}")

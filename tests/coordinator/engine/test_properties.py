@@ -12,7 +12,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
-from tests.coordinator.engine.story import Story, digest_of, every
+from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every
 
 DEVICES = ("a", "b", "c", "d", "e")
 KINDS = (
@@ -22,6 +22,9 @@ KINDS = (
     + ["Tick"] * 3
     + ["Started", "Withdrew", "Withdrew", "Scored", "Scored", "CommitFailed", "ClockFell", "Created"]
     + ["Paused", "Resumed", "Resumed", "Stopped"]
+    + ["Leased"] * 4
+    + ["Delivered"] * 2
+    + ["Heartbeat", "LeaseEnded", "FleetReturned"]
 )
 HAPPENINGS = st.lists(
     st.fixed_dictionaries(
@@ -46,6 +49,11 @@ PLANS = st.sampled_from(
         {},
         {"aggregation": {"partial": "refuse"}, "retention": {"rounds": 1}},
         {"finish": {"rounds": 2, "metric": "accuracy", "patience": 2}},
+        {"datacenter": FALLBACK},
+        {
+            "datacenter": {"data": "proxy", "every": 2, "lease_s": 40, "max_s": 100, "wait_s": 10},
+            "finish": {"rounds": 3},
+        },
         {"cohort": {"quorum": 1.0}, "finish": {"metric": "accuracy", "target": 0.95}},
         {"task": {"score_held_out": True}, "finish": {"metric": "accuracy", "source": "devices", "patience": 1}},
     ]
@@ -81,6 +89,29 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
                 held_out={"accuracy": word["value"]},
                 held_out_examples=word["draft"],
             )
+        case "Leased":
+            under = {
+                "round": number,
+                "attempt": story.state.attempt + 1,
+                "fence": story.state.fence + 1 + word["ahead"],
+            }
+            worker = {"worker": word["device"], "instance": str(word["draft"])}
+            return ev.Leased(at=at, **under, **worker, waiting=len(word["devices"]))
+        case "Heartbeat" | "LeaseEnded" | "Delivered":
+            under = {
+                "round": number,
+                "attempt": story.state.attempt + word["attempt"],
+                "fence": story.state.fence,
+                "worker": story.state.lease.worker if story.state.lease and not word["draft"] else word["device"],
+            }
+            if word["kind"] == "Heartbeat":
+                return ev.Heartbeat(at=at, **under, step=word["examples"])
+            if word["kind"] == "LeaseEnded":
+                return ev.LeaseEnded(at=at, **under, failed=word["complete"], reason="")
+            digest = digest_of("result", number, story.state.fence)
+            return ev.Delivered(at=at, **under, digest=digest, bytes=9, steps=1, examples=1)
+        case "FleetReturned":
+            return ev.FleetReturned(at=at, round=number, waiting=len(word["devices"]))
         case "Committed":
             return ev.Committed(at=at, round=number, digest=digest_of("model", number), bytes=9)
         case "CommitFailed":
@@ -150,10 +181,20 @@ def check_state(before: states.RunState, event: ev.Event, story: Story, effects:
     after = story.state
     if any(isinstance(effect, fx.Refused) for effect in effects):
         assert after is before
-    assert after.version - before.version == isinstance(event, ev.Committed) * (after is not before)
+    assert after.version - before.version == isinstance(event, ev.Committed | ev.Delivered) * (after is not before)
+    assert after.fence - before.fence == isinstance(event, ev.Leased) * any(
+        isinstance(effect, fx.RecordRound) for effect in effects
+    ), "every grant raises the fence, and nothing else does"
+    assert (after.kind == "datacenter") >= (after.phase in ("leasing", "training"))
+    if after.plan.datacenter is None:
+        assert (after.kind, after.fence, after.lease) == ("federated", 0, None)
+    if after.phase == "training":
+        assert after.lease is not None
+        assert after.lease.fence == after.fence
+        assert after.attempt >= 1
     assert after.round - before.round in (0, 1)
     assert (after.deadline is None) == (after.phase in ("idle", "committing"))
-    assert (after.members == {}) == (after.phase in ("idle", "selecting"))
+    assert (after.members == {}) == (after.phase in ("idle", "selecting", "leasing", "training"))
     assert len(rounds.contributions(after)) <= after.plan.cohort.goal
     if after.phase == "committing":
         assert len(rounds.contributions(after)) >= after.plan.cohort.quorum_count

@@ -12,18 +12,21 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.state import Phase
-from tests.coordinator.engine.story import Story, digest_of, refusal
+from tests.coordinator.engine.story import FALLBACK, Story, digest_of, refusal
 
 PLACES: dict[str, Callable[[], Story]] = {
     "new": Story,
     "selecting": lambda: Story().selecting(),
     "collecting": lambda: Story().collecting(),
+    "leasing": lambda: Story(datacenter=FALLBACK).leasing(),
+    "training": lambda: Story(datacenter=FALLBACK).training(),
     "committing": lambda: Story().committing(),
     "paused": lambda: _paused(),
     "finished": lambda: Story(finish={"rounds": 1}).whole_round(),
     "stopped": lambda: _stopped(),
 }
-"""Where a run can be. *new*, *paused*, *finished* and *stopped* are the idle phase; all but *new* are after round 1."""
+"""Where a run can be. *new*, *paused*, *finished* and *stopped* are the idle phase; all but *new* are after round 1.
+*leasing* and *training* are in round 2: round 1 was abandoned."""
 
 
 def _paused() -> Story:
@@ -39,6 +42,9 @@ def _stopped() -> Story:
     story = Story().collecting()
     story.stopped()
     return story
+
+
+LEASE: dict[str, Any] = {"round": 2, "attempt": 1, "fence": 1, "worker": "w"}
 
 
 def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
@@ -61,6 +67,11 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
         "Withdrew": {"round": 1, "attempt": 0, "device": "d", "reason": "moved"},
         "Committed": {"round": 1, "digest": digest_of("model", 1), "bytes": 1},
         "CommitFailed": {"round": 1, "reason": "not finite"},
+        "Leased": {**LEASE, "worker": "v", "instance": "i1", "waiting": 0},
+        "Heartbeat": {**LEASE, "step": 7},
+        "LeaseEnded": {**LEASE, "failed": False, "reason": "moved"},
+        "Delivered": {**LEASE, "digest": digest_of("result", 2), "bytes": 9, "steps": 1, "examples": 1},
+        "FleetReturned": {"round": 2, "waiting": 3},
         "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     }
     cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
@@ -71,23 +82,52 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
 # What each event does in each place. "-": nothing, the very same state. "x kind": refused so. Else where the run is
 # then, or what became of it.
 WORDS = """
-              new         selecting        collecting      committing   paused      finished    stopped
-Created       selecting   -                -               -            -           -           -
-Tick          -           asks for a draw  selecting       -            -           -           -
-ClockFell     -           deadline moved   deadline moved  -            -           -           -
-Drawn         x stale     collecting       x stale         x stale      x stale     x stale     x stale
-Started       x stale     x not-selected   training        -            x late      x late      x late
-Reported      x stale     x not-selected   reported        x late       x late      x late      x late
-Withdrew      x stale     x not-selected   withdrawn       -            x late      x late      x late
-Committed     x stale     x stale          x stale         selecting    x stale     x stale     x stale
-CommitFailed  x stale     x stale          x stale         selecting    x stale     x stale     x stale
-Scored        scored      scored           scored          scored       scored      scored      scored
-Paused        paused      paused           paused          paused       x conflict  x conflict  x conflict
-Resumed       x conflict  x conflict       x conflict      x conflict   selecting   x conflict  x conflict
-Stopped       stopped     stopped          stopped         ends later   stopped     x conflict  x conflict
+               new           selecting        collecting      committing    paused        finished      stopped
+Created        selecting     -                -               -             -             -             -
+Tick           -             asks for a draw  selecting       -             -             -             -
+ClockFell      -             deadline moved   deadline moved  -             -             -             -
+Drawn          x stale       collecting       x stale         x stale       x stale       x stale       x stale
+Started        x stale       x not-selected   device trains   -             x late        x late        x late
+Reported       x stale       x not-selected   reported        x late        x late        x late        x late
+Withdrew       x stale       x not-selected   withdrawn       -             x late        x late        x late
+Committed      x stale       x stale          x stale         selecting     x stale       x stale       x stale
+CommitFailed   x stale       x stale          x stale         selecting     x stale       x stale       x stale
+Leased         x stale       x stale          x stale         x stale       x stale       x stale       x stale
+Heartbeat      x lease-lost  x lease-lost     x lease-lost    x lease-lost  x lease-lost  x lease-lost  x lease-lost
+LeaseEnded     x lease-lost  x lease-lost     x lease-lost    x lease-lost  x lease-lost  x lease-lost  x lease-lost
+Delivered      x lease-lost  x lease-lost     x lease-lost    x lease-lost  x lease-lost  x lease-lost  x lease-lost
+FleetReturned  x stale       x stale          x stale         x stale       x stale       x stale       x stale
+Scored         scored        scored           scored          scored        scored        scored        scored
+Paused         paused        paused           paused          paused        x conflict    x conflict    x conflict
+Resumed        x conflict    x conflict       x conflict      x conflict    selecting     x conflict    x conflict
+Stopped        stopped       stopped          stopped         ends later    stopped       x conflict    x conflict
 """
-LINES = [re.split(r"\s{2,}", line.strip()) for line in WORDS.strip().splitlines()]
-TABLE = {line[0]: dict(zip(LINES[0], line[1:], strict=True)) for line in LINES[1:]}
+IN_THE_DATACENTER = """
+               leasing         training
+Created        -               -
+Tick           -               selecting
+ClockFell      deadline moved  deadline moved
+Drawn          x stale         x stale
+Started        x late          x late
+Reported       x late          x late
+Withdrew       x late          x late
+Committed      x stale         x stale
+CommitFailed   x stale         x stale
+Leased         training        x conflict
+Heartbeat      x lease-lost    kept
+LeaseEnded     x lease-lost    leasing
+Delivered      x lease-lost    leasing
+FleetReturned  selecting       x stale
+Scored         scored          scored
+Paused         paused, idle    paused
+Resumed        x conflict      x conflict
+Stopped        stopped         stopped
+"""
+TABLE: dict[str, dict[str, str]] = {}
+for block in (WORDS, IN_THE_DATACENTER):
+    lines = [re.split(r"\s{2,}", line.strip()) for line in block.strip().splitlines()]
+    for kind, *words in lines[1:]:
+        TABLE.setdefault(kind, {}).update(zip(lines[0], words, strict=True))
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 
@@ -101,8 +141,8 @@ def test_the_table_has_every_event_and_every_place() -> None:
 def test_what_happens(kind: str, place: str) -> None:
     story = PLACES[place]()
     before = story.state
-    if kind == "Tick":
-        story.at += 3600
+    if kind in ("Tick", "Heartbeat"):
+        story.at += 3600 if kind == "Tick" else 10
     effects = story.happens(event_of(kind, story))
     after, wanted = story.state, TABLE[kind][place]
     if wanted.startswith("x "):
@@ -111,7 +151,8 @@ def test_what_happens(kind: str, place: str) -> None:
         assert {type(effect) for effect in effects} <= {fx.Refused, fx.RecordRefusal}
         recorded = any(isinstance(effect, fx.RecordRefusal) for effect in effects)
         late = wanted == "x late"
-        assert recorded == (kind == "Reported" and late), "a late update leaves its reason behind"
+        left = (kind == "Reported" and late) or kind == "Delivered"
+        assert recorded == left, "a late update, and any result, leaves its reason behind"
         return
     assert not any(isinstance(effect, fx.Refused) for effect in effects)
     match wanted:
@@ -127,12 +168,16 @@ def test_what_happens(kind: str, place: str) -> None:
         case "scored":
             assert (after.phase, after.status) == (before.phase, before.status)
             assert [type(effect) for effect in effects] == [fx.RecordMetrics]
-        case "training" | "reported" | "withdrawn":
-            assert after.members["d"].status == wanted
+        case "device trains" | "reported" | "withdrawn":
+            assert after.members["d"].status == ("training" if wanted == "device trains" else wanted)
             assert after.phase == "collecting"
         case "paused":
             assert after.status == "paused"
             assert after.phase == before.phase, "the round under way goes on"
+        case "paused, idle":
+            assert (after.status, after.phase) == ("paused", "idle"), "a round that nobody has begun ends"
+        case "kept":
+            assert (after.phase, after.lease and after.lease.step) == ("training", 7)
         case "stopped":
             assert (after.status, after.phase, after.deadline) == ("stopped", "idle", None)
         case "ends later":
@@ -150,6 +195,8 @@ def test_pending_names_what_must_be_in_flight(place: str) -> None:
         "new": [],
         "selecting": [fx.Draw],
         "collecting": [fx.Wake],
+        "leasing": [fx.Discard, fx.Offer],
+        "training": [fx.Discard],
         "committing": [fx.Fold, fx.Fold, fx.Fold, fx.Commit],
         "paused": [fx.Discard],
         "finished": [fx.Discard],

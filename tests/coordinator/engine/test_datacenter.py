@@ -1,0 +1,302 @@
+"""Datacenter rounds as stories: when one opens and why, who has the lease, what is committed, when devices are back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine import state as states
+from coordinator.engine.datacenter import fleet_is_back, reason_against
+from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
+
+BY_PLAN: dict[str, Any] = {"data": "proxy", "every": 2, "wait_s": 25, "lease_s": 40, "max_s": 300}
+
+
+def fallback(**more: Any) -> Story:
+    return Story(datacenter={**FALLBACK, **more})
+
+
+def phase(story: Story) -> tuple[str, str]:
+    return story.state.kind, story.state.phase
+
+
+# Whose turn
+
+
+def test_a_run_falls_back_after_patience_abandoned_rounds_and_says_why() -> None:
+    story = fallback(patience=3).selecting()
+    for number in (1, 2):
+        story.drawn()
+        assert phase(story) == ("federated", "selecting"), number
+    effects = story.drawn()
+    assert phase(story) == ("datacenter", "leasing")
+    row = every(effects, fx.RecordRound)[-1]
+    assert (row.round, row.kind, row.status) == (4, "datacenter", "open")
+    assert row.body["because"] == "3 federated rounds in a row had to be abandoned"
+    assert fx.Offer(round=4) in effects
+
+
+def test_a_run_that_fell_back_stays_there_until_devices_are_back() -> None:
+    story = fallback().training()
+    story.delivered()
+    assert phase(story) == ("datacenter", "leasing")
+    assert story.state.because == "too few devices wait: the run fell back to the datacenter in round 2"
+    story.leased()
+    story.delivered()
+    assert (story.state.version, story.state.round) == (2, 4)
+    effects = story.fleet_returned(3)
+    assert phase(story) == ("federated", "selecting")
+    ended = every(effects, fx.RecordRound)[0]
+    assert (ended.status, ended.reason) == ("abandoned", "3 eligible devices wait, and no worker has the round")
+    story.collecting()
+    for device in ("a", "b", "c"):
+        story.reported(device)
+    story.committed()
+    assert phase(story) == ("federated", "selecting"), "the fleet keeps its turn while it commits"
+
+
+def test_every_kth_version_is_made_in_the_datacenter() -> None:
+    story = Story(datacenter=BY_PLAN).whole_round()
+    assert phase(story) == ("datacenter", "leasing")
+    assert story.state.because == "one version in 2 is made in the datacenter, by plan"
+    story.leased()
+    story.delivered()
+    assert (phase(story), story.state.version) == (("federated", "selecting"), 2)
+
+
+def test_without_the_section_nothing_ever_leads_there_and_the_snapshot_reads_as_ever() -> None:
+    story = Story().selecting()
+    for _ in range(5):
+        story.drawn()
+    assert phase(story) == ("federated", "selecting")
+    assert "datacenter" not in json.dumps(states.to_json(story.state)["plan"])
+
+
+@pytest.mark.parametrize("ends", ["failed", "too long"])
+def test_after_a_datacenter_round_that_was_given_up_it_is_the_fleets_turn(ends: str) -> None:
+    story = fallback().training()
+    if ends == "failed":
+        effects = story.lease_ended(failed=True, reason="the loss is not finite")
+        told = "worker w could not train: the loss is not finite"
+    else:
+        effects = story.tick(300)
+        told = "no result within 300 s of the first lease (1 in all)"
+    assert every(effects, fx.RecordRound)[0].reason == told
+    assert phase(story) == ("federated", "selecting")
+    story.drawn()
+    assert phase(story) == ("datacenter", "leasing"), "and after another abandoned round the datacenter's again"
+
+
+# Leases
+
+
+def test_every_grant_raises_the_fence_and_takes_the_round_from_whoever_had_it() -> None:
+    story = fallback().training()
+    story.tick(40)
+    assert phase(story) == ("datacenter", "leasing")
+    granted = only(story.leased("v"), fx.Granted)
+    assert (granted.attempt, granted.fence) == (2, 2)
+    old = {"attempt": 1, "fence": 1, "worker": "w"}
+    before = story.state
+    assert refusal(story.heartbeat(**old)) == "lease-lost"
+    assert refusal(story.lease_ended(failed=True, **old)) == "lease-lost"
+    late = story.delivered(**old)
+    assert refusal(late) == "lease-lost"
+    assert only(late, fx.RecordRefusal).device == "w"
+    assert story.state is before
+    assert refusal(story.delivered(fence=1)) == "lease-lost", "the right worker under the wrong fence"
+    assert only(story.delivered(), fx.Taken).version == 1
+
+
+def test_the_fence_goes_on_counting_over_rounds() -> None:
+    story = fallback().training()
+    story.delivered()
+    granted = only(story.leased(), fx.Granted)
+    assert (granted.round, granted.attempt, granted.fence) == (3, 1, 2)
+
+
+def test_the_same_process_gets_its_lease_again_and_a_restarted_one_a_new_one() -> None:
+    story = fallback().training()
+    before = story.state
+    again = only(story.leased(instance="i1"), fx.Granted)
+    assert (again.attempt, again.fence) == (1, 1)
+    assert story.state is before
+    restarted = only(story.leased(instance="i2"), fx.Granted)
+    assert (restarted.attempt, restarted.fence) == (2, 2)
+    assert refusal(story.heartbeat(fence=1, attempt=1)) == "lease-lost"
+
+
+def test_another_worker_waits_while_the_lease_lives() -> None:
+    story = fallback().training()
+    assert refusal(story.leased("v")) == "conflict"
+    assert story.lease_ended(failed=False)[-1] == fx.Offer(round=2)
+    assert only(story.leased("v"), fx.Granted).fence == 2
+
+
+@pytest.mark.parametrize("more", [{"fence": 1}, {"fence": 3}, {"attempt": 1}, {"attempt": 3}])
+def test_a_grant_that_does_not_raise_the_fence_by_one_is_refused(more: dict[str, int]) -> None:
+    story = fallback().training()
+    story.tick(40)
+    assert refusal(story.leased("v", **more)) == "stale"
+
+
+def test_heartbeats_keep_the_lease_and_few_of_them_are_logged() -> None:
+    story = fallback().training()
+    for second in range(1, 121):
+        story.at += 1
+        kept = only(story.heartbeat(step=second), fx.Kept)
+        assert kept.ends_at > story.at + 29
+        story.tick()
+    assert phase(story) == ("datacenter", "training")
+    logged = [event for event in story.log if isinstance(event, ev.Heartbeat)]
+    assert len(logged) == 12, "one for each quarter of the 40 s"
+    lease = story.state.lease
+    assert lease is not None
+    assert (lease.step, lease.metrics) == (120, {"loss": 1 / 121})
+
+
+def test_a_late_heartbeat_keeps_a_lease_that_nobody_has_ended_yet() -> None:
+    story = fallback().training()
+    story.at += 100
+    only(story.heartbeat(), fx.Kept)
+    story.tick()
+    assert phase(story) == ("datacenter", "training")
+
+
+def test_no_lease_reaches_beyond_the_rounds_time() -> None:
+    story = fallback(max_s=50).training()
+    story.at += 30
+    assert only(story.heartbeat(), fx.Kept).ends_at == story.state.opened_at + 50
+    story.tick(20)
+    assert phase(story) == ("federated", "selecting")
+
+
+def test_a_clock_that_falls_back_moves_the_times_of_the_round() -> None:
+    story = fallback().training()
+    at = story.at
+    story.at -= 1000
+    story.happens(ev.ClockFell(at=story.at, by_s=1000))
+    state = story.state
+    assert (state.deadline, state.give_up_at) == (at - 1000 + 40, at - 1000 + 300)
+    assert state.lease is not None
+    assert state.lease.renewed_at == at - 1000
+
+
+# The fleet's return
+
+
+@pytest.mark.parametrize(
+    ("section", "after_s", "waiting", "back"),
+    [
+        (FALLBACK, 0, 2, False),
+        (FALLBACK, 0, 3, True),
+        (FALLBACK, 10, 2, True),
+        (FALLBACK, 10, 1, False),
+        ({**FALLBACK, "return_devices": 5}, 0, 4, False),
+        ({**FALLBACK, "return_devices": 5}, 0, 5, True),
+        (BY_PLAN, 0, 100, False),
+        (BY_PLAN, 24, 100, False),
+        (BY_PLAN, 25, 2, True),
+        (BY_PLAN, 25, 1, False),
+    ],
+)
+def test_when_enough_devices_wait(section: dict[str, Any], after_s: float, waiting: int, back: bool) -> None:
+    """A whole cohort (goal 3) at once; a quorum (2) once nobody took the round in time; by plan only then."""
+    story = Story(datacenter=section)
+    if "every" in section:
+        story.whole_round()
+    else:
+        story.leasing()
+    story.at += after_s
+    assert fleet_is_back(story.state, story.at, waiting) == back
+    effects = story.fleet_returned(waiting)
+    assert (story.state.kind == "federated") == back
+    assert any(isinstance(effect, fx.Refused) for effect in effects) != back
+
+
+def test_devices_do_not_take_a_round_from_a_worker_that_has_it() -> None:
+    story = fallback().training()
+    assert refusal(story.fleet_returned(100)) == "stale"
+
+
+def test_a_stale_return_ends_no_other_round() -> None:
+    story = fallback().leasing()
+    assert refusal(story.fleet_returned(100, round=1)) == "stale"
+
+
+# Pausing, stopping, ending
+
+
+def test_a_pause_lets_a_lease_go_on_and_ends_what_nobody_has_begun() -> None:
+    story = fallback().training()
+    story.paused()
+    assert (story.state.status, story.state.phase) == ("paused", "training")
+    story.delivered()
+    assert (story.state.status, story.state.phase, story.state.version) == ("paused", "idle", 1)
+    story.resumed()
+    assert phase(story) == ("datacenter", "leasing")
+    story.leased()
+    story.paused()
+    effects = story.tick(40)
+    assert (story.state.status, story.state.phase) == ("paused", "idle")
+    assert every(effects, fx.RecordRound)[-1].reason == "the run was paused while no worker had the round"
+
+
+def test_a_stop_ends_the_round_and_refuses_its_result() -> None:
+    story = fallback().training()
+    story.stopped()
+    assert (story.state.status, story.state.phase) == ("stopped", "idle")
+    assert refusal(story.delivered(worker="w", round=2, fence=1, attempt=1)) == "lease-lost"
+
+
+def test_the_result_of_the_last_round_finishes_the_run() -> None:
+    story = Story(datacenter=FALLBACK, finish={"rounds": 1}).training()
+    effects = story.delivered(optimizer="9" * 64)
+    assert (story.state.status, story.state.reason) == ("finished", "reached 1 round")
+    made = only(effects, fx.RecordCheckpoint)
+    assert (made.version, made.parent, made.digest, made.contributions) == (1, 0, digest_of("result", 2), ())
+    assert made.optimizer == "9" * 64, "the server optimizer's state carries over"
+    assert made.origin == "round 2, in the datacenter by w"
+    row = every(effects, fx.RecordRound)[-1]
+    assert (row.kind, row.status, row.body["bytes_in"], row.body["metrics"]) == (
+        "datacenter", "committed", 700, {"loss": 0.25},
+    )  # fmt: skip
+    assert row.body["lease"]["fence"] == 1  # type: ignore[index]
+
+
+def test_what_is_in_flight_after_a_crash() -> None:
+    leasing = fallback().leasing()
+    assert rounds.pending(leasing.state)[-1] == fx.Offer(round=2)
+    assert fx.Offer(round=2) not in rounds.pending(fallback().training().state)
+
+
+def test_a_snapshot_of_a_version_without_datacenter_rounds_is_read() -> None:
+    story = Story().collecting()
+    old = states.to_json(story.state)
+    for name in ("kind", "because", "planned", "away_since", "fleet_first", "fence", "lease", "give_up_at"):
+        del old[name]
+    assert states.from_json(old) == story.state
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, None),
+        ({"learners": {}}, "wants the learner tests:story, which this worker does not have"),
+        ({"learners": {"tests:story": "2"}}, "wants tests:story 1; this worker has 2"),
+        ({"data": ("other",)}, "wants the data 'proxy', which this worker does not hold"),
+        ({"nproc": 3}, "wants 4 processes; this worker has 3"),
+    ],
+)
+def test_which_workers_can_take_a_round(more: dict[str, Any], told: str | None) -> None:
+    usual: dict[str, Any] = {"learners": {"tests:story": "1"}, "data": ("proxy", "x"), "nproc": 4}
+    wanted = plan(task={"learner_version": "1"}, datacenter={**FALLBACK, "nproc": 4})
+    found = reason_against(wanted, **{**usual, **more})
+    assert (found is None) == (told is None)
+    assert told is None or told in str(found)
+    assert reason_against(plan(), **usual) == "the plan asks for no datacenter rounds"
