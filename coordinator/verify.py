@@ -14,6 +14,7 @@ meanwhile.
 10      updates that are still kept give the committed checkpoint again
 quorum  a round was committed with at least its quorum, of devices that were selected
 claims  a device has an assignment only in a round that is open
+lease   fences only rise, and a datacenter round was committed under the last one that was granted, of its bytes
 ======  ==========================================================================================================
 """
 
@@ -49,7 +50,7 @@ class Wrong:
     """One thing that does not hold."""
 
     invariant: str
-    """Its number in docs/architecture.md, or ``quorum`` or ``claims``."""
+    """Its number in docs/architecture.md, or ``quorum``, ``claims`` or ``lease``."""
     run: str
     round: int | None
     what: str
@@ -62,6 +63,10 @@ class _Told:
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
     commits: int = 0
+    holder: tuple[str, int] | None = None
+    """(worker, fence) of a datacenter round's last lease."""
+    taken: tuple[str, int, str] | None = None
+    """(worker, fence, digest) of its result."""
 
 
 def verify(store: Reader, blobs: Readable | None = None) -> Iterator[Wrong]:
@@ -83,6 +88,7 @@ class _Run:
         self._blobs = blobs
         self._row = row
         self._counted_in: dict[str, int] = {}
+        self._fence = 0
 
     def check(self) -> Iterator[Wrong]:
         rounds = list(self._rounds())
@@ -108,13 +114,13 @@ class _Run:
             if event.seq != last + 1:
                 yield self._wrong("8", None, f"the log goes from event {last} to event {event.seq}")
             last = event.seq
-            self._note(event, log)
+            yield from self._note(event, log)
         if last < self._row.seq:
             yield self._wrong("8", None, f"the log ends at event {last}, the run at {self._row.seq}")
         if self._row.snapshot_seq > self._row.seq:
             yield self._wrong("8", None, f"the snapshot is of event {self._row.snapshot_seq}, after the last one")
 
-    def _note(self, event: EventRow, log: dict[int, _Told]) -> None:
+    def _note(self, event: EventRow, log: dict[int, _Told]) -> Iterator[Wrong]:
         body: dict[str, Any] = event.body
         told = log.setdefault(body.get("round", 0), _Told())
         match event.kind:
@@ -124,6 +130,14 @@ class _Run:
                 told.reported.setdefault(body["device"], body["digest"])
             case "Committed":
                 told.commits += 1
+            case "Leased":
+                if body["fence"] <= self._fence:
+                    yield self._wrong("lease", body["round"], f"its fence {body['fence']} was given out before")
+                self._fence = body["fence"]
+                told.holder = (body["worker"], body["fence"])
+            case "Delivered":
+                told.commits += 1
+                told.taken = (body["worker"], body["fence"], body["digest"])
 
     def _check_line(self, line: list[CheckpointRow]) -> Iterator[Wrong]:
         before = 0
@@ -160,6 +174,9 @@ class _Run:
             yield self._wrong("4", row.round, f"the log commits it {told.commits} times")
         if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
             yield self._wrong("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+        if row.kind == "datacenter":
+            yield from self._check_delivered(row.round, told, counted, checkpoint)
+            return
         yield from self._check_counted(row.round, told, counted, checkpoint)
         if self._blobs is not None and all(self._blobs.has(item.digest) for item in counted):
             yield from self._refold(self._blobs, row.round, counted, checkpoint, line)
@@ -177,6 +194,17 @@ class _Run:
                 yield self._wrong(
                     "3", round, f"{device}'s update was acknowledged, does not count, and nothing says why"
                 )
+
+    def _check_delivered(
+        self, round: int, told: _Told, counted: list[ContributionRow], checkpoint: CheckpointRow
+    ) -> Iterator[Wrong]:
+        if counted:
+            yield self._wrong("3", round, f"{len(counted)} updates count in a datacenter round")
+        if told.taken is None or told.taken[:2] != told.holder:
+            yield self._wrong("lease", round, f"the result came from {told.taken}, the last lease was {told.holder}")
+        elif told.taken[2] != checkpoint.digest:
+            took, names = _short(told.taken[2]), _short(checkpoint.digest)
+            yield self._wrong("3", round, f"the log took in {took}, the commit names {names}")
 
     def _check_counted(
         self, round: int, told: _Told, counted: list[ContributionRow], checkpoint: CheckpointRow

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from client_sdk.tensors import to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.cli import app
 from coordinator.store import open_store
 from coordinator.verify import verify
+from tests.coordinator.test_workers import Center
 from tests.coordinator.world import World
 
 ONE = "(SELECT min(device) FROM contributions WHERE round = 1)"
@@ -73,6 +75,41 @@ def test_nothing_is_wrong_with_what_a_coordinator_wrote(folder: Path) -> None:
 def test_what_was_changed_is_named(folder: Path, statement: str, expected: tuple[str, int | None]) -> None:
     changed(folder, statement)
     assert expected in found(folder)
+
+
+@pytest.fixture
+def datacenter(tmp_path: Path) -> Path:
+    """A data folder in which a datacenter round was committed under its second lease, then another one."""
+    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    center = Center(6, store=store, blobs=FileBlobs(tmp_path / "blobs"))
+    center.fall_back()
+    worker = center.worker()
+    center.poll(worker, "i1")
+    center.deliver(worker, center.poll(worker, "i2"), to_bytes(center.trained(1)))
+    center.deliver(worker, center.poll(worker, "i2"), to_bytes(center.trained(2)))
+    store.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("UPDATE events SET body = json_set(body, '$.fence', 1) WHERE kind = 'Delivered'", ("lease", 2)),
+        ("UPDATE events SET body = json_set(body, '$.worker', 'w0') WHERE kind = 'Delivered'", ("lease", 2)),
+        ("UPDATE events SET body = json_set(body, '$.fence', 1) WHERE kind = 'Leased'", ("lease", 3)),
+        ("UPDATE events SET body = json_set(body, '$.digest', 'd') WHERE kind = 'Delivered'", ("3", 2)),
+        ("UPDATE events SET kind = 'Committed' WHERE kind = 'Delivered'", ("lease", 2)),
+        ("UPDATE events SET kind = 'Started' WHERE kind = 'Delivered'", ("4", 2)),
+        ("INSERT INTO contributions (run, round, device, digest, weight, version) VALUES ('marks', 2, 'd', 'd', 1, 1)",
+         ("3", 2)),
+    ],
+)  # fmt: skip
+def test_what_was_changed_of_a_datacenter_round_is_named(
+    datacenter: Path, statement: str, expected: tuple[str, int | None]
+) -> None:
+    assert found(datacenter) == []
+    changed(datacenter, statement)
+    assert expected in found(datacenter)
 
 
 def test_a_checkpoint_that_lost_a_byte_is_named(folder: Path) -> None:
