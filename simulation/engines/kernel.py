@@ -47,7 +47,7 @@ class Kernel:
     def __init__(self, plan: Plan, learner: Any, clients: Clients, delta: Manifest) -> None:
         """``delta``: the manifest of an update, decoded."""
         self.plan = plan
-        self.delta = delta
+        self.delta = delta.as_float32()
         self._learner = learner
         self._clients = clients
         self._codec = codecs.get(plan.task.codec)
@@ -100,10 +100,10 @@ class Kernel:
     def _contributed(self, update: Update, job: Job) -> Contributed:
         seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)
         report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
+        self.delta.require(update.manifest, "the update")
         delta = update.delta
         if not self._exact:
             delta = self._codec.decode(self._codec.encode(delta))
-        self.delta.require(Manifest.of(delta), "the update")
         measures = measure_blocks(lambda: _flat(delta), self.plan)
         weight = weight_of(
             self.plan.aggregation,

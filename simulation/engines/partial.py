@@ -75,6 +75,10 @@ class Partial:
         for row in zip(*(self._kept[device].blocks(width) for device in devices), strict=True):
             yield np.stack(row)
 
+    def take(self, device: str) -> Iterator[NDArray[np.float32]]:
+        """The blocks of an update that is kept; from here on it is the caller's to keep."""
+        return self._kept.pop(device).blocks()
+
     def _add(self, device: str, found: Contributed) -> None:
         if self._needs_all:
             self._kept[device] = found

@@ -1,0 +1,323 @@
+"""A crew of forked processes that take tasks as they get free: the costliest first, no more than two at each.
+
+Knows processes, channels, tasks and what a task is called. It has never heard of clients, models or rounds.
+
+A worker is asked in messages and answers each *task* with one message; what else it is told (``tell``) or asked
+(``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
+
+============================ =======================================================================================
+what happens                 what becomes of it
+============================ =======================================================================================
+a worker dies                SimulationError that says how it ended and at what it was; all others are ended
+Ctrl-C                       workers do not feel it; whoever made the crew closes it
+this process is killed       each worker notices that the channel hangs up, and ends where it is
+this process forks others    their copies of the channels are closed (workers), or do not matter (``shutdown``)
+============================ =======================================================================================
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Never
+
+from simulation.engines.frames import Channel, Said
+from simulation.errors import SimulationError
+
+Serve = Callable[[int, Channel], None]
+"""What a worker does, given its number and its end of the channel; ends when the channel does."""
+
+_DEPTH = 2
+"""Tasks at a worker: the one under way, and one that waits, so that it never does."""
+_LOOK_S = 1.0
+"""How often to look whether a worker has died whose channel a process of its own still holds open."""
+_PATIENCE_S = 2.0
+"""What an idle worker is given to end when the crew is closed."""
+_OURS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+"""The ends of all channels that belong to this process: its forks close them."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    pid: int
+    channel: Channel
+    tasks: deque[int] = field(default_factory=deque)
+    """Those sent to it and not answered, the one under way first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker (by its number) said of a task."""
+
+    worker: int
+    said: Said
+
+
+class Crew:
+    """``put`` tasks, ``answer`` waits for one; ``settle`` drops those that nobody has begun."""
+
+    def __init__(self, size: int, serve: Serve) -> None:
+        """Starts the workers. SimulationError where processes cannot be forked."""
+        if not hasattr(os, "fork"):
+            raise SimulationError(
+                'engine="processes" forks its workers, which this system cannot do: '
+                'engine="serial" does the same work in one process'
+            )
+        self.answers: dict[int, Answer] = {}
+        """By the task's number; until ``forget``."""
+        self._workers: list[_Worker] = []
+        self._waiting: list[tuple[bool, int, int]] = []
+        self._tasks: dict[int, tuple[Mapping[str, Any], str]] = {}
+        self._number = 0
+        self._failed: str | None = None
+        self._selector = selectors.DefaultSelector()
+        try:
+            masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                for number in range(size):
+                    self._workers.append(_forked(number, serve))
+                    self._selector.register(self._workers[-1].channel.socket, selectors.EVENT_READ, number)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
+    # ------------------------------------------------------------ tasks
+
+    def put(self, message: Mapping[str, Any], what: str, *, cost: int = 0, now: bool = False) -> int:
+        """A task for whoever gets free. ``what`` it is, for people: "trained client 'c7'". ``now``: before all that
+        wait. Returns its number."""
+        self._number += 1
+        self._tasks[self._number] = (message, what)
+        heapq.heappush(self._waiting, (not now, -cost, self._number))
+        return self._number
+
+    def start(self) -> None:
+        """Hands out what can be handed out."""
+        self._usable()
+        for depth in range(1, _DEPTH + 1):
+            for number, worker in enumerate(self._workers):
+                if self._waiting and len(worker.tasks) < depth:
+                    task = heapq.heappop(self._waiting)[2]
+                    worker.tasks.append(task)
+                    self._send(number, {"task": task, **self._tasks[task][0]})
+
+    def answer(self, task: int) -> Answer:
+        """Waits for it. KeyError for a task that was dropped."""
+        while task not in self.answers:
+            if task not in self._tasks:
+                raise KeyError(task)
+            self._turn()
+        return self.answers[task]
+
+    def settle(self) -> set[int]:
+        """Drops all tasks that no worker has begun, and waits for the others. Returns the dropped ones."""
+        self._usable()
+        dropped = {task for _, _, task in self._waiting}
+        self._waiting.clear()
+        for number, worker in enumerate(self._workers):
+            if len(worker.tasks) > 1:
+                self._send(number, {"do": "drop"})
+        while any(worker.tasks for worker in self._workers):
+            self._turn()
+        dropped |= {task for task in self._tasks if task in self.answers and "dropped" in self.answers[task].said}
+        for task in dropped:
+            self._tasks.pop(task, None)
+            self.answers.pop(task, None)
+        return dropped
+
+    def forget(self) -> None:
+        """Of settled tasks."""
+        self._tasks.clear()
+        self.answers.clear()
+
+    # ------------------------------------------------------------ when all are idle
+
+    def tell(self, number: int, message: Mapping[str, Any]) -> None:
+        """A worker that is idle; there is no answer."""
+        self._usable()
+        self._send(number, message)
+
+    def heard(self, number: int) -> Said:
+        """The answer of an idle worker to what it was told."""
+        channel = self._workers[number].channel
+        arriving = select.poll()
+        arriving.register(channel.socket, select.POLLIN)
+        while (said := channel.arrived()) is None:
+            if channel.ended:
+                self._died(number)
+            if not arriving.poll(1000 * _LOOK_S):
+                self._look()
+        return said
+
+    def close(self) -> None:
+        """Ends all workers, whatever they are at, and waits until they are gone."""
+        for worker in self._workers:
+            worker.channel.close()
+        for worker in self._workers:
+            if worker.tasks:
+                _kill(worker.pid)
+        until = time.monotonic() + _PATIENCE_S
+        for worker in self._workers:
+            while _reaped(worker.pid) is None:
+                if time.monotonic() > until:
+                    _kill(worker.pid)
+                    until = float("inf")
+                time.sleep(0.001)
+        self._workers.clear()
+        self._selector.close()
+        self._failed = self._failed or "the engine was closed"
+
+    # ------------------------------------------------------------ inside
+
+    def _usable(self) -> None:
+        if self._failed is not None:
+            raise SimulationError(self._failed)
+
+    def _turn(self) -> None:
+        """Hands out, then waits until a worker has said something."""
+        self.start()
+        ready = self._selector.select(_LOOK_S)
+        for key, _ in ready:
+            worker = self._workers[key.data]
+            while (said := worker.channel.arrived()) is not None:
+                task = int(said["task"])
+                worker.tasks.remove(task)
+                self.answers[task] = Answer(key.data, said)
+            if worker.channel.ended:
+                self._died(key.data)
+        if not ready:
+            self._look()
+
+    def _look(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if (status := _reaped(worker.pid)) is not None:
+                self._died(number, status)
+
+    def _send(self, number: int, message: Mapping[str, Any]) -> None:
+        try:
+            self._workers[number].channel.send(message)
+        except OSError:
+            self._died(number)
+
+    def _died(self, number: int, status: int | None = None) -> Never:
+        """Says how a worker came to its end, and ends the others."""
+        worker = self._workers.pop(number)
+        worker.channel.close()
+        until = time.monotonic() + _PATIENCE_S
+        while status is None:
+            if time.monotonic() > until:
+                _kill(worker.pid)
+            status = _reaped(worker.pid)
+            time.sleep(0.001)
+        doing = f"while it {self._tasks[worker.tasks[0]][1]}" if worker.tasks else "while it had nothing to do"
+        self._failed = f"a worker process {_ending(status)} {doing}"
+        self.close()
+        raise SimulationError(self._failed)
+
+
+def _forked(number: int, serve: Serve) -> _Worker:
+    """A process that serves one end of a channel, seen from the other end. Ctrl-C is held back meanwhile."""
+    ours, theirs = socket.socketpair()
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: a worker needs none of them
+        pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _serve(number, Channel(theirs), serve)
+    theirs.close()
+    _OURS.add(ours)
+    return _Worker(pid, Channel(ours))
+
+
+def _serve(number: int, channel: Channel, serve: Serve) -> Never:
+    """All that the forked process does. It leaves without the clean-up that is its parent's."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for end in list(_OURS):
+            end.close()
+        gc.freeze()
+        threading.Thread(target=_ends_with, args=(channel.socket,), daemon=True).start()
+        serve(number, channel)
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent's frames below must not see it
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        os._exit(status)
+
+
+def _ends_with(end: socket.socket) -> None:
+    """Ends this process when the other end hangs up, even in the middle of a long task."""
+    hangup = select.poll()
+    hangup.register(end, 0)
+    hangup.poll()
+    os._exit(0)
+
+
+def _flush(stream: Any) -> None:
+    try:
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _reaped(pid: int) -> int | None:
+    """The exit status as ``Popen.returncode`` gives it; None while the process runs. 0 where another has reaped it."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"ended by itself, with exit status {status},"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    short = ", as the system does when memory runs short," if name == "SIGKILL" else ""
+    return f"was ended by {name}{short}"

@@ -1,0 +1,124 @@
+"""What one process of the engine ``processes`` does: it trains and scores clients, and keeps the sum of its part.
+
+Messages and answers, one JSON object each:
+
+======================== =============================================== ============================================
+it is told               it does                                         it answers
+======================== =============================================== ============================================
+task, do: train, job     trains the client; its update is in the sum     task, and report, weight (and slot), or
+                                                                         reason and trace
+task, do: score, device  scores the model for scoring                    task, and score, or raised
+do: drop                 leaves the tasks that it has not begun          task, dropped, for each of them
+do: begin                the next round, from the model in memory        nothing
+do: restrict, weights    leaves just these devices in the sum            state of the sum, or refused
+======================== =============================================== ============================================
+
+This file knows a kernel and memory that it shares. It has never heard of who reads the answers, or of other workers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.tensors import TensorError
+from simulation.engines.frames import Channel, Said
+from simulation.engines.kernel import Kernel
+from simulation.engines.memory import SharedTensors, Shelf
+from simulation.engines.partial import Partial
+from simulation.engines.port import Failed, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a worker has in common with its parent."""
+
+    model: SharedTensors
+    """Of the round."""
+    scored: SharedTensors
+    """The model to be scored."""
+    lanes: NDArray[np.int64]
+    """Of the sum."""
+    shelf: Shelf | None
+    """Where updates are put, for rules that need all of them."""
+
+
+class Worker:
+    """``serve`` until the channel ends."""
+
+    def __init__(self, kernel: Kernel, shared: Shared, channel: Channel) -> None:
+        self._kernel = kernel
+        self._shared = shared
+        self._channel = channel
+        self._partial = Partial(kernel, shared.lanes)
+        self._slots: dict[str, int] = {}
+        self._tasks: deque[Said] = deque()
+
+    def serve(self) -> None:
+        """OSError where the parent is gone."""
+        _one_thread()
+        while True:
+            while (message := self._channel.arrived() if self._tasks else self._channel.receive()) is not None:
+                self._hear(message)
+            if self._channel.ended:
+                return
+            task = self._tasks.popleft()
+            said = self._trained(task) if task["do"] == "train" else self._scored(task)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            self._channel.send({"task": task["task"], **said})
+
+    def _hear(self, message: Said) -> None:
+        match message["do"]:
+            case "train" | "score":
+                self._tasks.append(message)
+            case "drop":
+                for task in self._tasks:
+                    self._channel.send({"task": task["task"], "dropped": True})
+                self._tasks.clear()
+            case "begin":
+                self._slots.clear()
+                self._partial.begin(self._shared.model.view())
+            case "restrict":
+                self._channel.send(self._restricted(message))
+
+    def _trained(self, task: Said) -> Said:
+        job = Job(**task["job"])
+        result = self._partial.work(job)
+        if isinstance(result, Failed):
+            return {"reason": result.reason, "trace": result.trace}
+        said: Said = {"report": result.report.model_dump_json(), "weight": result.weight}
+        if self._shared.shelf is not None:
+            if job.device not in self._slots:
+                self._slots[job.device] = len(self._slots)
+                self._shared.shelf.put(self._slots[job.device], self._partial.take(job.device))
+            said["slot"] = self._slots[job.device]
+        return said
+
+    def _scored(self, task: Said) -> Said:
+        try:
+            score = self._kernel.score(self._shared.scored.view(), task["device"])
+        except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
+            return {"raised": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        return {"score": None if score is None else score.model_dump_json()}
+
+    def _restricted(self, message: Said) -> Said:
+        try:
+            self._partial.restrict(message["weights"])
+            return {"state": self._partial.sum.state, "weights": self._partial.weights}
+        except TensorError as error:
+            return {"refused": str(error)}
+
+
+def _one_thread() -> None:
+    """One thread for numerical libraries, of this process: the others have the other cores. It is also what makes it
+    safe to go on with torch in a fork of a process that has used it: no thread pool is looked for that is not there."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
