@@ -67,6 +67,7 @@ class GlobalGradient:
         self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
+        self._waited = (0, 0.0)
         if not group.alone:
             with group.unbroken():
                 self._ddp = DistributedDataParallel(
@@ -76,7 +77,7 @@ class GlobalGradient:
                     gradient_as_bucket_view=True,
                     find_unused_parameters=unused,
                 )
-            self._ddp._set_ddp_runtime_logging_sample_rate(10)
+            self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
     def compute(self, examples: Examples, batch: torch.Tensor, step: int) -> dict[str, float]:
         """Put the gradient over the global batch into the parameters, on every rank; the means of loss and metrics.
@@ -103,13 +104,18 @@ class GlobalGradient:
         return self._told(len(batch), step)
 
     def communication_s(self) -> float | None:
-        """Seconds of a mean step that wait for all-reduces no computation covers; None before any was measured, or
-        for a group of one."""
+        """Seconds of a mean step, since this was last asked, in which the rank waited for all-reduces (and so for the
+        slowest rank) after its own gradients were done. None for a group of one, or where no step was measured."""
         if self._ddp is None:
             return None
         measured: Mapping[str, Any] = self._ddp._get_ddp_logging_data()
-        total = measured.get("avg_backward_comm_time", 0)
-        return max(0, total - measured.get("avg_backward_compute_comm_overlap_time", 0)) / 1e9 if total else None
+        steps = int(measured.get("iteration", 0))
+        mean = measured.get("avg_backward_comm_time", 0) - measured.get("avg_backward_compute_comm_overlap_time", 0)
+        before, total = self._waited
+        if steps <= before:
+            return None
+        self._waited = (steps, steps * mean / 1e9)
+        return max(0.0, self._waited[1] - total) / (steps - before)
 
     def _told(self, size: int, step: int) -> dict[str, float]:
         error, self._losses.error = self._losses.error, None

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_sdk.terminal import Json, complain, fail, say, say_json, spoken
+
+if TYPE_CHECKING:
+    from coordinator.datacenter.job import JobSpec
+    from coordinator.datacenter.progress import Tell
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 datacenter = typer.Typer(
@@ -81,7 +85,7 @@ def train(
     Under torchrun (RANK and WORLD_SIZE in the environment) this process is one of its group, and --nproc is torchrun's
     business. The result is the one of a single process at the same batch, beyond rounding.
     """
-    from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
+    from coordinator.datacenter.job import JobFailed, JobStopped, launch
     from coordinator.datacenter.progress import plain_line
 
     if resume and checkpoints is None:
@@ -103,7 +107,7 @@ def train(
         "unused_parameters": unused_parameters,
         "seed": seed,
     }
-    spec = JobSpec.model_validate(
+    spec = _checked(
         {
             "learner": learner,
             "data": data,
@@ -141,7 +145,22 @@ def train(
             raise typer.Exit(130) from None
 
 
-def _as_a_rank(spec: Any, tell: Any) -> int:
+def _checked(fields: dict[str, Any]) -> JobSpec:
+    """The job; what does not fit is told as the option that said it."""
+    from pydantic import ValidationError
+
+    from coordinator.datacenter.job import JobSpec
+
+    try:
+        return JobSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = str(first["loc"][-1]).replace("_", "-").replace("learning-rate", "lr")
+        words = first["msg"].removeprefix("Value error, ").rstrip(".")
+        fail(f"{words[:1].upper()}{words[1:]}." if where == "recipe" else f"--{where}: {words}.")
+
+
+def _as_a_rank(spec: JobSpec, tell: Tell) -> int:
     """This process's part, where torchrun started it. Exit code."""
     from coordinator.datacenter.worker import run
 
