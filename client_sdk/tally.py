@@ -5,9 +5,21 @@ Knows numbers by name, each with the examples behind it. Has never heard of tens
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+
+
+def require_finite(metrics: Mapping[str, float]) -> None:
+    """ValueError for a metric that is NaN or infinity, or no number."""
+    for name, value in metrics.items():
+        try:
+            finite = math.isfinite(value)
+        except (TypeError, OverflowError):
+            finite = False
+        if not finite:
+            raise ValueError(f"the metric {name!r} is {value}, not a finite number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +31,8 @@ class Tally:
     @classmethod
     def of(cls, metrics: Mapping[str, float], examples: int) -> Tally:
         """Metrics of one device, means over its ``examples``. ValueError for NaN or infinity."""
-        found = {}
-        for name, value in metrics.items():
-            try:
-                found[name] = (Fraction(float(value)) * examples, examples)
-            except (ValueError, OverflowError):
-                raise ValueError(f"the metric {name!r} is {value}, not a finite number") from None
-        return cls(found)
+        require_finite(metrics)
+        return cls({name: (Fraction(float(value)) * examples, examples) for name, value in metrics.items()})
 
     def __add__(self, other: Tally) -> Tally:
         total = dict(self.sums)

@@ -18,7 +18,7 @@ from client_sdk.exact_sum import ExactSum, peak
 from client_sdk.floats import Float32, widen
 from client_sdk.manifest import Array, Manifest, ManifestMismatch, NotFinite, OutOfRange, TensorError, Tensors, shown
 from client_sdk.protocol import REPORT_KEY, Score, UpdateReport, Work
-from client_sdk.tally import Tally
+from client_sdk.tally import Tally, require_finite
 from client_sdk.tensorfile import Header, to_bytes
 from client_sdk.tensors import split
 
@@ -34,6 +34,16 @@ class Seconds:
     fetch_s: float = 0.0
     train_s: float = 0.0
     encode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Tallies:
+    metrics: Tally
+    scores: Tally
+    epochs: Fraction
+
+    def __add__(self, other: _Tallies) -> _Tallies:
+        return _Tallies(self.metrics + other.metrics, self.scores + other.scores, self.epochs + other.epochs)
 
 
 class Update:
@@ -72,11 +82,11 @@ class Update:
         self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
         self._sum: ExactSum | None = None
         self._weight = int(examples if weight is None else weight)
-        self._metrics = Tally.of(metrics or {}, int(examples))
-        self._scores = Tally.of(held_out.metrics, held_out.examples) if held_out else Tally()
+        for found in (metrics or {}, held_out.metrics if held_out else {}):
+            require_finite(found)
         self._scored = held_out.examples if held_out else 0
         self._work = work or Work()
-        self._epochs = Fraction(self._work.epochs)
+        self._tallies: _Tallies | None = None
         self._given = (dict(metrics or {}), held_out)
         self.examples = int(examples)
         """Training examples behind this update, all devices together."""
@@ -120,19 +130,21 @@ class Update:
     @property
     def work(self) -> Work:
         """Steps, epochs and examples seen, added up; complete when every part was."""
-        return self._work.model_copy(update={"epochs": float(self._epochs)})
+        if self._tallies is None:
+            return self._work
+        return self._work.model_copy(update={"epochs": float(self._tallies.epochs)})
 
     @property
     def metrics(self) -> dict[str, float]:
         """Training metrics by name: means over the examples of the updates that gave them."""
-        return dict(self._given[0]) if self._sum is None else self._metrics.means()
+        return dict(self._given[0]) if self._tallies is None else self._tallies.metrics.means()
 
     @property
     def held_out(self) -> Score | None:
         """The received model's score on held-out data, over all devices that scored it; None when none did."""
-        if self._sum is None:
+        if self._tallies is None:
             return self._given[1]
-        return Score(examples=self._scored, metrics=self._scores.means()) if self._scored else None
+        return Score(examples=self._scored, metrics=self._tallies.scores.means()) if self._scored else None
 
     def mean(self) -> Tensors:
         """The weighted mean of the deltas, float32 by name: float32(sum_k w_k q(x_k) * 2^-32 / sum_k w_k), see
@@ -172,11 +184,12 @@ class Update:
         twin = object.__new__(Update)
         twin.__dict__.update(self.__dict__)
         twin._delta = None
+        twin._tallies = self._tallied()
         twin._sum = self._sum.copy() if self._sum else self._folded_into(ExactSum(self.manifest.elements))
         return twin
 
     def _absorb(self, other: Update) -> Update:
-        if self._sum is None:
+        if self._sum is None or self._tallies is None:
             raise TypeError("only a sum of its own can absorb")
         self.manifest.require(other.manifest, "the other update")
         if other._sum is None:
@@ -184,10 +197,8 @@ class Update:
         else:
             self._sum.merge(other._sum)
         self.examples += other.examples
-        self._metrics += other._metrics
-        self._scores += other._scores
+        self._tallies += other._tallied()
         self._scored += other._scored
-        self._epochs += other._epochs
         self._work = Work(
             steps=self._work.steps + other._work.steps,
             steps_planned=self._work.steps_planned + other._work.steps_planned,
@@ -195,6 +206,14 @@ class Update:
             complete=self._work.complete and other._work.complete,
         )
         return self
+
+    def _tallied(self) -> _Tallies:
+        """Metrics, scores and epochs as exact fractions: made when an update is added, since most travel alone."""
+        if self._tallies is not None:
+            return self._tallies
+        metrics, held_out = self._given
+        scores = Tally.of(held_out.metrics, held_out.examples) if held_out else Tally()
+        return _Tallies(Tally.of(metrics, self.examples), scores, Fraction(self._work.epochs))
 
     def _folded_into(self, total: ExactSum) -> ExactSum:
         """Check all values, then add them: ``total`` is unchanged when anything is refused."""

@@ -8,6 +8,7 @@ could not do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from client_sdk.problems import ProblemError, problem
 from client_sdk.protocol import (
@@ -30,6 +31,18 @@ from coordinator.engine.state import RunState
 from coordinator.hub import Hub
 from coordinator.runlog import Make
 from coordinator.store.port import DeviceRow, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A validated update, and whose it is."""
+
+    device: DeviceRow
+    report: UpdateReport
+    digest: str
+    size: int
+    at: float | None = None
+    """When it arrived; None: now."""
 
 
 class DeviceDesk(Hub):
@@ -167,33 +180,27 @@ class DeviceDesk(Hub):
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return ev.Reported(
-                at=at,
-                round=report.round,
-                attempt=report.attempt,
-                device=device.device,
-                digest=digest,
-                bytes=size,
-                examples=min(report.examples, device.examples_cap),
-                steps=report.work.steps,
-                steps_planned=report.work.steps_planned,
-                complete=report.work.complete,
-                metrics=dict(report.metrics),
-                held_out=dict(report.held_out.metrics) if report.held_out else {},
-                held_out_examples=min(report.held_out.examples, device.examples_cap) if report.held_out else 0,
-                seconds=(report.fetch_s, report.train_s, report.encode_s),
-            )
+            return _reported(Arrived(device, report, digest, size), at)
 
-        effects = self._submit(report.run, reported)
-        accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
-        return Receipt(
-            run=report.run,
-            round=report.round,
-            attempt=report.attempt,
-            device=device.device,
-            digest=digest,
-            weight=accepted.weight,
-        )
+        return _receipt(report, device.device, digest, self._submit(report.run, reported))
+
+    def count_all(self, run: str, arrivals: Sequence[Arrived]) -> list[Receipt | ProblemError]:
+        """The same for validated updates of one run that arrived one after another, each at its own time."""
+
+        def reported(arrived: Arrived) -> Make:
+            return lambda tx, state, now: _reported(arrived, now if arrived.at is None else arrived.at)
+
+        answers: list[Receipt | ProblemError] = []
+        results = self._log(run).submit_all([reported(arrived) for arrived in arrivals])
+        for arrived, effects in zip(arrivals, results, strict=True):
+            if isinstance(effects, BaseException):
+                raise effects
+            refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
+            if refused is not None:
+                answers.append(problem(refused.kind, refused.reason))
+            else:
+                answers.append(_receipt(arrived.report, arrived.device.device, arrived.digest, effects))
+        return answers
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """What became of this device's part in a round."""
@@ -280,3 +287,30 @@ class DeviceDesk(Hub):
                 self.blobs.delete(digest)
 
         self._log(run).submit(drop)
+
+
+def _reported(arrived: Arrived, at: float) -> ev.Reported:
+    report, most = arrived.report, arrived.device.examples_cap
+    return ev.Reported(
+        at=at,
+        round=report.round,
+        attempt=report.attempt,
+        device=arrived.device.device,
+        digest=arrived.digest,
+        bytes=arrived.size,
+        examples=min(report.examples, most),
+        steps=report.work.steps,
+        steps_planned=report.work.steps_planned,
+        complete=report.work.complete,
+        metrics=dict(report.metrics),
+        held_out=dict(report.held_out.metrics) if report.held_out else {},
+        held_out_examples=min(report.held_out.examples, most) if report.held_out else 0,
+        seconds=(report.fetch_s, report.train_s, report.encode_s),
+    )
+
+
+def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:
+    accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
+    return Receipt(
+        run=report.run, round=report.round, attempt=report.attempt, device=device, digest=digest, weight=accepted.weight
+    )

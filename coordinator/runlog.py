@@ -102,8 +102,8 @@ class RunLog:
                 mine = [effect for effect in effects if isinstance(effect, records.RECORDS)]
                 refused = any(isinstance(effect, fx.Refused) for effect in effects)
                 if following is not state or (mine and not refused):
-                    logged.append((now, events.kind_of(event), events.to_json(event)))
-                rows += [(now, record) for record in mine]
+                    logged.append((event.at, events.kind_of(event), events.to_json(event)))
+                rows += [(event.at, record) for record in mine]
                 actions += [effect for effect in effects if isinstance(effect, _ACTIONS)]
                 results.append(effects)
                 state = following

@@ -156,7 +156,9 @@ def simulate(
         failed=failing,
     ) as simulation:
         failing.model = simulation.model
-        return _led(simulation, learner, asked, rounds, Progress(asked.plan.finish.rounds, progress))
+        left = asked.plan.finish.rounds - simulation.state.version
+        shown = Progress(left if rounds is None else min(left, rounds), progress)
+        return _led(simulation, learner, asked, rounds, shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def started(state: RunState, event: ev.Started) -> Step:
     member = state.members[event.device]
     if member.status != "selected" or state.phase != "collecting":
         return state, []
-    return _with(state, event.device, replace(member, status="training")), []
+    return state.with_member(event.device, replace(member, status="training")), []
 
 
 def reported(state: RunState, event: ev.Reported) -> Step:
@@ -50,7 +50,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         held_out=event.held_out,
         held_out_examples=event.held_out_examples,
     )
-    state = _with(state, event.device, member)
+    state = state.with_member(event.device, member)
     effects: list[fx.Effect] = [
         fx.Accepted(device=event.device, digest=event.digest, weight=weight),
         fx.Release(round=state.round, devices=(event.device,)),
@@ -71,7 +71,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
         return state, []
     if member.status == "reported":
         return refuse(state, "conflict", "the device's update has been received and counts")
-    state = _with(state, event.device, replace(member, status="withdrawn"))
+    state = state.with_member(event.device, replace(member, status="withdrawn"))
     following, more = _close_if_complete(state, event.at)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 
@@ -135,7 +135,3 @@ def _close_if_complete(state: RunState, at: float) -> Step:
         left = f"{selected - withdrawn} are left and the quorum is {cohort.quorum_count}"
         return abandon(state, at, f"{withdrawn} of {selected} devices withdrew; {left}")
     return state, []
-
-
-def _with(state: RunState, device: str, member: Member) -> RunState:
-    return replace(state, members={**state.members, device: member})

@@ -7,7 +7,7 @@ of the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -106,13 +106,23 @@ class RunState:
 
     def count(self, *statuses: str) -> int:
         """How many members have one of these statuses."""
-        return sum(member.status in statuses for member in self.members.values())
+        return len([member for member in self.members.values() if member.status in statuses])
+
+    def with_member(self, device: str, member: Member) -> RunState:
+        """The same state with this device in this condition. What ``replace`` gives, at half of its price: a round is
+        hundreds of these."""
+        following: RunState = object.__new__(RunState)
+        for name in _FIELDS:
+            object.__setattr__(following, name, getattr(self, name))
+        object.__setattr__(following, "members", {**self.members, device: member})
+        return following
 
     @property
     def over(self) -> bool:
         return self.status in ("finished", "stopped")
 
 
+_FIELDS = tuple(found.name for found in fields(RunState) if found.name != "members")
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 

@@ -20,7 +20,9 @@ from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan
 from coordinator.intake import Measures, measure_blocks
 from simulation.clients import Clients
+from simulation.clients.holdings import ClientData
 from simulation.engines.port import Done, Failed, Job
+from simulation.engines.threads import one_thread
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
 """Failures that devices have in earnest: they withdraw, and the round goes on."""
@@ -76,26 +78,30 @@ class Kernel:
         data = self._clients[device]
         if data.test is None:
             return None
-        return evaluate(self._learner, self.plan.task.learner, model, data.test)
+        with one_thread():
+            return evaluate(self._learner, self.plan.task.learner, model, data.test)
 
     def update(self, model: Tensors, job: Job) -> Update:
         """What the learner makes of the client's data. What it raises comes through."""
         data = self._clients[job.device]
-        if not hasattr(self._learner, "train"):
-            update = self._learner(model, data.train, self._task)
-        else:
-            update = self._learner.train(
-                model,
-                data.train,
-                self._task,
-                device=job.device,
-                round=job.round,
-                deadline=_whole if job.steps is None else _Steps(job.steps),
-                held_out=data.test,
-            )
+        with one_thread():
+            update = self._trained(model, data, job)
         if not isinstance(update, Update):
             raise TypeError(f"the learner gave a {type(update).__name__}, not an Update")
         return update
+
+    def _trained(self, model: Tensors, data: ClientData, job: Job) -> Any:
+        if not hasattr(self._learner, "train"):
+            return self._learner(model, data.train, self._task)
+        return self._learner.train(
+            model,
+            data.train,
+            self._task,
+            device=job.device,
+            round=job.round,
+            deadline=_whole if job.steps is None else _Steps(job.steps),
+            held_out=data.test,
+        )
 
     def _contributed(self, update: Update, job: Job) -> Contributed:
         seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)

@@ -8,6 +8,7 @@ and training, is left to the world, which knows the hour. This file has never he
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never
 
 from client_sdk.actions import (
@@ -25,9 +26,10 @@ from client_sdk.actions import (
     Trained,
 )
 from client_sdk.problems import ProblemError
-from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Route, Wait
+from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Receipt, Route, Wait
 from client_sdk.record import Record
 from client_sdk.session import Session, participate
+from coordinator.devices_desk import Arrived
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
 
@@ -50,10 +52,10 @@ _NO_KEY: Any = _NoKey()
 
 
 class Device:
-    """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``vanish``. ``over`` once its part
-    has ended."""
+    """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
+    once its part has ended."""
 
-    __slots__ = ("_session", "_world", "assignment", "done", "due_at", "number", "offer", "over", "row")
+    __slots__ = ("_session", "_world", "assignment", "due_at", "number", "offer", "over", "row", "update")
 
     def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
@@ -62,7 +64,8 @@ class Device:
         self.offer = offer
         self.assignment: Assignment | None = None
         self.due_at = 0.0
-        self.done: Done | None = None
+        self.update: Arrived | None = None
+        """What it has sent, and has not heard of yet."""
         self.over = False
         enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
         record = Record(coordinator=URL, enrolled=enrolled)
@@ -84,16 +87,23 @@ class Device:
         self._go_on(Answered(Noted(), self._world.now))
 
     def trained(self, result: Result | None, *, complete: bool = True) -> None:
-        """Its training has ended. None: it has ended too late for its update to be read, and was never done."""
+        """Its training has ended: it has sent its ``update``, or is gone. None: it has ended too late for an update
+        to be read, and was never done."""
         now = self._world.now
         if result is None:
             self._go_on(Trained(b"late", complete, now))
         elif isinstance(result, Done):
-            self.done = result
+            size = self._world.size_of(result.report)
+            self.update = Arrived(self.row, result.report, "", size, now)
             body = f"{self.row.device}\n{result.report.model_dump_json()}".encode()
             self._go_on(Trained(body, result.report.work.complete, now))
         else:
             self._go_on(Failed(result.reason, now))
+
+    def received(self, answer: Receipt | ProblemError) -> None:
+        """The answer to its update."""
+        now = self._world.now
+        self._go_on(Refused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
 
     def vanish(self) -> None:
         """It stops where it is, and tells nobody."""
@@ -131,6 +141,9 @@ class Device:
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
             return _LATER  # the world asks for all who are at this together
+        if send.route is Route.UPDATE and self.update is not None:
+            self.update = replace(self.update, digest=send.update or "")
+            return _LATER
         try:
             return Answered(self._asked(send), self._world.now)
         except ProblemError as error:
@@ -149,10 +162,7 @@ class Device:
             case Route.UPDATE:
                 place = (str(path["run"]), int(path["round"]), int(path["attempt"]))
                 desk.update_limit(self.row.device, *place)
-                if self.done is None:
-                    raise RuntimeError("an update that was never made would have been read")
-                size = self._world.size_of(self.done.report)
-                return desk.count(self.row, self.done.report, send.update or "", size)
+                raise RuntimeError("an update that was never made would have been read")
         raise TypeError(f"a simulated device sends nothing to {send.route}")
 
 

@@ -69,7 +69,7 @@ class World:
         self._known: set[int] = set()
         self._present: dict[str, Device] = {}
         self._trained: Callable[[int, int, int], None] = lambda *_: None
-        self._reported = 0
+        self._sent: list[Device] = []
         self._starting: list[tuple[float, Device, Job | None]] = []
 
     @property
@@ -165,7 +165,7 @@ class World:
     def _assign(self, state: RunState) -> None:
         """Tells the cohort, and puts down when each will have trained; the engine hears of those who will count."""
         self._begin(state)
-        self._starting, self._reported = [], 0
+        self._starting = []
         absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
@@ -214,17 +214,27 @@ class World:
         self._starting.append((ends_at, device, None if refused or not steps else job))
 
     def _collect(self, round: int) -> None:
-        """Time passes until the round has closed, and what is to be done then has been."""
+        """Time passes until the round has closed, and what is to be done then has been.
+
+        Updates that arrive one after another are handed over together, each with its own time: before anything else
+        happens, and at the latest when the round is about to close.
+        """
         state = self.coordinator.state(self._run)
+        missing = state.plan.cohort.goal - state.count("reported")
         while state.round == round and state.phase == "collecting" and state.deadline is not None:
-            if self._agenda.next_at < state.deadline:
+            if self._agenda.next_at < state.deadline and len(self._sent) < missing:
                 do, arguments = self._agenda.take()
                 do(*arguments)
+                continue
+            if self._sent:
+                self._hand_over()
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
             self._perform()
             state = self.coordinator.state(self._run)
+            missing = state.plan.cohort.goal - state.count("reported")
+        self._sent.clear()
 
     def _finish(self, device: Device, job: Job | None) -> None:
         """A device has trained, or has run out of time."""
@@ -234,22 +244,37 @@ class World:
         state = self.coordinator.state(self._run)
         if assignment is None or state.round != assignment.round or state.phase != "collecting":
             device.trained(None)
-        elif job is None and assignment.partial == "refuse":
-            device.trained(None, complete=False)
         elif job is None:
-            device.trained(Failed(reason="The time ran out before one step of training could be done."))
-        else:
-            result = self._engine.result(job)
-            if isinstance(result, Failed) and result.trace:
+            self._hand_over()
+            device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
+        elif isinstance(result := self._engine.result(job), Failed):
+            self._hand_over()
+            if result.trace:
                 self._failed(job, result)
             device.trained(result)
-            self._reported += 1
-            self._trained(state.round, self._reported, state.plan.cohort.goal)
+        else:
+            device.trained(result)
+            if device.update is not None:
+                self._sent.append(device)
+            self._trained(state.round, state.count("reported") + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
+
+    def _hand_over(self) -> None:
+        """The coordinator is given what was sent since the last time."""
+        sent, self._sent = self._sent, []
+        if not sent:
+            return
+        answers = self.coordinator.count_all(self._run, [device.update for device in sent if device.update is not None])
+        for device, answer in zip(sent, answers, strict=True):
+            device.received(answer)
+            self._leave(device)
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
             self.coordinator.perform(task)
+
+
+_OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
 
 
 def steps_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> int:
