@@ -35,6 +35,7 @@ ROOMS: dict[str, dict[str, str]] = {
     "simulation": {
         "demo": "Watch a whole federation learn on this machine.",
         "fleet": "Run many devices in a few processes.",
+        "simulate": "Run a plan on simulated clients.",
     },
 }
 """Room, which is also the name of its entry point and of its extra -> its commands, and what each does."""

@@ -1,4 +1,4 @@
-"""The simulation's part of the word ``quorate``: ``fleet``, ``demo`` and ``explore``.
+"""The simulation's part of the word ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``explore``.
 
 ``client_sdk.cli`` finds ``app`` by entry point. Importing this is quick: a command imports what it needs when it runs.
 """
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, spoken
+from simulation.command.simulate import simulate
 from simulation.explorer.command import explore
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -162,3 +163,4 @@ def demo(
 
 
 app.command(epilog="Example: quorate explore --schedules 1000 --jobs 2")(explore)
+app.command(epilog="Example: quorate simulate examples/mnist.toml --data mnist --clients 1000 --folder run")(simulate)

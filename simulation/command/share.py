@@ -1,0 +1,82 @@
+"""From the name of a data set, or an .npz file, to clients and a central test set.
+
+This file knows data and partitions. It has never heard of plans or of training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from client_sdk.data import Examples, installed, load_data
+from simulation.clients import Clients
+from simulation.partitioning import By, partition
+
+MOST_CLIENTS_BY_DEFAULT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of a partition as they were given; None: left out."""
+
+    clients: int | None = None
+    by: By | None = None
+    alpha: float | None = None
+    seed: int = 0
+    min_examples: int | None = None
+    size_sigma: float | None = None
+    shards_per_client: int | None = None
+    labels_per_client: int | None = None
+    noise_sigma: float | None = None
+    held_out: float | None = None
+
+
+def shared_out(data: str, asked: Asked) -> tuple[Clients, Any | None]:
+    """(the clients, the data set's test part or None).
+
+    Data with users is shared out by user unless a way or a number of clients is given; all else by Dirichlet among 100
+    clients. DataError and ValueError, in a sentence.
+    """
+    found: Any = load_data(data) if data.endswith(".npz") else installed(data)
+    test = getattr(found, "test", None)
+    has_users = bool(getattr(found, "user_names", None))
+    by = asked.by or ("natural" if has_users and asked.clients is None else "dirichlet")
+    if by == "natural" and has_users:
+        return _by_user(found, data, asked), test
+    made = partition(
+        found,
+        asked.clients if asked.clients is not None or by == "natural" else MOST_CLIENTS_BY_DEFAULT,
+        by=by,
+        alpha=asked.alpha,
+        seed=asked.seed,
+        min_examples=1 if asked.min_examples is None else asked.min_examples,
+        size_sigma=asked.size_sigma,
+        shards_per_client=asked.shards_per_client,
+        labels_per_client=asked.labels_per_client,
+        noise_sigma=asked.noise_sigma,
+        held_out=asked.held_out or 0.0,
+    )
+    return made, test
+
+
+def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | None:
+    """So many examples of the test part, drawn once by ``seed``; None for 0, or where there is none."""
+    if test is None or count == 0:
+        return None
+    if count == "all" or count >= len(test.x):
+        return test
+    rng = np.random.Generator(np.random.PCG64([seed, 1]))
+    chosen = np.sort(rng.choice(len(test.x), count, replace=False))
+    return Examples(np.asarray(test.x[chosen]), np.asarray(test.y[chosen]))
+
+
+def _by_user(found: Any, data: str, asked: Asked) -> Clients:
+    """A client for each user, with what this user has in the data set's own test part."""
+    for name in ("clients", "alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma", "held_out"):
+        if getattr(asked, name) is not None:
+            option = name.replace("_", "-")
+            reason = "users have held-out examples already" if name == "held_out" else "a client is a user"
+            raise ValueError(f"--{option} means nothing to --by natural of {data}: {reason}")
+    return Clients.of(found.clients(**({} if asked.min_examples is None else {"min_examples": asked.min_examples})))
