@@ -98,7 +98,7 @@ def test_simulated_and_deployed_runs_commit_equal_digests(tmp_path: Path, monkey
     line, ids, counted = deploy(tmp_path, to_bytes(initial))
     assert len(line) == ROUNDS + 1
     clients = {device: shard(number) for device, number in ids.items()}
-    engines: list[EngineName] = ["serial"]
+    engines: list[EngineName] = ["serial", "processes"]
     for engine in engines:
         history = simulate(PLAN, learner, clients, init=initial, engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
