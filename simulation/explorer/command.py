@@ -42,6 +42,7 @@ def explore(
     """
     from simulation.explorer.mutants import MUTANTS
     from simulation.explorer.search import explore as search
+    from simulation.explorer.shape import PHASES
 
     if mutant == "list":
         say_table(("mutant", "breaks", "what"), [(m.name, " or ".join(m.breaks), m.story) for m in MUTANTS.values()])
@@ -60,7 +61,7 @@ def explore(
 
     report = search(seed, schedules, seconds=seconds, mutant=mutant, jobs=jobs, progress=_seldom(progress))
     if coverage:
-        say_table(("event or fault", "idle", "selecting", "collecting", "committing"), report.coverage.table())
+        say_table(("event or fault", *PHASES), report.coverage.table())
     for finding in report.findings[:MOST_TOLD]:
         note(f"BROKEN  {finding.invariant}: {finding.what}  (quorate explore --seed {finding.seed} --trace)")
     if len(report.findings) > MOST_TOLD:

@@ -10,6 +10,7 @@ from simulation.explorer.shape import PHASES
 EVENTS = (
     "enrol", "check-in", "assignment", "hold-over", "leave", "fetch", "started", "admit", "update", "withdraw",
     "outcome", "tick", "draw", "fold", "commit", "discard", "create", "pause", "resume", "stop", "score",
+    "poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return",
 )  # fmt: skip
 """Every call into the coordinator, by the name that the explorer gives it."""
 
@@ -38,6 +39,6 @@ class Coverage:
         return events + [(fault, phase) for fault in FAULTS for phase in PHASES if not self.faults[fault, phase]]
 
     def table(self) -> list[tuple[str, ...]]:
-        """Rows of (name, idle, selecting, collecting, committing)."""
+        """Rows of (name, and a number for each phase)."""
         rows = [(event, *(str(self.events[event, phase]) for phase in PHASES)) for event in EVENTS]
         return rows + [(fault, *(str(self.faults[fault, phase]) for phase in PHASES)) for fault in FAULTS]

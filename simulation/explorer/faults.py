@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Fault:
     family: str
-    """network, device, coordinator, store, blobs, clock or operator."""
+    """network, device, coordinator, store, blobs, clock, operator or datacenter."""
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
     story: str
@@ -53,4 +53,15 @@ FAULTS: dict[str, Fault] = {
     "op-stop": Fault("operator", 0.06, "the operator stops the run"),
     "op-create": Fault("operator", 0.1, "the operator starts another run"),
     "op-score": Fault("operator", 0.5, "an evaluator reports scores"),
+    "fleet-away": Fault("datacenter", 0.6, "most devices vanish together, for a while"),
+    "worker-crash": Fault("datacenter", 0.03, "the worker's process dies, and starts again as another instance"),
+    "worker-silent": Fault("datacenter", 0.06, "the worker stands still, and its heartbeat comes late"),
+    "worker-slow": Fault("datacenter", 0.06, "training takes longer than the round has time"),
+    "worker-cannot": Fault("datacenter", 0.04, "training fails in the datacenter"),
+    "worker-wrong": Fault("datacenter", 0.04, "the result is no checkpoint of the run's model"),
+    "worker-twin": Fault("datacenter", 0.5, "a second process works under the same worker's token"),
+    "worker-lie": Fault("datacenter", 0.6, "a worker speaks under a fence that is old, or not given out yet"),
 }
+
+FLEET_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family != "datacenter"))
+"""Those of schedules without a datacenter."""

@@ -27,6 +27,9 @@ class Ending:
     size: int = 0
     short: bool = False
     """Whether it was abandoned because its deadline passed without a quorum."""
+    kind: str = "federated"
+    lease: tuple[str, int, int] = ("", 0, 0)
+    """(worker, attempt, fence) of a datacenter round's last lease."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,18 @@ class Followed:
     ended: dict[int, Ending] = field(default_factory=dict)
     ending: str = ""
     pools: dict[int, str] = field(default_factory=dict)
+    kind: str = "federated"
+    fence: int = 0
+    attempt: int = 0
+    lease: tuple[str, int, int] = ("", 0, 0)
+    """(worker, attempt, fence) of the datacenter round's last lease."""
+    in_vain: int = 0
+    """Federated rounds abandoned in a row."""
+    away: bool = False
+    fleet_first: bool = False
+    heard_at: float = 0.0
+    """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
+    give_up_at: float | None = None
 
     @property
     def run(self) -> str:
@@ -86,6 +101,8 @@ class Followed:
             raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
         self.head = event.seq
         body: dict[str, Any] = event.body
+        if event.kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
+            return self._in_the_datacenter(event, body)
         if "round" in body and event.kind != "Started" and body["round"] != self.round:
             raise self._odd(event, f"the run is at round {self.round}")
         match event.kind:
@@ -96,6 +113,8 @@ class Followed:
             case "Drawn":
                 return self._drawn(event, body)
             case "Tick":
+                if self.phase in ("leasing", "training"):
+                    return self._time_passed(event)
                 if self.phase != "collecting":
                     raise self._odd(event, f"the run is {self.phase}")
                 return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
@@ -112,6 +131,8 @@ class Followed:
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")
                 self.status = "paused"
+                if self.phase == "leasing":
+                    return self._abandon()
             case "Resumed":
                 if self.status != "paused":
                     raise self._odd(event, f"the run is {self.status}")
@@ -120,7 +141,11 @@ class Followed:
                     self._open()
             case "Stopped":
                 return self._stopped(event)
-            case "Started" | "ClockFell" | "Scored":
+            case "ClockFell":
+                self.heard_at -= body["by_s"]
+                if self.give_up_at is not None:
+                    self.give_up_at -= body["by_s"]
+            case "Started" | "Scored":
                 pass
             case _:
                 raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
@@ -128,8 +153,21 @@ class Followed:
 
     def _open(self) -> None:
         self.round += 1
-        self.phase = "selecting"
+        self.kind = self._turn()
+        self.phase = "leasing" if self.kind == "datacenter" else "selecting"
         self.cohort, self.reported, self.withdrawn = {}, {}, set()
+        self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
+
+    def _turn(self) -> str:
+        section = self.plan.get("datacenter")
+        if section is None or self.fleet_first:
+            return "federated"
+        if section["every"] and (self.version + 1) % section["every"] == 0:
+            return "datacenter"
+        if section["patience"] and (self.away or self.in_vain >= section["patience"]):
+            self.away = True
+            return "datacenter"
+        return "federated"
 
     def _rest_or_open(self) -> None:
         if self.ending:
@@ -195,9 +233,14 @@ class Followed:
             raise Broken(
                 "quorum", f"round {self.round} was committed with {len(self.reported)} of {self.quorum} updates"
             )
+        return self._advance(body)
+
+    def _advance(self, body: dict[str, Any]) -> list[Ending]:
         self.version += 1
         self.digest = body["digest"]
+        self.in_vain, self.fleet_first = 0, False
         ending = Ending(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
+        ending.kind, ending.lease = self.kind, self.lease
         self.ended[self.round] = ending
         if self.version >= self.plan["finish"]["rounds"] and not self.ending:
             self.ending = "finished"
@@ -205,7 +248,9 @@ class Followed:
         return [ending]
 
     def _abandon(self, short: bool = False) -> list[Ending]:
-        ending = Ending(self.round, False, self.reported, self.version, short=short)
+        ending = Ending(self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease)
+        if self.kind == "federated":
+            self.in_vain, self.fleet_first = self.in_vain + 1, False
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]
@@ -219,6 +264,61 @@ class Followed:
         if self.phase == "idle":
             self._rest_or_open()
             return []
+        return self._abandon()
+
+    # ------------------------------------------------------------ datacenter rounds
+
+    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        if body["round"] != self.round or self.phase not in ("leasing", "training"):
+            raise Broken(
+                "lease", f"{self.run} #{event.seq} {event.kind} {body}: it is {self.phase}, round {self.round}"
+            )
+        if event.kind == "FleetReturned":
+            if self.phase != "leasing" or body["waiting"] < self.quorum:
+                raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
+            return self._give_up()
+        if event.kind == "Leased":
+            return self._leased(event, body)
+        if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
+            raise Broken(
+                "lease", f"{self.run} #{event.seq} {event.kind} {body}: the lease is {self.lease}, {self.phase}"
+            )
+        match event.kind:
+            case "Heartbeat":
+                self.heard_at = event.at
+            case "Delivered":
+                return self._advance(body)
+            case _:
+                return self._give_up() if body["failed"] else self._lease_again()
+        return []
+
+    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+        if self.phase == "training" and body["worker"] != self.lease[0]:
+            raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
+        if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
+            raise Broken("lease", f"{self.run} #{event.seq} {body}: the last fence was {self.fence}")
+        self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
+        self.lease = (body["worker"], body["attempt"], body["fence"])
+        self.heard_at = event.at
+        if self.give_up_at is None:
+            self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
+        return []
+
+    def _time_passed(self, event: EventRow) -> list[Ending]:
+        if self.give_up_at is not None and event.at >= self.give_up_at:
+            return self._give_up()
+        if self.phase != "training" or event.at < self.heard_at + self.plan["datacenter"]["lease_s"] - 1e-6:
+            raise Broken(
+                "lease", f"{self.run} #{event.seq}: the lease {self.lease} ended {event.at - self.heard_at} s on"
+            )
+        return self._lease_again()
+
+    def _lease_again(self) -> list[Ending]:
+        self.phase = "leasing"
+        return [] if self.status == "running" else self._abandon()
+
+    def _give_up(self) -> list[Ending]:
+        self.away, self.in_vain, self.fleet_first = False, 0, True
         return self._abandon()
 
     def _weight(self, body: dict[str, Any]) -> int:

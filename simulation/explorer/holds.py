@@ -1,7 +1,8 @@
-"""Check-ins that a replica holds open until there is work, as ``service.polls`` does with connections.
+"""Requests that a replica holds open until there is work, as ``service.polls`` does with connections.
 
-A held check-in looks again when its device's signal rings, and on a timer; ends when its time is up, when a newer one
-of the same device comes, or when its device has gone. Knows nothing of rounds.
+A device's check-in waits for its own signal, a worker's poll for the one that all workers share. Whoever is held looks
+again when the signal rings, and on a timer; ends when its time is up, when a newer request of the same peer comes, or
+when the peer has gone. Knows nothing of rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.protocol import CheckIn
+from coordinator.runtime import Coordinator
 
 if TYPE_CHECKING:
     from simulation.explorer.replica import Replica
@@ -18,26 +19,37 @@ if TYPE_CHECKING:
 BUSY_S = 0.5
 """When a process that stands still is asked again."""
 
+Call = tuple[str, Callable[[Coordinator], Any]]
+"""A call into the coordinator, and the name that the explorer gives it."""
+
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """One check-in that is held open."""
+    """One request that is held open."""
 
-    device: str
-    message: CheckIn
+    peer: str
+    key: str
+    """The signal that it waits for."""
+    hold_s: float
     gone: Callable[[], bool]
     respond: Callable[[Any], None]
+    look: Call
+    """What it is given when there is work, else None."""
+    over: Call
+    """What it is told when its time is up."""
+    leave: Call | None = None
+    """What is done when the peer has gone."""
 
 
 class Holds:
-    """Those of one replica, the latest of each device."""
+    """Those of one replica, the latest of each peer."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._held: dict[str, Held] = {}
 
-    def of(self, device: str) -> Held | None:
-        return self._held.get(device)
+    def of(self, peer: str) -> Held | None:
+        return self._held.get(peer)
 
     def cut(self) -> None:
         """The process is gone, and with it every connection."""
@@ -46,22 +58,26 @@ class Holds:
             one.respond(None)
 
     def hold(self, held: Held) -> None:
-        older = self._held.pop(held.device, None)
+        older = self._held.pop(held.peer, None)
         if older is not None:
             self._end(older)
-        self._held[held.device] = held
+        self._held[held.peer] = held
         world = self._replica.world
-        world.agenda.after(min(held.message.hold_s, world.settings.max_hold_s), self._over, held)
+        world.agenda.after(min(held.hold_s, world.settings.max_hold_s), self._over, held)
         world.agenda.after(world.settings.reread_s, self._reread, held)
 
-    def rung(self, device: str) -> None:
-        """The device's signal: it may have work."""
-        held = self._held.get(device)
-        if held is not None:
+    def rung(self, key: str) -> None:
+        """A signal: who waits for it may have work."""
+        if key != "workers":
+            held = self._held.get(key.removeprefix("device:"))
+            if held is not None and held.key == key:
+                self._replica.world.agenda.after(0.001, self._look, held)
+            return
+        for held in [held for held in self._held.values() if held.key == key]:
             self._replica.world.agenda.after(0.001, self._look, held)
 
     def _reread(self, held: Held) -> None:
-        if self._held.get(held.device) is held:
+        if self._held.get(held.peer) is held:
             self._look(held)
             self._replica.world.agenda.after(self._replica.world.settings.reread_s, self._reread, held)
 
@@ -69,22 +85,23 @@ class Holds:
         if not self._is_served(held, self._look):
             return
         if held.gone():
-            del self._held[held.device]
-            self._replica.attempt("leave", lambda coordinator: coordinator.leave(held.device))
+            del self._held[held.peer]
+            if held.leave is not None:
+                self._replica.attempt(*held.leave)
             return
-        answer = self._replica.attempt("assignment", lambda coordinator: coordinator.assignment(held.device))
-        if answer is not None and self._held.get(held.device) is held:
-            del self._held[held.device]
+        answer = self._replica.attempt(*held.look)
+        if answer is not None and self._held.get(held.peer) is held:
+            del self._held[held.peer]
             held.respond(answer)
 
     def _over(self, held: Held) -> None:
         if self._is_served(held, self._over):
-            del self._held[held.device]
+            del self._held[held.peer]
             self._end(held)
 
     def _is_served(self, held: Held, again: Callable[[Held], None]) -> bool:
         """Whether it is still held, by a process that goes on; one that stands still is asked ``again`` later."""
-        if self._held.get(held.device) is not held:
+        if self._held.get(held.peer) is not held:
             return False
         if self._replica.busy():
             self._replica.world.agenda.after(BUSY_S, again, held)
@@ -92,7 +109,4 @@ class Holds:
         return True
 
     def _end(self, held: Held) -> None:
-        answer = self._replica.attempt(
-            "hold-over", lambda coordinator: coordinator.hold_over(held.device, held.message)
-        )
-        held.respond(answer)
+        held.respond(self._replica.attempt(*held.over))

@@ -36,6 +36,7 @@ INVARIANTS: dict[str, str] = {
     "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",
     "fence": "A round is committed by the replica that took the commit last.",
     "refusal": "A refused request leaves the state as it was.",
+    "lease": "A datacenter round is one worker's at a time; its fence only rises; the last lease's result counts.",
     "claims": "A device works on one round at a time, and every selected device that is awaited has its assignment.",
     "retention": "Raw updates are kept only until their round's end plus the plan's retention.",
     "log": "A run's log tells a story that the rules allow.",
@@ -69,6 +70,8 @@ def round_ended(world: World, run: Followed, ending: Ending) -> None:
         raise Broken(
             "one-end", f"round {number} of {run.run} was {wanted}, its row says {row.status if row else 'none'}"
         )
+    if row.kind != ending.kind:
+        raise Broken("one-end", f"round {number} of {run.run} was {ending.kind}, its row says {row.kind}")
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
         if rows:
@@ -85,7 +88,19 @@ def round_ended(world: World, run: Followed, ending: Ending) -> None:
     if made is None or (made.parent_version, made.round, made.digest) != (ending.version - 1, number, ending.digest):
         raise Broken("line", f"version {ending.version} of {run.run} is not the child that round {number} committed")
     whole(world, made.digest, made.bytes, f"version {made.version}")
-    refolded(world, run, ending)
+    if ending.kind == "datacenter":
+        trained(world, run, ending)
+    else:
+        refolded(world, run, ending)
+
+
+def trained(world: World, run: Followed, ending: Ending) -> None:
+    """The committed model is, byte for byte, what was trained in this round under its last lease."""
+    made = world.results.get(ending.digest, set())
+    if (run.run, ending.round, ending.lease[2]) not in made:
+        raise Broken(
+            "lease", f"round {ending.round} of {run.run}, lease {ending.lease}, committed what was made for {made}"
+        )
 
 
 def refolded(world: World, run: Followed, ending: Ending) -> None:
@@ -184,6 +199,21 @@ def records(world: World) -> None:
                 raise Broken(
                     "named", f"{device.name} has a receipt for round {joined.round} that the log does not know"
                 )
+
+
+def leases(world: World) -> None:
+    """What workers were told of their leases: a result that they were told is committed is."""
+    for worker in world.workers:
+        for ended in worker.history:
+            lease = ended.lease
+            ending = world.watch.run(lease.run).ended.get(lease.round)
+            ours = (lease.worker, lease.attempt, lease.fence)
+            committed = ending is not None and ending.committed and ending.lease == ours
+            if ended.result == "committed" and not committed:
+                raise Broken("ack-durable", f"{worker.name} was told that round {lease.round} committed its result")
+            sent = worker.delivered.get((lease.run, lease.round, lease.fence))
+            if ended.result == "lost" and committed and ending is not None and ending.digest == sent:
+                raise Broken("receipt", f"{worker.name} was told that its result of round {lease.round} does not count")
 
 
 def kept(world: World, run: Followed, ended: int) -> None:

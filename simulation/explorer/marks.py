@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.protocol import Work
-from client_sdk.tensors import Tensors
+from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
 
 if TYPE_CHECKING:
@@ -75,6 +75,22 @@ def body_of(
     body = encode_update(update, codec, run, round, attempt)
     world.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes)
     world.bodies.setdefault((run, round), []).append(body)
+    return body
+
+
+def result_of(world: World, run: str, round: int, fence: int, parent: bytes, *, wrong: bool = False) -> bytes:
+    """The bytes of a worker's result, and a line in the register: every lane of the parent moved by a step that tells
+    the leases apart, or, where the world trains *alike*, the rounds only. ``wrong``: no checkpoint of the model."""
+    step = round % 64 if world.shape.alike else 64 + fence % 64
+    values = marks_in(parent) + np.float32(step / 64)
+    model = {"marks": values, "steps": np.array(7 + step, np.int64)}
+    if wrong:
+        return to_bytes(
+            {**model, "marks": values[:-1]} if fence % 2 else {**model, "marks": values * np.float32(np.nan)}
+        )
+    body = to_bytes(model)
+    digest = hashlib.sha256(body).hexdigest()
+    world.results.setdefault(digest, set()).add((run, round, fence))
     return body
 
 

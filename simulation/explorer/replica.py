@@ -279,12 +279,11 @@ class Replica:
     def rung(self, keys: Iterable[str]) -> None:
         """Signals of the coordinator: who waits looks again."""
         for key in keys:
-            kind, _, name = key.partition(":")
-            if kind == "device":
-                self.holds.rung(name)
-            elif kind == "tasks":
+            if key == "workers" or key.startswith("device:"):
+                self.holds.rung(key)
+            elif key == "tasks":
                 self._work_after(0.001)
-            elif kind == "fleet":
+            elif key == "fleet":
                 self._tick_after(0.02)
 
 

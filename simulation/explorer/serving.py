@@ -1,7 +1,8 @@
-"""A device's request at the other end: which calls of the Coordinator it is, as the HTTP edge makes them.
+"""A request of a device or a worker at the other end: which calls of the Coordinator it is, as HTTP's edge makes them.
 
-An update takes two calls with the body's journey between them: whether it is worth reading, and then the whole of it.
-The answer is a message, a problem document, or None where the connection broke. Knows routes; decides nothing.
+An update, or a result, takes two calls with the body's journey between them: whether it is worth reading, and then
+the whole of it. The answer is a message, a problem document, or None where the connection broke. Knows routes;
+decides nothing.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_sdk.actions import Fetch, Send
 from client_sdk.problems import Problem, problem
 from client_sdk.protocol import Message, Noted, Receipt, Route
+from client_sdk.worker_protocol import ResultReceipt
+from coordinator.blobs import Spool
 from coordinator.runtime import Coordinator
-from coordinator.store.port import DeviceRow
+from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer.holds import Held
 from simulation.explorer.replica import Replica
 
 if TYPE_CHECKING:
     from simulation.explorer.world import World
 
+R = TypeVar("R", DeviceRow, WorkerRow)
 Answer = Message | Problem | bytes | None
 Respond = Callable[[Answer], None]
 
@@ -32,6 +36,10 @@ EVENTS = {
     Route.UPDATE: "update",
     Route.WITHDRAWN: "withdraw",
     Route.OUTCOME: "outcome",
+    Route.LEASES: "poll",
+    Route.HEARTBEAT: "heartbeat",
+    Route.RESULT: "result",
+    Route.LEASE_END: "lease-end",
 }
 
 
@@ -56,6 +64,9 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
 
     def answer(work: Callable[[Any, DeviceRow], Any]) -> None:
         tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate(token))))
+
+    def by_worker(work: Callable[[Any, WorkerRow], Any]) -> None:
+        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate_worker(token))))
 
     def tell(result: Any) -> None:
         if result is not None:
@@ -84,6 +95,14 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
             answer(lambda c, d: c.outcome(d.device, path["run"], path["round"]))
         case Route.UPDATE:
             _update(world, replica, request, token, tell)
+        case Route.LEASES:
+            _poll(replica, request, token, tell)
+        case Route.HEARTBEAT:
+            by_worker(lambda c, w: c.heartbeat(w, path["run"], path["round"], message))
+        case Route.LEASE_END:
+            by_worker(lambda c, w: c.end_lease(w, path["run"], path["round"], message) or Noted())
+        case Route.RESULT:
+            _result(world, replica, request, token, tell)
         case _:
             raise ValueError(f"the explorer serves no {send.route}")
 
@@ -98,9 +117,47 @@ def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[An
 
     result = replica.attempt("check-in", call)
     if isinstance(result, DeviceRow):
-        replica.holds.hold(Held(result.device, message, request.gone, tell))
+        name = result.device
+        replica.holds.hold(
+            Held(
+                name,
+                f"device:{name}",
+                message.hold_s,
+                request.gone,
+                tell,
+                look=("assignment", lambda coordinator: coordinator.assignment(name)),
+                over=("hold-over", lambda coordinator: coordinator.hold_over(name, message)),
+                leave=("leave", lambda coordinator: coordinator.leave(name)),
+            )
+        )
     else:
         tell(result)
+
+
+def _poll(replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
+    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
+    message: Any = request.send.message
+
+    def call(coordinator: Coordinator) -> Any:
+        worker = coordinator.authenticate_worker(token)
+        return coordinator.poll(worker, message) or worker
+
+    result = replica.attempt("poll", call)
+    if not isinstance(result, WorkerRow):
+        tell(result)
+        return
+    worker = result
+    replica.holds.hold(
+        Held(
+            worker.worker,
+            "workers",
+            message.hold_s,
+            request.gone,
+            tell,
+            look=("lease", lambda coordinator: coordinator.lease(worker, message)),
+            over=("poll-over", lambda coordinator: coordinator.hold_over_worker(message)),
+        )
+    )
 
 
 def _update(world: World, replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
@@ -112,11 +169,42 @@ def _update(world: World, replica: Replica, request: Request, token: str, tell: 
         device = coordinator.authenticate(token)
         return device, coordinator.update_limit(device.device, *where)
 
-    admitted = replica.attempt("admit", admit)
+    def take(coordinator: Coordinator, device: DeviceRow, spool: Spool) -> Receipt:
+        return coordinator.report(device, *where, spool)
+
+    _upload(world, replica, request, ("admit", admit), ("update", take), tell)
+
+
+def _result(world: World, replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
+    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
+    path: dict[str, Any] = request.send.path
+    report: Any = request.send.message
+    where = (path["run"], path["round"], path["attempt"], report)
+
+    def admit(coordinator: Coordinator) -> tuple[WorkerRow, int]:
+        worker = coordinator.authenticate_worker(token)
+        return worker, coordinator.result_limit(worker, *where)
+
+    def take(coordinator: Coordinator, worker: WorkerRow, spool: Spool) -> ResultReceipt:
+        return coordinator.result(worker, *where, spool)
+
+    _upload(world, replica, request, ("admit-result", admit), ("result", take), tell)
+
+
+def _upload(
+    world: World,
+    replica: Replica,
+    request: Request,
+    admit: tuple[str, Callable[[Coordinator], tuple[R, int]]],
+    take: tuple[str, Callable[[Coordinator, R, Spool], Message]],
+    tell: Callable[[Any], None],
+) -> None:
+    """A body that is worth reading, its journey, and what is made of it."""
+    admitted = replica.attempt(*admit)
     if not isinstance(admitted, tuple):
         tell(admitted)
         return
-    device, limit = admitted
+    peer, limit = admitted
     life = replica.life
     body, expected = request.body, hashlib.sha256(request.body).hexdigest()
     truncated = world.strikes("truncate", "body")
@@ -133,9 +221,9 @@ def _update(world: World, replica: Replica, request: Request, token: str, tell: 
         if replica.busy():
             world.agenda.after(0.5, finish)
             return
-        tell(replica.attempt("update", receive))
+        tell(replica.attempt(take[0], receive))
 
-    def receive(coordinator: Coordinator) -> Receipt:
+    def receive(coordinator: Coordinator) -> Message:
         with coordinator.blobs.spool(limit) as spool:
             middle = len(body) // 2
             for part in (body[:middle], body[middle:]):
@@ -145,7 +233,7 @@ def _update(world: World, replica: Replica, request: Request, token: str, tell: 
                 raise problem("truncated", "The body ended early.")
             if spool.digest != expected:
                 raise problem("digest-mismatch", "The bytes received are not those announced.")
-            return coordinator.report(device, *where, spool)
+            return take[1](coordinator, peer, spool)
 
     world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
 

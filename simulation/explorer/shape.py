@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulation.explorer.chance import Chance
-from simulation.explorer.faults import FAULTS
+from simulation.explorer.faults import FAULTS, FLEET_FAULTS
 
-PHASES = ("idle", "selecting", "collecting", "committing")
+FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
+PHASES = (*FLEET_PHASES, "leasing", "training")
+DATACENTER = 0.15
+"""The part of the schedules whose plan has a datacenter."""
+DATA = "proxy"
 LEARNER = "explorer:marks"
 
 
@@ -41,6 +45,11 @@ class Shape:
     rates: dict[str, float] = field(default_factory=dict)
     focus: tuple[str, str] = ("", "")
     """(fault, phase) that is made likely."""
+    workers: int = 0
+    lost_workers: int = 0
+    """How many of those never come back once they have died."""
+    alike: bool = False
+    """Whether every lease of a round trains to the very same bytes."""
 
     @classmethod
     def of(cls, seed: int) -> Shape:
@@ -62,7 +71,14 @@ class Shape:
         replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
         select = min(devices, goal + chance.below("spare", 3))
-        focus = (chance.pick("focus", sorted(FAULTS)), chance.pick("focus-phase", PHASES))
+        focus = (chance.pick("focus", FLEET_FAULTS), chance.pick("focus-phase", FLEET_PHASES))
+        center = chance.unit("datacenter") < DATACENTER
+        if center:
+            of_center = chance.unit("focus of") < 0.35
+            phases = ("leasing", "training", "training") if not of_center else PHASES
+            faults = FLEET_FAULTS if not of_center else tuple(sorted(FAULTS.keys() - set(FLEET_FAULTS)))
+            focus = (chance.pick("focus", faults), chance.pick("focus-phase", phases))
+        workers = chance.pick("workers", (0, 1, 1, 2, 2, 3)) if center else 0
         return cls(
             seed=seed,
             devices=devices,
@@ -72,13 +88,16 @@ class Shape:
             lost_replicas=chance.below("lost", replicas),
             store=store,
             blobs=blobs,
-            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.1),
+            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.3 if center else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
-            plan=_plan(chance, goal, select, replicas),
-            rates=_rates(chance, focus[1]),
+            plan=_plan(chance, goal, select, replicas) | (_datacenter(chance) if center else {}),
+            rates=_rates(chance, focus[1], tuple(FAULTS) if center else FLEET_FAULTS),
             focus=focus,
+            workers=workers,
+            lost_workers=chance.below("lost-workers", workers + 1) if workers else 0,
+            alike=center and chance.unit("alike") < 0.4,
         )
 
 
@@ -112,13 +131,34 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     }
 
 
+def _datacenter(chance: Chance) -> dict[str, Any]:
+    """The plan's section: falls back, or goes by plan, or both."""
+    when = chance.unit("when")
+    return {
+        "datacenter": {
+            "data": DATA,
+            "patience": None if when < 0.2 else chance.pick("patience", (1, 1, 2)),
+            "every": chance.pick("every", (1, 2, 3)) if when < 0.4 else None,
+            "wait_s": chance.pick("wait_s", (0.0, 4.0)),
+            "lease_s": chance.pick("lease_s", (4.0, 12.0)),
+            "max_s": chance.pick("max_s", (25.0, 60.0)),
+        }
+    }
+
+
 OF_WORK = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
 """Faults that strike where a device works: in a round that is collecting, hence hardly while its own run is not."""
-_LASTING = {"committing": {"lazy": 0.4, "delay": 0.15}, "idle": {"op-pause": 0.9, "op-resume": 0.3}}
+_AWAY = {"fleet-away": 0.9}
+_LASTING = {
+    "committing": {"lazy": 0.4, "delay": 0.15},
+    "idle": {"op-pause": 0.9, "op-resume": 0.3},
+    "leasing": {**_AWAY, "worker-crash": 0.15},
+    "training": {**_AWAY, "worker-silent": 0.3},
+}
 """What makes a phase last that is short by nature."""
 
 
-def _rates(chance: Chance, phase: str) -> dict[str, float]:
+def _rates(chance: Chance, phase: str, faults: tuple[str, ...]) -> dict[str, float]:
     """How likely each fault is: none in a calm world, else some of the faults, more or less; and those that make the
     focused ``phase`` last.
     """
@@ -126,5 +166,5 @@ def _rates(chance: Chance, phase: str) -> dict[str, float]:
     if weather < 0.04:
         return {}
     strength = 0.4 if weather < 0.4 else 1.0 if weather < 0.8 else 2.5
-    some = {name: fault.rate for name, fault in FAULTS.items() if chance.unit(f"has {name}") < 0.6}
+    some = {name: fault.rate for name, fault in FAULTS.items() if name in faults and chance.unit(f"has {name}") < 0.6}
     return {name: min(0.9, rate * strength) for name, rate in some.items()} | _LASTING.get(phase, {})

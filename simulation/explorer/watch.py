@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_sdk.problems import Problem
 from client_sdk.protocol import Enrolled, Noted, Receipt, Route
+from client_sdk.worker_protocol import Lease, LeaseKept, ResultReceipt
 from simulation.explorer import invariants
 from simulation.explorer.endings import Broken
 from simulation.explorer.follow import Followed
@@ -103,6 +104,12 @@ class Watch:
                     invariants.spooled(self.world, run, only=answer.digest)
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
+            case ResultReceipt():
+                self._result_taken(answer)
+            case Problem() if request.event == "result":
+                self._refused_result(request, answer)
+            case Lease() | LeaseKept() if not disturbed:
+                self._lease_held(request, answer)
             case Enrolled() if not disturbed:
                 invariants.enrolled(self.world, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
@@ -126,6 +133,39 @@ class Watch:
         if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":
             raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 
+    def _result_taken(self, answer: ResultReceipt) -> None:
+        """A result's receipt says that it is the model of this version."""
+        ending = self.run(answer.run).ended.get(answer.round)
+        found = None if ending is None else (ending.committed, ending.digest, ending.version, *ending.lease[:2])
+        if found != (True, answer.digest, answer.version, answer.worker, answer.attempt):
+            raise Broken("ack-durable", f"{answer} was given as a receipt, the log knows {found}")
+
+    def _refused_result(self, request: Request, answer: Problem) -> None:
+        """Its reason is kept; and one that was taken is not refused when it is sent again."""
+        path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+        report: Any = request.send.message  # type: ignore[union-attr]
+        run, number, worker = self.run(path["run"]), int(path["round"]), self.world.worker_of(request.send.token)
+        ending = run.ended.get(number)
+        taken = ending is not None and ending.committed and ending.lease[0::2] == (worker, report.fence)
+        same = ending is not None and ending.digest == hashlib.sha256(request.body).hexdigest()
+        if taken and same and answer.advice == "drop" and answer.kind != "invalid-update":
+            raise Broken("receipt", f"the result of round {number} was sent again, and got: {answer}")
+        if answer.kind == "lease-lost" and 1 <= number <= run.round:
+            known = {(row.device, row.kind) for row in self.world.durable.store.refusals(run.run, number)}
+            if (worker, "lease-lost") not in known:
+                raise Broken("named", f"a result of {worker} for round {number} was refused, and nothing says why")
+
+    def _lease_held(self, request: Request, answer: Lease | LeaseKept) -> None:
+        """Whoever is told that it has a round, has it at this moment."""
+        message: Any = request.send.message  # type: ignore[union-attr]
+        if isinstance(answer, Lease):
+            run, told = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
+        else:
+            run = self.run(str(request.send.path["run"]))  # type: ignore[union-attr]
+            told = (self.world.worker_of(request.send.token), message.attempt, message.fence)
+        if run.phase != "training" or run.lease != told:
+            raise Broken("lease", f"{told} was told that it has the round; the log says {run.lease}, {run.phase}")
+
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run."""
         for run in self.runs.values():
@@ -141,5 +181,6 @@ class Watch:
             invariants.whole_blobs(self.world, run)
             invariants.spooled(self.world, run)
         invariants.records(self.world)
+        invariants.leases(self.world)
         if self.world.shape.seed % 4 == 0 or self.world.shape.store != "memory":
             invariants.verified(self.world)

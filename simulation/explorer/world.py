@@ -21,7 +21,7 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol import Enrolled
 from client_sdk.record import Record
 from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, EventRow
+from coordinator.store.port import DeviceRow, EventRow, WorkerRow
 from simulation.agenda import Agenda
 from simulation.explorer import invariants
 from simulation.explorer.baton import Baton
@@ -38,6 +38,7 @@ from simulation.explorer.operator import Operator
 from simulation.explorer.replica import Replica
 from simulation.explorer.shape import OF_WORK, Shape
 from simulation.explorer.watch import Watch
+from simulation.explorer.worker import Worker
 
 if TYPE_CHECKING:
     from simulation.explorer.follow import Followed
@@ -84,6 +85,8 @@ class World:
         self.settings = _settings()
         self.token = TOKEN
         self.made: dict[str, Made] = {}
+        self.results: dict[str, set[tuple[str, int, int]]] = {}
+        """What workers made: digest -> (run, round, fence) of every lease that it was made under."""
         self.bodies: dict[tuple[str, int], list[bytes]] = {}
         """What was made for each round: a liar may copy it."""
         self.fences: dict[str, int] = {}
@@ -97,6 +100,8 @@ class World:
         self.operator = Operator(self)
         self.replicas = [Replica(self, f"r{number}") for number in range(shape.replicas)]
         self.devices: list[Device] = []
+        self.workers: list[Worker] = []
+        self.lost_workers = shape.lost_workers
         self.baton: Baton
         self.durable: Durable
         self._healed = False
@@ -140,7 +145,7 @@ class World:
         if self.story is not None:
             about = {
                 name: event.body[name]
-                for name in ("round", "device", "cohort", "digest", "reason", "by_s")
+                for name in ("round", "device", "worker", "fence", "cohort", "digest", "reason", "by_s")
                 if event.body.get(name) is not None
             }
             shown = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -152,6 +157,10 @@ class World:
         row = self.durable.store.device_by_token(hashlib.sha256((token or "").encode()).hexdigest())
         return row.device if row is not None else ""
 
+    def worker_of(self, token: str | None) -> str:
+        row = self.durable.store.worker_by_token(hashlib.sha256((token or "").encode()).hexdigest())
+        return row.worker if row is not None else ""
+
     def expect_wake_ups(self, run: Followed) -> None:
         """A cohort was drawn. In calm weather the devices that wait at the only replica there is hear of it at once."""
         if not self.stormy and len(self.replicas) == 1:
@@ -161,8 +170,8 @@ class World:
 
     def _require_heard(self, run: Followed, round: int, waiting: list[Held]) -> None:
         for held in waiting:
-            if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.device) is held:
-                raise Broken("liveness", f"{held.device} waits for work, has been selected, and is not told")
+            if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.peer) is held:
+                raise Broken("liveness", f"{held.peer} waits for work, has been selected, and is not told")
 
     # ------------------------------------------------------------ the schedule
 
@@ -171,6 +180,8 @@ class World:
             self.devices.append(Device(self, number, _key(number)))
         for device in self.devices[self.shape.enrolments :]:
             self._enrol(device)
+        for number in range(self.shape.workers):
+            self._register(number)
         for replica in self.replicas:
             replica.boot()
         self.stormy = bool(self.shape.rates)
@@ -179,8 +190,15 @@ class World:
             self.agenda.after(self.chance.between("second run", 0.5, 6.0), self.operator.create)
         for device in self.devices:
             self.agenda.after(self.chance.between("start", 0.0, 5.0), device.start)
+        for worker in self.workers:
+            self.agenda.after(self.chance.between("worker start", 0.0, 15.0), worker.start)
         if self.stormy:
             self.operator.plan_storm()
+            for worker in self.workers:
+                worker.plan_storm()
+            if "fleet-away" in self.possible:
+                for _ in range(max(2, int(self.shape.storm_s / 12))):
+                    self.agenda.after(self.chance.between("away-at", 0.0, self.shape.storm_s), self._fleet_away)
             for device in self.devices[self.shape.devices - self.shape.liars :]:
                 Liar(self, device).plan_storm()
             for device in self.devices[: self.shape.dead]:
@@ -203,6 +221,22 @@ class World:
         enrolled = Enrolled(device=name, token=token, examples_cap=row.examples_cap)
         device.storage.save(Record(coordinator=URL, enrolled=enrolled))
 
+    def _register(self, number: int) -> None:
+        """As if an operator had done it long ago."""
+        name, token = f"worker-{number}", f"worker token {number}"
+        hashed = hashlib.sha256(token.encode()).hexdigest()
+        with self.durable.store.transaction() as tx:
+            tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
+        self.workers.append(Worker(self, name, token))
+
+    def _fleet_away(self) -> None:
+        if not self.strikes("fleet-away", "fleet"):
+            return
+        self.tell("most devices vanish")
+        for device in self.devices:
+            if self.chance.unit("goes") < 0.85:
+                device.vanish(self.chance.between("away-s", 5.0, 45.0))
+
     def _heal(self) -> None:
         self.stormy = False
         if self.baton.standing:
@@ -215,6 +249,8 @@ class World:
         self.agenda.after(1.0, self._resume)
         for device in self.devices:
             self.agenda.after(1.0, device.start)
+        for worker in self.workers:
+            self.agenda.after(1.0, worker.start)
 
     def _resume(self) -> None:
         self.watch.discover()

@@ -1,0 +1,305 @@
+"""One worker of a datacenter: the real ``work`` session, with training that makes marks, and what happens to workers.
+
+It performs the session's actions against the explorer's network and clock. It can die after any of them, come back as
+another instance, or never; stand still past its lease; have a twin that works under the same token; and say what no
+honest worker would, under fences that are old or not given out yet. It keeps no record, as real ones do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client_sdk.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.problems import Problem, ProblemError, problem
+from client_sdk.protocol import Message, Noted, Route
+from client_sdk.worker_actions import (
+    Attend,
+    Begin,
+    Ended,
+    Finished,
+    Going,
+    Halt,
+    Job,
+    Train,
+    WorkerAction,
+    WorkerReply,
+)
+from client_sdk.worker_protocol import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseKept,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
+from client_sdk.worker_session import WorkerSession, work
+from simulation.explorer.endings import Broken
+from simulation.explorer.marks import result_of
+from simulation.explorer.serving import Answer, Request
+from simulation.explorer.shape import DATA, LEARNER
+
+if TYPE_CHECKING:
+    from simulation.explorer.world import World
+
+HOLD_S = 25.0
+LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
+
+
+class Worker:
+    """``twin``: one that works under another's name and token, as another instance."""
+
+    def __init__(self, world: World, name: str, token: str, twin: bool = False) -> None:
+        self.world = world
+        self.name = f"{name}'s twin" if twin else name
+        self.worker = name
+        self.token = token
+        self.up = False
+        self.dead = False
+        self.life = 0
+        self.leases: list[Lease] = []
+        self.history: list[Ended] = []
+        self.delivered: dict[tuple[str, int, int], str] = {}
+        """(run, round, fence) -> digest of the result that this worker's processes sent last."""
+        self._session: WorkerSession | None = None
+        self._waiting_for = 0
+        self._bodies: dict[str, bytes] = {}
+        self._fetched = b""
+        self._job = 0
+        self._job_reply: WorkerReply = None
+        self._attending: tuple[int, int] | None = None
+
+    # ------------------------------------------------------------ life and death
+
+    def plan_storm(self) -> None:
+        """Puts down when a twin may turn up, and when this worker may lie."""
+        world, storm_s = self.world, self.world.shape.storm_s
+        if "worker-twin" in world.possible:
+            for _ in range(2):
+                world.agenda.after(world.chance.between("twin-at", 0.0, storm_s), self._have_a_twin)
+        if "worker-lie" in world.possible:
+            for _ in range(int(storm_s / 4)):
+                world.agenda.after(world.chance.between("worker-lie-at", 0.0, storm_s), self._lie)
+
+    def start(self) -> None:
+        if self.up or self.dead:
+            return
+        self.life += 1
+        self.up = True
+        instance = f"{self.name} {self.life}"
+        offer = WorkerPoll(instance=instance, learners={LEARNER: "1"}, data=(DATA,), hold_s=HOLD_S)
+        self._session = work(self.token, lambda: offer)
+        self._advance(lambda: next(self._session))  # type: ignore[arg-type]
+
+    def vanish(self, back_after_s: float | None) -> None:
+        """The process dies, and with it what it had not saved. None: for good."""
+        if not self.up:
+            return
+        self.world.tell(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
+        self.up = False
+        self.life += 1
+        if self._session is not None:
+            self._session.close()
+        self.dead = back_after_s is None
+        if back_after_s is not None:
+            self.world.agenda.after(back_after_s, self.start)
+
+    def _dies(self, where: str) -> bool:
+        world = self.world
+        if not world.strikes("worker-crash", f"{self.name} {where}"):
+            return False
+        lost = world.lost_workers > 0
+        world.lost_workers -= lost
+        self.vanish(None if lost else world.chance.between("worker-away", 0.1, 30.0))
+        return True
+
+    def _have_a_twin(self) -> None:
+        world = self.world
+        if self.up and world.strikes("worker-twin", self.name):
+            world.tell(f"a second process starts as {self.worker}")
+            twin = Worker(world, self.worker, self.token, twin=True)
+            twin.delivered = self.delivered
+            twin.start()
+            world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
+
+    # ------------------------------------------------------------ the session
+
+    def _advance(self, step: Callable[[], WorkerAction]) -> None:
+        """Takes the session to its next action, and performs it."""
+        try:
+            action = step()
+        except StopIteration:
+            raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
+        except ProblemError as error:
+            raise Broken("no-bug", f"{self.name} was told to stop: {error.problem.kind}: {error}") from error
+        except Exception as error:
+            raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
+        self._perform(action)
+
+    def _perform(self, action: WorkerAction) -> None:
+        world = self.world
+        self._waiting_for += 1
+        ticket = (self.life, self._waiting_for)
+        if self._dies(type(action).__name__.lower()):
+            return
+        match action:
+            case Send():
+                hold_s = HOLD_S if action.route is Route.LEASES else 0.0
+                self._ask(action, lambda answer: self._resume(ticket, self._reply(action, answer)), ticket, hold_s)
+            case Begin():
+                self._job += 1
+                self._job_reply = None
+                self._begin(action.job, (self.life, self._job))
+                self._resume(ticket, None)
+            case Attend():
+                self._attend(action.for_s, ticket)
+            case Halt():
+                self._job += 1
+                self._resume(ticket, None)
+            case Ended():
+                world.tell(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
+                self.history.append(action)
+                self._resume(ticket, None)
+            case Sleep():
+                wait_s = world.chance.between(f"sleep {self.name}", action.min_s, action.max_s)
+                world.agenda.after(wait_s, self._resume, ticket, None)
+
+    def _resume(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
+        if ticket != (self.life, self._waiting_for) or not self.up:
+            return
+        if isinstance(reply, Answered) and isinstance(reply.message, Lease):
+            self.leases = [*self.leases[-3:], reply.message]
+            self.world.tell(f"{self.name} has round {reply.message.round}, fence {reply.message.fence}")
+        session = self._session
+        self._advance(lambda: session.send(reply))  # type: ignore[union-attr]
+
+    def _ask(
+        self, send: Send | Fetch, hear: Callable[[Answer], None], ticket: tuple[int, int], hold_s: float = 0.0
+    ) -> None:
+        body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
+        life, waiting = ticket
+        request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
+        self.world.network.send(request, hear, hold_s)
+
+    def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
+        at = self.world.agenda.now
+        if answer is None:
+            return Unreachable("No answer came.", at)
+        if isinstance(answer, Problem):
+            return Refused(answer, at)
+        if not isinstance(answer, bytes):
+            return Answered(answer, at)
+        if self.world.strikes("corrupt", "checkpoint"):
+            answer = answer[:-1] + bytes([answer[-1] ^ 1])
+        if isinstance(action, Fetch) and hashlib.sha256(answer).hexdigest() != action.checkpoint.digest:
+            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+        self._fetched = answer
+        return Fetched(at)
+
+    # ------------------------------------------------------------ jobs
+
+    def _begin(self, job: Job, ticket: tuple[int, int]) -> None:
+        match job:
+            case Train():
+                self._train(job.lease, ticket)
+            case Send() | Fetch():
+                if isinstance(job, Send) and isinstance(job.message, ResultReport):
+                    path = job.path
+                    self.delivered[str(path["run"]), int(path["round"]), job.message.fence] = str(job.update)
+                self._ask(job, lambda answer: self._end_job(ticket, self._reply(job, answer)), ticket)
+
+    def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
+        world = self.world
+        seconds = world.chance.between("worker-train-s", 0.3, 1.5 * lease.lease_s)
+        if world.strikes("worker-slow", self.name):
+            seconds = lease.within_s * world.chance.between("worker-slow-s", 0.7, 1.5)
+        world.agenda.after(seconds, self._trained, lease, ticket)
+
+    def _trained(self, lease: Lease, ticket: tuple[int, int]) -> None:
+        world, at = self.world, self.world.agenda.now
+        if ticket != (self.life, self._job):
+            return
+        if world.strikes("worker-cannot", self.name):
+            self._end_job(ticket, Failed("The loss is not finite.", at))
+            return
+        wrong = world.strikes("worker-wrong", self.name)
+        body = result_of(world, lease.run, lease.round, lease.fence, self._fetched, wrong=wrong)
+        digest = hashlib.sha256(body).hexdigest()
+        self._bodies = {digest: body}
+        self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=at))
+
+    def _end_job(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
+        if ticket != (self.life, self._job) or not self.up:
+            return
+        self._job_reply = reply
+        if self._attending is not None:
+            self._heard_of_job(self._attending)
+
+    def _attend(self, for_s: float, ticket: tuple[int, int]) -> None:
+        world = self.world
+        self._attending = ticket
+        if world.strikes("worker-silent", self.name):
+            for_s += world.chance.between("silent-s", 0.3, 3.0) * 4 * for_s
+            world.tell(f"{self.name} stands still for {for_s:.1f} s")
+            self._attending = None  # not even its own job's end reaches it
+        elif self._job_reply is not None:
+            for_s = 0.0
+        world.agenda.after(for_s, self._heard_of_job, ticket)
+
+    def _heard_of_job(self, ticket: tuple[int, int]) -> None:
+        if ticket != (self.life, self._waiting_for):
+            return
+        self._attending = None
+        reply, self._job_reply = self._job_reply, None
+        self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.world.agenda.now))
+
+    # ------------------------------------------------------------ lies
+
+    def _lie(self) -> None:
+        """Says something under a lease of its past, or under one that was never given out. Listens to no answer."""
+        world = self.world
+        if not self.leases or not world.strikes("worker-lie", self.name):
+            return
+        lease = world.chance.pick("lie-lease", self.leases)
+        lie = world.chance.pick("worker-lie", LIES)
+        world.tell(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
+        under = {"attempt": lease.attempt, "fence": lease.fence}
+        run = world.watch.run(lease.run)
+        current = run.phase == "training" and run.fence == lease.fence
+        match lie:
+            case "heartbeat":
+                self._say(Route.HEARTBEAT, lease, LeaseKept, Heartbeat(**under, step=1))
+            case "end" if not current:
+                self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
+            case "next-fence":
+                self._send_result(lease, lease.fence + 1000, lease.attempt + 1)
+            case "other-bytes" | "result" if not current:
+                self._send_result(lease, lease.fence, lease.attempt)
+            case _:
+                pass
+
+    def _say(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
+        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
+        send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
+        self.world.network.send(Request(send), _shrug)
+
+    def _send_result(self, lease: Lease, fence: int, attempt: int) -> None:
+        if not self._fetched:
+            return
+        body = result_of(self.world, "a lie", lease.round, 60 + fence, self._fetched)
+        send = Send(
+            method="PUT",
+            route=Route.RESULT,
+            answers=(ResultReceipt,),
+            path={"run": lease.run, "round": lease.round, "attempt": attempt},
+            message=ResultReport(fence=fence, steps=1, examples=1),
+            update=hashlib.sha256(body).hexdigest(),
+            token=self.token,
+        )
+        self.world.network.send(Request(send, body), _shrug)
+
+
+def _shrug(_: Answer) -> None:
+    """Who lies does not listen."""
