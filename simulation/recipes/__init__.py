@@ -1,0 +1,44 @@
+"""What the literature compares, one call each.
+
+```python
+from simulation import recipes
+runs = {
+    "FedAvg": recipes.fedavg(learner, clients, test=data.test, rounds=100, per_round=10, learning_rate=0.1),
+    "one place": recipes.centralized(learner, clients, test=data.test, rounds=100, per_round=10, learning_rate=0.1),
+}
+recipes.draw(runs, "accuracy").savefig("curves.svg")
+recipes.rounds_to(runs["FedAvg"].metric("accuracy"), 0.97)
+```
+
+| recipe                   | what                                                                  | source           |
+|--------------------------|-----------------------------------------------------------------------|------------------|
+| `fedavg`                 | local epochs of SGD, weighted mean of the models                      | arXiv:1602.05629 |
+| `fedsgd`                 | one gradient of all of a client's data in a round                     | arXiv:1602.05629 |
+| `fedprox_with_stragglers`| partial work counts, a proximal term holds clients near the model     | arXiv:1812.06127 |
+| `local_only`             | each client alone, without any federation                             |                  |
+| `centralized`            | all data in one place                                                 |                  |
+
+The first three build a plan and call ``simulate``: they return a ``History`` and take whatever else ``simulate`` takes.
+The two baselines train with the same learner and return a ``Baseline``, which has the same curves.
+"""
+
+from __future__ import annotations
+
+from simulation.recipes.baseline import Baseline
+from simulation.recipes.baselines import centralized, local_only
+from simulation.recipes.compare import Drawn, draw, rounds_to
+from simulation.recipes.federated import Options, fedavg, fedprox_with_stragglers, fedsgd, plan
+
+__all__ = [
+    "Baseline",
+    "Drawn",
+    "Options",
+    "centralized",
+    "draw",
+    "fedavg",
+    "fedprox_with_stragglers",
+    "fedsgd",
+    "local_only",
+    "plan",
+    "rounds_to",
+]

@@ -1,0 +1,192 @@
+"""What federation is compared with: each client alone, and all data in one place.
+
+Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth:
+w <- w + update, with a fresh optimizer each time. This file has never heard of cohorts, coordinators or sums.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+
+from client_sdk.learners import evaluate
+from client_sdk.learning.budget import planned_steps
+from client_sdk.protocol import Score, Task
+from client_sdk.tensors import Tensors
+from client_sdk.update import Update
+from simulation import checked
+from simulation.clients import Clients
+from simulation.clients.pool import is_torch_dataset
+from simulation.recipes.baseline import Baseline
+from simulation.recipes.federated import ClientsLike
+from simulation.scoring import CENTRAL, CLIENTS, WORSE, by_source
+
+NAME = "simulation:learner"
+
+
+def local_only(
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    test: Any = None,
+    rounds: int = 10,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int = 10,
+    learning_rate: float = 0.1,
+    train_clients: int | Literal["all"] = "all",
+    score_every: int = 1,
+    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    init: Tensors | str | PathLike[str] | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Baseline:
+    """Each client trains a model of its own on its own data, from the same first weights, and never hears of others.
+
+    A round is the task (``epochs`` or ``steps``) done once by each client, so that ``rounds`` rounds are as much work
+    as a client does that is selected ``rounds`` times. ``train_clients``: how many of them, drawn by ``seed``.
+    Sources: ``clients``, ``clients.p10`` and ``class.<name>``, each client's model on its own held-out examples;
+    ``evaluator`` and ``evaluator.p10``, each client's model on ``test``, mean and 10th percentile over the clients.
+    ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
+    """
+    whole = Clients.of(clients)
+    members = checked.scored_clients(train_clients, whole, seed)
+    if not members:
+        raise ValueError("train_clients=0: at least one client is to be trained")
+    first, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    task = _task(epochs, steps, batch_size, learning_rate)
+    models = dict.fromkeys(members, first)
+    made = Baseline("local only")
+
+    def score(version: int) -> None:
+        data = {client: whole[client].test for client in members}
+        own = [part if part is None else evaluate(learner, NAME, models[name], part) for name, part in data.items()]
+        found = by_source(members, own, of)
+        if test is not None:
+            scores = [evaluate(learner, NAME, models[client], test) for client in members]
+            central = by_source(members, scores, lambda _: "")
+            found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[WORSE]}
+        made.scores.update({(version, source): score for source, score in found.items()})
+
+    def train(round: int) -> None:
+        for client in members:
+            update = learner.train(models[client], whole[client].train, task, device=client, round=round)
+            models[client] = moved(models[client], update)
+
+    return _led(made, rounds, score_every, train, score, progress)
+
+
+def centralized(
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    test: Any = None,
+    rounds: int = 100,
+    per_round: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int = 10,
+    learning_rate: float = 0.1,
+    score_clients: int | Literal["all"] = 0,
+    score_every: int = 1,
+    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    init: Tensors | str | PathLike[str] | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Baseline:
+    """All clients' training data in one place, and plain SGD on it: what federation would like to reach.
+
+    A round is as many optimizer steps as ``per_round`` clients of mean size do in a federated round with the same
+    ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as of ``simulate``:
+    ``evaluator`` on ``test``; ``clients``, ``clients.p10`` and ``class.<name>`` on clients' held-out examples.
+    Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
+    """
+    whole = Clients.of(clients)
+    if per_round is not None and not 1 <= per_round <= len(whole):
+        raise ValueError(f"per_round={per_round} must be from 1 to the {len(whole)} clients that there are")
+    members = checked.scored_clients(score_clients, whole, seed)
+    model, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    local = _task(epochs, steps, batch_size, learning_rate)
+    sizes = whole.sizes
+    each = sum(planned_steps(local, int(size)) for size in sizes) / len(sizes)
+    task = _task(None, max(1, round(each * (per_round or len(whole)))), batch_size, learning_rate)
+    everything = pooled(whole)
+    made = Baseline("centralized")
+
+    def score(version: int) -> None:
+        if test is not None:
+            made.scores[version, CENTRAL] = evaluate(learner, NAME, model, test)
+        parts = {client: whole[client].test for client in members}
+        own: list[Score | None] = [
+            None if part is None else evaluate(learner, NAME, model, part) for part in parts.values()
+        ]
+        made.scores.update({(version, source): found for source, found in by_source(members, own, of).items()})
+
+    def train(round: int) -> None:
+        nonlocal model
+        model = moved(model, learner.train(model, everything, task, device="centralized", round=round))
+
+    return _led(made, rounds, score_every, train, score, progress)
+
+
+def pooled(clients: Clients) -> Any:
+    """The training examples of all clients, client after client: (x, y), or a torch ConcatDataset. ValueError where
+    some are datasets and some are arrays."""
+    parts = [clients[client].train for client in clients]
+    datasets = [is_torch_dataset(part) for part in parts]
+    if all(datasets):
+        from torch.utils.data import ConcatDataset
+
+        return ConcatDataset(parts)
+    if any(datasets):
+        raise ValueError("some clients hold torch Datasets and some arrays: they cannot be put into one place")
+    pairs = [part if isinstance(part, tuple | list) else (part.x, part.y) for part in parts]
+    return tuple(np.concatenate([np.asarray(pair[side]) for pair in pairs]) for side in (0, 1))
+
+
+def moved(model: Tensors, update: Update) -> Tensors:
+    """w + delta in each tensor's own type; tensors that the update does not name stay as they are."""
+    changed = {name: (model[name] + delta).astype(model[name].dtype) for name, delta in update.delta.items()}
+    return {**model, **changed}
+
+
+def _led(
+    made: Baseline,
+    rounds: int,
+    score_every: int,
+    train: Callable[[int], None],
+    score: Callable[[int], None],
+    progress: bool | None,
+) -> Baseline:
+    if rounds < 1 or score_every < 1:
+        raise ValueError(f"rounds={rounds} and score_every={score_every} must be 1 or more")
+    told = sys.stderr.isatty() if progress is None else progress
+    try:
+        score(0)
+        for number in range(1, rounds + 1):
+            train(number)
+            if number == rounds or number % score_every == 0:
+                score(number)
+            if told:
+                newest = [(source, found) for (version, source), found in made.scores.items() if version == number]
+                scores = "".join(
+                    f", {name} {value:.4g}" for _, one in newest[:1] for name, value in one.metrics.items()
+                )
+                sys.stderr.write(f"{made.name}, round {number} of {rounds}{scores}\n")
+    except KeyboardInterrupt:
+        made.interrupted = True
+    return made
+
+
+def _task(epochs: int | None, steps: int | None, batch_size: int, learning_rate: float) -> Task:
+    if epochs is not None and steps is not None:
+        raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
+    work = {"steps": steps} if steps is not None else {"epochs": epochs or 1}
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"learning_rate={learning_rate} must be above 0")
+    return Task(learner=NAME, batch_size=batch_size, learning_rate=learning_rate, **work)

@@ -1,0 +1,84 @@
+"""Several runs beside each other: their curves in one picture, and after how many rounds each was good enough.
+
+This file knows curves by name. It has never heard of how they came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from simulation.history import Curve, HistoryError
+
+if TYPE_CHECKING:
+    from simulation.history.figure import Picture
+
+
+class Drawn(Protocol):
+    """Whatever has curves: a ``History`` or a ``Baseline``."""
+
+    def metric(self, name: str, source: str = "evaluator") -> Curve:
+        """(versions, values) of one metric."""
+
+
+def draw(
+    runs: Mapping[str, Drawn],
+    metric: str = "accuracy",
+    source: str = "evaluator",
+    *,
+    title: str = "",
+    path: str | Path | None = None,
+) -> Picture:
+    """The metric of each run over its rounds, in one picture of 6.5 by 4 inches; ``path``: also written there.
+
+    HistoryError for a run without this metric, or where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        from simulation.history.figure import BLUE, GREEN, ORANGE, PINK, RED, SKY, Picture, write
+    except ModuleNotFoundError:
+        raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None
+    if not runs:
+        raise HistoryError("There are no runs to draw.")
+    figure = Picture(figsize=(6.5, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    colours, styles = (BLUE, RED, GREEN, ORANGE, PINK, SKY), ("-", "--", ":")
+    for place, (name, run) in enumerate(runs.items()):
+        versions, values = run.metric(metric, source)
+        style = styles[place // len(colours) % len(styles)]
+        axes.plot(versions, values, style, color=colours[place % len(colours)], linewidth=1.6, label=name)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("rounds")
+    axes.set_ylabel(metric if source == "evaluator" else f"{metric} ({source})")
+    axes.grid(visible=True, alpha=0.3)
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    if path is not None:
+        write(figure, Path(path))
+    return figure
+
+
+def rounds_to(curve: Curve, target: float, better: Literal["higher", "lower"] = "higher") -> float | None:
+    """After how many rounds a curve reached ``target``; None where it never did.
+
+    As in arXiv:1602.05629, section 3: the curve is made monotonic by taking the best value so far, and the crossing is
+    found by linear interpolation between the rounds that were scored.
+    """
+    sign = 1.0 if better == "higher" else -1.0
+    best = np.maximum.accumulate(sign * curve.values)
+    reached = np.flatnonzero(best >= sign * target)
+    if not len(reached):
+        return None
+    place = int(reached[0])
+    if place == 0:
+        return float(curve.versions[0])
+    low, high = best[place - 1], best[place]
+    before, after = curve.versions[place - 1], curve.versions[place]
+    return float(before + (after - before) * (sign * target - low) / (high - low))

@@ -1,0 +1,163 @@
+"""FedAvg, FedSGD and FedProx: plans for ``simulate``, with the hyperparameters that the papers name.
+
+This file knows plans. It trains nothing: what a round is, the coordinator's engine decides, as in deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any, Literal, TypedDict, Unpack
+
+from client_sdk.tensors import Tensors
+from coordinator.engine.plan import Plan
+from simulation.behaviour import Behaviour
+from simulation.clients import Clients
+from simulation.engines import EngineName, MakeEngine
+from simulation.history import History
+from simulation.simulator import simulate
+
+ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
+
+WEEK_S = 604_800.0
+"""Rounds wait so long, in virtual time, for whoever still works: papers know no deadline."""
+
+WHOLE_BATCH = 1_000_000
+"""More examples than a client has: a batch is all of its data."""
+
+
+class Options(TypedDict, total=False):
+    """What recipes hand on to ``simulate``, with its defaults."""
+
+    test: Any
+    score_clients: int | Literal["all"]
+    score_every: int
+    behaviour: Behaviour | Mapping[str, Behaviour] | None
+    classes: Mapping[str, str] | Callable[[str], str] | None
+    engine: EngineName | MakeEngine
+    workers: int | None
+    init: Tensors | str | PathLike[str] | None
+    seed: int
+    folder: str | PathLike[str] | None
+    progress: bool | None
+
+
+def plan(
+    name: str,
+    *,
+    rounds: int,
+    per_round: int,
+    target: float | None = None,
+    metric: str = "accuracy",
+    **parts: Mapping[str, Any],
+) -> Plan:
+    """The plan of an experiment as papers describe it: ``per_round`` clients in each round, all that report count, no
+    deadline. ``parts``: ``task`` and ``aggregation``, as in a plan. PlanError."""
+    cohort = {"select": per_round, "goal": per_round, "quorum": 1 / per_round, "collect_s": WEEK_S}
+    finish: dict[str, Any] = {"rounds": rounds}
+    if target is not None:
+        finish |= {"metric": metric, "target": target}
+    task = {"learner": "simulation:learner", **parts.get("task", {})}
+    return Plan.parse(
+        {"name": name, "cohort": cohort, "finish": finish, "task": task, "aggregation": parts.get("aggregation", {})}
+    )
+
+
+def fedavg(
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    rounds: int = 100,
+    per_round: int = 10,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int = 10,
+    learning_rate: float = 0.1,
+    server_learning_rate: float = 1.0,
+    target: float | None = None,
+    **options: Unpack[Options],
+) -> History:
+    """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1): ``per_round`` = C K clients, E =
+    ``epochs`` (1, unless ``steps`` is given), B = ``batch_size``, eta = ``learning_rate``.
+
+    ``target``: stop at this accuracy on ``test``. ``options``: ``simulate``'s.
+    """
+    task = {"batch_size": batch_size, "learning_rate": learning_rate} | _work(epochs, steps)
+    made = plan(
+        "fedavg",
+        rounds=rounds,
+        per_round=per_round,
+        target=target,
+        task=task,
+        aggregation={"server_learning_rate": server_learning_rate},
+    )
+    return simulate(made, learner, clients, **options)
+
+
+def fedsgd(
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    rounds: int = 100,
+    per_round: int = 10,
+    learning_rate: float = 0.1,
+    target: float | None = None,
+    **options: Unpack[Options],
+) -> History:
+    """FederatedSGD (arXiv:1602.05629, section 2): each client takes one step along the gradient of all its data, so
+    the round takes one step of length ``learning_rate`` along the gradient of all data of its clients,
+    w <- w - eta sum_k (n_k / n) g_k. It is FedAvg with B = infinity and E = 1.
+
+    With clients that hold more than 10,000 examples it is not quite: that is the most that one of them weighs.
+    """
+    task = {"batch_size": WHOLE_BATCH, "steps": 1, "learning_rate": learning_rate}
+    made = plan("fedsgd", rounds=rounds, per_round=per_round, target=target, task=task)
+    return simulate(made, learner, clients, **options)
+
+
+def fedprox_with_stragglers(
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    stragglers: float = 0.9,
+    mu: float = 1.0,
+    partial: Literal["full", "examples_seen", "refuse"] = "full",
+    rounds: int = 100,
+    per_round: int = 10,
+    epochs: int = 20,
+    batch_size: int = 10,
+    learning_rate: float = 0.03,
+    target: float | None = None,
+    **options: Unpack[Options],
+) -> History:
+    """FedProx where some clients get through only part of their epochs (Li et al. 2020, arXiv:1812.06127, Algorithm 2
+    and section 5.2).
+
+    ``stragglers``: the probability that a client is one in a round; the paper's settings are 0, 0.5 and 0.9, there as
+    an exact share. ``mu``: of the proximal term (mu/2) ||w - w_global||^2. ``partial``: what happens to their work.
+    The paper's three methods:
+
+    ============================ =========== =========
+    FedAvg, stragglers dropped   mu=0        "refuse"
+    FedProx with mu = 0          mu=0        "full"
+    FedProx                      mu > 0      "full"
+    ============================ =========== =========
+
+    A round whose clients are all stragglers and dropped is abandoned, and does not count as a round here.
+    """
+    behaviour = options.get("behaviour")
+    if behaviour is not None and not isinstance(behaviour, Behaviour):
+        raise ValueError("a recipe with stragglers takes one Behaviour for all clients, not one for each class")
+    options["behaviour"] = replace(behaviour or Behaviour(), stragglers=stragglers)
+    task = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "mu": mu}
+    made = plan(
+        "fedprox", rounds=rounds, per_round=per_round, target=target, task=task, aggregation={"partial": partial}
+    )
+    return simulate(made, learner, clients, **options)
+
+
+def _work(epochs: int | None, steps: int | None) -> dict[str, int]:
+    if epochs is not None and steps is not None:
+        raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
+    return {"steps": steps} if steps is not None else {"epochs": epochs or 1}

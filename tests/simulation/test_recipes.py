@@ -1,0 +1,269 @@
+"""Recipes: the plans that the papers mean, equality with what can be computed by hand, and curves that compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, TensorDataset
+
+from client_sdk.learning import Learner, accuracy
+from client_sdk.protocol import Score
+from client_sdk.update import Update
+from simulation import Behaviour, Clients, Stalled, recipes
+from simulation.history import Curve, HistoryError
+from simulation.recipes.baselines import moved, pooled
+
+
+def blobs(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three kinds of points in the plane, [n, 2], that a line can almost tell apart."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    rng.shuffle(y)
+    centres = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.5]])
+    return (centres[y] + rng.normal(size=(n, 2))).astype(np.float32), y.astype(np.int64)
+
+
+class Part:
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.x, self.y = x, y
+
+
+class Parts:
+    """One client with held-out examples."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        self.train, self.test = Part(*blobs(n, seed)), Part(*blobs(20, 1000 + seed))
+
+
+@pytest.fixture(scope="module")
+def clients() -> Clients:
+    return Clients.of({f"c{k}": Parts(10 + 10 * k, k) for k in range(6)})
+
+
+TEST = Part(*blobs(300, 77))
+LEARNER = Learner(
+    model=lambda: nn.Linear(2, 3), loss=nn.functional.cross_entropy, metrics={"accuracy": accuracy}, version="1"
+)
+
+
+def gradient_step(model: dict[str, Any], x: np.ndarray, y: np.ndarray, rate: float) -> dict[str, np.ndarray]:
+    """One step along the gradient of the mean loss, in float64."""
+    line = nn.Linear(2, 3).double()
+    line.load_state_dict({name: torch.from_numpy(np.array(array)).double() for name, array in model.items()})
+    nn.functional.cross_entropy(line(torch.from_numpy(x).double()), torch.from_numpy(y)).backward()
+    return {name: (p.detach() - rate * p.grad).numpy() for name, p in line.named_parameters() if p.grad is not None}
+
+
+def test_fedsgd_is_one_gradient_step_on_the_data_of_all_its_clients(clients: Clients):
+    history = recipes.fedsgd(LEARNER, clients, rounds=2, per_round=6, learning_rate=0.5, test=TEST)
+    x, y = pooled(clients)
+    for version in (1, 2):
+        by_hand = gradient_step(history.checkpoint(version - 1), x, y, 0.5)
+        for name, array in history.checkpoint(version).items():
+            np.testing.assert_allclose(array, by_hand[name], atol=2e-6)
+    assert [row.counted for row in history.rounds] == [6, 6]
+
+
+def test_fedavg_does_what_the_plan_of_the_paper_says(clients: Clients):
+    history = recipes.fedavg(
+        LEARNER,
+        clients,
+        rounds=8,
+        per_round=3,
+        epochs=2,
+        batch_size=5,
+        learning_rate=0.2,
+        test=TEST,
+        score_clients="all",
+    )
+    task = history.plan.task
+    assert (task.epochs, task.batch_size, task.learning_rate, task.mu) == (2, 5, 0.2, 0.0)
+    assert (history.plan.cohort.select, history.plan.cohort.goal, history.plan.cohort.quorum_count) == (3, 3, 1)
+    assert len(history) == 8
+    assert all(row.counted == 3 for row in history.rounds)
+    assert history.final("accuracy") > 0.85 > history.metric("accuracy").values[0]
+    assert history.final("accuracy", "clients.p10") <= history.final("accuracy", "clients")
+
+
+def test_a_target_ends_the_run(clients: Clients):
+    history = recipes.fedavg(LEARNER, clients, rounds=50, per_round=6, target=0.8, test=TEST)
+    assert history.status == "finished"
+    assert len(history) < 50
+    assert history.final("accuracy") >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("give one of them", {"epochs": 2, "steps": 3}),
+        ("per_round", {"per_round": 60}),
+        ("learning_rate", {"learning_rate": -1.0}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(clients: Clients, words: str, arguments: dict[str, Any]):
+    with pytest.raises(ValueError, match=words):
+        recipes.centralized(LEARNER, clients, test=TEST, rounds=1, **arguments)
+
+
+def test_stragglers_are_dropped_or_count(clients: Clients):
+    options = {"rounds": 3, "per_round": 6, "epochs": 4, "batch_size": 2, "stragglers": 0.5, "test": TEST, "seed": 3}
+    dropped = recipes.fedprox_with_stragglers(LEARNER, clients, partial="refuse", mu=0.0, **options)
+    counted = recipes.fedprox_with_stragglers(LEARNER, clients, partial="full", mu=0.0, **options)
+    proximal = recipes.fedprox_with_stragglers(LEARNER, clients, partial="full", mu=1.0, **options)
+    assert all(row.counted == 6 for row in counted.rounds)
+    assert sum(row.counted for row in dropped.rounds) < 18
+    assert sum(row.withdrawn for row in dropped.rounds) == 18 - sum(row.counted for row in dropped.rounds)
+    start = counted.checkpoint(0)
+
+    def went(history: Any) -> float:
+        return float(sum(np.square(history.checkpoint(1)[name] - start[name]).sum() for name in start))
+
+    assert went(proximal) < went(counted), "the proximal term holds clients near the model"
+
+
+def test_a_fleet_that_never_reports_never_makes_a_round(clients: Clients):
+    with pytest.raises(Stalled):
+        recipes.fedavg(LEARNER, clients, rounds=1, per_round=2, behaviour=Behaviour(dropout=1.0))
+
+
+def test_other_behaviour_stays_beside_the_stragglers(clients: Clients):
+    history = recipes.fedprox_with_stragglers(
+        LEARNER, clients, rounds=2, per_round=4, stragglers=0.5, behaviour=Behaviour(dropout=0.5), seed=1
+    )
+    assert sum(row.dropped for row in history.rounds) > 0
+    with pytest.raises(ValueError, match="one Behaviour"):
+        recipes.fedprox_with_stragglers(LEARNER, clients, rounds=1, behaviour={"a": Behaviour()})
+
+
+def test_all_three_agree_where_there_is_one_client_and_one_batch():
+    """Then federation, one place and one client alone are the same training."""
+    one = Clients.of({"only": Parts(30, 5)})
+    options: dict[str, Any] = {"rounds": 3, "batch_size": 100, "epochs": 2, "learning_rate": 0.3, "test": TEST}
+    federated = recipes.fedavg(LEARNER, one, per_round=1, **options)
+    alone, together = recipes.local_only(LEARNER, one, **options), recipes.centralized(LEARNER, one, **options)
+    for name in ("accuracy", "loss"):
+        np.testing.assert_allclose(alone.metric(name).values, federated.metric(name).values, rtol=1e-5)
+        np.testing.assert_allclose(together.metric(name).values, federated.metric(name).values, rtol=1e-5)
+    assert federated.metric("loss").values[-1] < federated.metric("loss").values[0]
+
+
+def test_local_only_scores_each_model_on_its_own_client(clients: Clients):
+    made = recipes.local_only(LEARNER, clients, rounds=2, batch_size=5, epochs=3, test=TEST)
+    alone = {c: recipes.local_only(LEARNER, {c: clients[c]}, rounds=2, batch_size=5, epochs=3) for c in clients}
+    own = [alone[c].final("accuracy", "clients") for c in clients]
+    assert made.final("accuracy", "clients") == pytest.approx(np.mean(own))
+    assert made.final("accuracy", "clients.p10") == pytest.approx(np.percentile(own, 10))
+    assert made.final("accuracy", "evaluator.p10") <= made.final("accuracy")
+    assert len(recipes.local_only(LEARNER, clients, rounds=1, train_clients=2).curves) == 4
+
+
+def test_centralized_takes_the_steps_of_a_federated_round(clients: Clients):
+    """60 + ... + 10 examples in batches of 10: 1 to 6 steps, 3.5 in the mean; of two clients 7."""
+    seen = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(LEARNER, name)
+
+        def train(self, model: Any, data: Any, task: Any, **rest: Any) -> Any:
+            seen.append((task.steps, len(data[0])))
+            return LEARNER.train(model, data, task, **rest)
+
+    recipes.centralized(Counting(), clients, rounds=2, per_round=2)
+    recipes.centralized(Counting(), clients, rounds=1)
+    assert seen == [(7, 210), (7, 210), (21, 210)]
+
+
+def test_centralized_scores_clients_too(clients: Clients):
+    made = recipes.centralized(
+        LEARNER, clients, rounds=1, score_clients="all", classes=lambda client: "odd" if client in "c1c3c5" else "even"
+    )
+    assert {source for source, _ in made.curves} == {"clients", "clients.p10", "class.odd", "class.even"}
+
+
+def test_torch_datasets_are_pooled_as_they_are():
+    parts = [TensorDataset(*map(torch.from_numpy, blobs(n, n))) for n in (4, 6)]
+    together = pooled(Clients.of(parts))
+    assert isinstance(together, ConcatDataset)
+    assert len(together) == 10
+    with pytest.raises(ValueError, match="one place"):
+        pooled(Clients.of([parts[0], blobs(3, 0)]))
+
+
+def test_tensors_that_are_not_sent_stay():
+    model = {"w": np.ones(2, np.float16), "count": np.array(3)}
+
+    after = moved(model, Update({"w": np.full(2, 0.5, np.float32)}, examples=1))
+    assert after["w"].dtype == np.float16
+    assert after["w"].tolist() == [1.5, 1.5]
+    assert after["count"] is model["count"]
+
+
+def test_ctrl_c_leaves_what_there_is(clients: Clients):
+    class Stopping:
+        rounds = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(LEARNER, name)
+
+        def train(self, *arguments: Any, **rest: Any) -> Any:
+            self.rounds += 1
+            if self.rounds > 2:
+                raise KeyboardInterrupt
+            return LEARNER.train(*arguments, **rest)
+
+    made = recipes.centralized(Stopping(), clients, test=TEST, rounds=5, per_round=1)
+    assert made.interrupted
+    assert made.metric("accuracy").versions.tolist() == [0, 1, 2]
+
+
+# ------------------------------------------------------------ beside each other
+
+
+def curve(*points: tuple[int, float]) -> Curve:
+    versions, values = zip(*points, strict=True)
+    return Curve(np.array(versions), np.array(values))
+
+
+def test_rounds_to_a_target_are_read_off_the_monotonic_curve():
+    accuracy_ = curve((0, 0.1), (10, 0.5), (20, 0.4), (30, 0.9))
+    assert recipes.rounds_to(accuracy_, 0.5) == 10
+    assert recipes.rounds_to(accuracy_, 0.7) == pytest.approx(25), "from 0.5 at 20, not from 0.4"
+    assert recipes.rounds_to(accuracy_, 0.05) == 0
+    assert recipes.rounds_to(accuracy_, 0.95) is None
+    assert recipes.rounds_to(curve((0, 2.0), (4, 1.0)), 1.5, "lower") == pytest.approx(2)
+
+
+def test_runs_are_drawn_beside_each_other(clients: Clients, tmp_path: Path):
+    runs = {
+        "FedAvg": recipes.fedavg(LEARNER, clients, rounds=2, per_round=2, test=TEST),
+        "one place": recipes.centralized(LEARNER, clients, rounds=2, per_round=2, test=TEST),
+    }
+    figure = recipes.draw(runs, title="Two", path=tmp_path / "two.svg")
+    assert (tmp_path / "two.svg").stat().st_size > 1000
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["FedAvg", "one place"]
+    np.testing.assert_array_equal(lines[0].get_ydata(), runs["FedAvg"].metric("accuracy").values)
+    with pytest.raises(HistoryError, match="no metric 'f1'"):
+        recipes.draw(runs, "f1")
+    with pytest.raises(HistoryError, match="no runs"):
+        recipes.draw({})
+
+
+def test_a_baseline_reads_like_a_history():
+    made = recipes.Baseline("x")
+    for version, value in enumerate([0.2, 0.9, 0.6]):
+        made.scores[version, "evaluator"] = Score(examples=5, metrics={"accuracy": value, "loss": 1 - value})
+    assert made.best("accuracy") == (1, 0.9)
+    assert made.best("loss") == (1, pytest.approx(0.1))
+    assert (made.final("accuracy"), len(made)) == (0.6, 2)
+    table = made.to_pandas()
+    assert list(table.columns) == ["version", "source", "name", "value", "examples"]
+    assert len(table) == 6
+    with pytest.raises(HistoryError, match="there is accuracy of evaluator, loss of evaluator"):
+        made.metric("accuracy", "clients")
