@@ -20,6 +20,13 @@ LEARNER = "simulation:learner"
 
 def plan_of(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
     """A plan from whatever the user wrote it as. PlanError."""
+    found = _read(plan)
+    if found.datacenter is not None:
+        raise PlanError("datacenter: a simulation has no datacenter; leave the section out")
+    return found
+
+
+def _read(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, str | PathLike):

@@ -359,6 +359,7 @@ def test_bad_arguments_are_refused_in_a_sentence(change: dict[str, Any], words: 
         ({"cohort": {"select": 3, "goal": 4}}, "a round could never reach it"),
         (7, "is none of these"),
         ("no-such.toml", "cannot read the plan"),
+        ({"datacenter": {"data": "proxy", "steps": 1, "patience": 1}}, "a simulation has no datacenter"),
     ],
 )
 def test_bad_plans_are_refused_in_a_sentence(bad: Any, words: str) -> None:
