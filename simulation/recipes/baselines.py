@@ -104,7 +104,8 @@ def centralized(
     A round is as many optimizer steps as ``per_round`` clients of mean size do in a federated round with the same
     ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as of ``simulate``:
     ``evaluator`` on ``test``; ``clients``, ``clients.p10`` and ``class.<name>`` on clients' held-out examples.
-    Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
+    Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.
+    ValueError.
     """
     whole = Clients.of(clients)
     if per_round is not None and not 1 <= per_round <= len(whole):
