@@ -36,6 +36,9 @@ CPU = torch.device("cpu")
 DEFAULT_HANG_S = 300.0
 """Seconds without an answer after which a rank counts as hung. Must exceed the slowest step and the slowest scoring."""
 
+START_S = 120.0
+"""Seconds that the ranks have to come together: one may load its programs much slower than another."""
+
 
 class NoDevice(LearningError):
     """A GPU was asked for, and there is none for this rank."""
@@ -191,7 +194,8 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
     timeout = timedelta(seconds=hang_s)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" and torch.cuda.is_available() else "gloo"
     with Group(rank, world, hang_s=hang_s).unbroken():
-        store, rank, world = next(rendezvous("env://", timeout=timeout))
+        store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=max(hang_s, START_S))))
+        _meet(store, rank, world, timedelta(seconds=max(hang_s, START_S)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
         waiting = Group(rank, world, hang_s=hang_s)
@@ -211,6 +215,13 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
 def sentence(error: Exception) -> str:
     """What an error says, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _meet(store: dist.Store, rank: int, world: int, patience: timedelta) -> None:
+    """Wait until every rank is there: how long starting takes says nothing of hanging."""
+    here = dist.PrefixStore(f"quorate/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    here.set(str(rank), "here")
+    here.wait([str(other) for other in range(world)], patience)
 
 
 def _lacking(kind: str, local: int) -> NoDevice | None:

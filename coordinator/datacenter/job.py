@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -29,8 +30,8 @@ from coordinator.datacenter.recipe import Recipe
 ENV_JOB = "QUORATE_JOB"
 ENV_LIFELINE = "QUORATE_LIFELINE"
 ENV_ATTEMPT = "QUORATE_ATTEMPT"
-SHUTDOWN_S = 5
-"""Seconds that torchrun gives the other processes of a group to end, once one has died."""
+SHUTDOWN_S = 2
+"""Seconds that the other processes of a group have to end, once one has died or hangs."""
 
 
 class JobSpec(BaseModel):
@@ -130,6 +131,8 @@ class _Watch:
                 message = read_line(line)
                 if message is not None:
                     self._hear(message)
+                    if message["event"] == "lost":
+                        _clear_away(processes.pid)
                     if self.failed is not None:
                         break
                 else:
@@ -184,10 +187,26 @@ def kill_all(pid: int) -> None:
     except psutil.NoSuchProcess:
         return
     for process in family:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
+
+
+def _clear_away(pid: int) -> None:
+    """SIGKILL for all processes of a broken group that have not ended after SHUTDOWN_S. torchrun asks a hung one
+    politely, and would wait for half a minute."""
+    try:
+        group = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+
+    def kill() -> None:
+        for process in group:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    timer = threading.Timer(SHUTDOWN_S, kill)
+    timer.daemon = True
+    timer.start()
 
 
 def torchrun(spec: JobSpec) -> list[str]:

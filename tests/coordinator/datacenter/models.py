@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import Any
 
@@ -72,3 +73,39 @@ def largest_difference(one: Tensors, other: Tensors) -> float:
     """Largest difference of any value, relative to the largest of its tensor."""
     assert list(one) == list(other)
     return max(float(np.abs(one[n] - other[n]).max() / max(1e-300, np.abs(other[n]).max())) for n in one)
+
+
+class CountedSGD(torch.optim.SGD):
+    """Counts its steps, so that a test sees whether any was taken."""
+
+    taken = 0
+
+    def step(self, closure: Any = None) -> Any:
+        type(self).taken += 1
+        return super().step(closure)
+
+
+def by_rank() -> nn.Module:
+    """A model that is wider on rank 1."""
+    return network(width=5 + int(os.environ.get("RANK", "0")))
+
+
+def slow_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.02)
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def slow() -> Learner:
+    """A learner whose every step takes time in which a test can kill somebody. Momentum and dropout: what must come
+    back beside the weights."""
+    return Learner(model=dropout, loss=slow_loss, optimizer=partial(torch.optim.SGD, momentum=0.9))
+
+
+def printing() -> Learner:
+    """A learner whose author left a print in it."""
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        print("a word of the learner's")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    return Learner(model=network, loss=loss)

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 STEPS = 20
 TOLERANCE = 1e-10
 BASE = {"steps": STEPS, "learning_rate": 0.05, "seed": 7}
-# 50 examples: a batch of 12 leaves 2 for the last of an epoch, fewer than 3 or 4 ranks; 10 leaves nothing.
+# 50 examples: a batch of 12 leaves 2 for the last of an epoch, fewer than 4 ranks; 10 leaves nothing, and 4 ranks have
+# 3, 3, 2 and 2 of it.
 CASES: dict[str, dict[str, Any]] = {
     "even": {"batch": 10},
     "uneven": {"batch": 12},
@@ -41,7 +42,7 @@ def recipe(case: str) -> Recipe:
 
 
 OWN = "the learner's own momentum"
-BY_WORLD = {2: [*CASES, OWN], 3: ["uneven", "uneven with accumulation"], 4: ["uneven", "momentum"]}
+BY_WORLD = {2: [*CASES, OWN], 4: ["even", "uneven", "uneven with accumulation"]}
 
 
 def many(group: Group, first: Tensors, cases: list[str]) -> dict[str, tuple[Tensors, float]]:
@@ -99,7 +100,7 @@ def test_ranks_equal_one_process_at_the_global_batch(world: int, case: str) -> N
         assert told == pytest.approx(loss, rel=1e-9)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, 4])
 def test_all_ranks_hold_equal_bits(world: int) -> None:
     for case in BY_WORLD[world]:
         first = by_ranks(world)[0][case][0]
@@ -116,7 +117,7 @@ def test_the_order_is_a_function_of_seed_and_step() -> None:
     there = GlobalOrder(50, 12, 7)
     forward = [there.at(step).tolist() for step in range(12)]
     assert [GlobalOrder(50, 12, 7).at(step).tolist() for step in reversed(range(12))] == forward[::-1]
-    assert sorted(sum(forward[:5], [])) == list(range(50))
+    assert sorted(index for batch in forward[:5] for index in batch) == list(range(50))
     assert forward[:5] != forward[5:10]
     assert GlobalOrder(50, 12, 8).at(0).tolist() != forward[0]
     assert (there.smallest, GlobalOrder(50, 10, 7).smallest) == (2, 10)

@@ -1,0 +1,194 @@
+"""A job in processes of its own: what it tells, and that whoever is killed, the end is the same."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from client_sdk.tensors import Tensors, digest, from_bytes
+from coordinator.datacenter.checkpoints import newest_step
+from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import train
+from tests.coordinator.datacenter.models import examples, slow
+from tests.coordinator.datacenter.ranks import Group, together
+
+pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
+
+RECIPE = Recipe(steps=30, batch=12, learning_rate=0.05, seed=3)
+Message = dict[str, Any]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    x, y = examples()
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    return JobSpec(
+        learner="tests.coordinator.datacenter.models:slow",
+        data=str(tmp_path / "data.npz"),
+        recipe=RECIPE,
+        out=tmp_path / "out" / "model.safetensors",
+        checkpoints=tmp_path / "steps",
+        checkpoint_every=5,
+        nproc=2,
+        device="cpu",
+    )
+
+
+def undisturbed(group: Group) -> Tensors:
+    return train(slow(), slow().initial(RECIPE.seed), examples(), RECIPE, group=group)[0]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Tensors:
+    """What two ranks come to when nobody is killed."""
+    found: Tensors = together(2, undisturbed)[0]
+    return found
+
+
+def workers(launcher: int | None = None) -> dict[int, psutil.Process]:
+    """The processes of a job that this process, or ``launcher``, has started, by rank."""
+    found = {}
+    for process in psutil.Process(launcher).children(recursive=True):
+        try:
+            if (
+                "coordinator.datacenter.worker" in process.cmdline()
+                and "torch.distributed.run" not in process.cmdline()
+            ):
+                found[int(process.environ().get("RANK", "0"))] = process
+        except psutil.Error:
+            continue
+    return found
+
+
+def at_step(step: int, act: Callable[[], object]) -> tuple[list[Message], Callable[[Message], None]]:
+    """Messages as they come, and who hears them: does ``act`` once, after ``step`` was saved the first time."""
+    heard: list[Message] = []
+    done: list[bool] = []
+
+    def hear(message: Message) -> None:
+        heard.append(message)
+        if message["event"] == "saved" and message["step"] == step and not done:
+            done.append(True)
+            act()
+
+    return heard, hear
+
+
+def bits(tensors: Tensors) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in tensors.items()}
+
+
+def test_a_killed_rank_ends_in_equal_weights(spec: JobSpec, expected: Tensors) -> None:
+    heard, hear = at_step(10, lambda: workers()[1].kill())
+    result = launch(spec, hear)
+    content = (spec.out or Path()).read_bytes()
+    assert bits(from_bytes(content)) == bits(expected)
+    assert (result.out, result.digest, result.restarts) == (spec.out, digest(content), 1)
+    assert [m["step"] for m in heard if m["event"] == "started"] in ([0, 10], [0, 15])
+    assert [m["attempt"] for m in heard if m["event"] == "restarted"] == [1]
+    assert heard[-1]["event"] == "done"
+    assert result.report["steps"] == RECIPE.steps
+    assert [m["step"] for m in heard if m["event"] == "saved"][-1] == RECIPE.steps
+
+
+def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tensors) -> None:
+    stopped_at: list[float] = []
+
+    def stop() -> None:
+        stopped_at.append(time.monotonic())
+        workers()[1].send_signal(signal.SIGSTOP)
+
+    heard, hear = at_step(10, stop)
+    noticed: list[float] = []
+
+    def timed(message: Message) -> None:
+        if message["event"] == "restarted":
+            noticed.append(time.monotonic() - stopped_at[0])
+        hear(message)
+
+    result = launch(spec.model_copy(update={"hang_s": 4.0}), timed)
+    assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
+    assert result.restarts >= 1
+    first = next(m for m in heard if m["event"] == "restarted")
+    assert "silent for 4 s" in first["reason"]
+    assert noticed[0] < 30, "4 s to notice, 2 s to end the hung one, then a start; torchrun alone takes over 34 s"
+
+
+def test_a_stopped_job_goes_on_from_the_last_whole_step_and_ends_equal(spec: JobSpec, expected: Tensors) -> None:
+    stop = threading.Event()
+    _, hear = at_step(15, stop.set)
+    with pytest.raises(JobStopped):
+        launch(spec, hear, stop)
+    assert workers() == {}
+    assert not (spec.out or Path()).exists()
+    assert spec.checkpoints is not None
+    assert newest_step(spec.checkpoints) in (15, 20)
+    (spec.checkpoints / "step-000000025").mkdir()
+    (spec.checkpoints / "step-000000025" / "__0_0.distcp").write_bytes(b"half of what was to be written")
+
+    heard: list[Message] = []
+    launch(spec, heard.append)
+    assert heard[0]["event"] == "started"
+    assert heard[0]["step"] in (15, 20)
+    assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
+
+
+def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    program = (
+        "import sys, pathlib; from coordinator.datacenter.job import JobSpec, launch; "
+        "launch(JobSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text()), lambda m: print(m, flush=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "spec.json")], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        next(line for line in launcher.stdout if "'saved'" in line)
+        family = [*workers(launcher.pid).values(), *psutil.Process(launcher.pid).children(recursive=True)]
+        launcher.kill()
+    gone, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    assert len(gone) >= 3, "torchrun and two workers"
+
+
+def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec) -> None:
+    single = spec.model_copy(update={"nproc": 1})
+    heard, hear = at_step(10, lambda: workers()[0].kill())
+    result = launch(single, hear)
+    assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(undisturbed(Group()))
+    assert (result.restarts, result.report["world"]) == (1, 1)
+    assert next(m["reason"] for m in heard if m["event"] == "restarted") == "a process was killed by SIGKILL"
+
+
+def test_a_job_that_dies_too_often_says_of_what(spec: JobSpec) -> None:
+    hopeless = spec.model_copy(update={"nproc": 1, "max_restarts": 0})
+    _, hear = at_step(5, lambda: workers()[0].kill())
+    with pytest.raises(
+        JobFailed, match=r"The training broke off: a process was killed by SIGKILL. What was saved is in"
+    ):
+        launch(hopeless, hear)
+
+
+def test_what_a_learner_prints_is_no_message(spec: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = spec.model_copy(
+        update={
+            "nproc": 1,
+            "learner": "tests.coordinator.datacenter.models:printing",
+            "recipe": RECIPE.model_copy(update={"steps": 2}),
+        }
+    )
+    heard: list[Message] = []
+    launch(loud, heard.append)
+    assert [m["event"] for m in heard] == ["started", "progress", "saved", "done"]
+    assert capsys.readouterr().err.count("a word of the learner's\n") == 2
