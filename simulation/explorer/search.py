@@ -63,10 +63,12 @@ class Report:
 def shape_of(seed: int, mutant: str | None = None) -> Shape:
     """The seed's shape; under a mutant every second one has the weather that shows it."""
     shape = Shape.of(seed)
-    if mutant is None or MUTANTS[mutant].focus is None or seed % 2:
+    if mutant is None or seed % 2 or (MUTANTS[mutant].focus is None and not MUTANTS[mutant].shape):
         return shape
     focus = MUTANTS[mutant].focus or ("", "")
-    return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, **MUTANTS[mutant].shape)
+    more = dict(MUTANTS[mutant].shape)
+    plan = {**shape.plan, **more.pop("plan", {})}
+    return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, plan=plan, **more)
 
 
 def play(

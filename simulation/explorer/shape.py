@@ -7,6 +7,7 @@ fault and a phase is chosen to be likely, so that no pair stays rare.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from simulation.explorer.faults import FAULTS, FLEET_FAULTS
 
 FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
 PHASES = (*FLEET_PHASES, "leasing", "training")
-DATACENTER = 0.15
+DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
 DATA = "proxy"
 LEARNER = "explorer:marks"
@@ -78,7 +79,14 @@ class Shape:
             phases = ("leasing", "training", "training") if not of_center else PHASES
             faults = FLEET_FAULTS if not of_center else tuple(sorted(FAULTS.keys() - set(FLEET_FAULTS)))
             focus = (chance.pick("focus", faults), chance.pick("focus-phase", phases))
-        workers = chance.pick("workers", (0, 1, 1, 2, 2, 3)) if center else 0
+        workers = chance.pick("workers", (0, 1, 1, 1, 2, 2, 2, 3)) if center else 0
+        plan, rates = (
+            _plan(chance, goal, select, replicas),
+            _rates(chance, focus[1], FAULTS if center else FLEET_FAULTS),
+        )
+        if center:
+            plan = _with_datacenter(chance, plan)
+            rates |= {"fleet-away": max(0.7, rates.get("fleet-away", 0.0))} if rates else {}
         return cls(
             seed=seed,
             devices=devices,
@@ -91,12 +99,12 @@ class Shape:
             two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.3 if center else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
-            storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
-            plan=_plan(chance, goal, select, replicas) | (_datacenter(chance) if center else {}),
-            rates=_rates(chance, focus[1], tuple(FAULTS) if center else FLEET_FAULTS),
+            storm_s=chance.between("storm", 15.0 if center else 6.0, 50.0 if center else 60.0 if size < 0.9 else 40.0),
+            plan=plan,
+            rates=rates,
             focus=focus,
             workers=workers,
-            lost_workers=chance.below("lost-workers", workers + 1) if workers else 0,
+            lost_workers=chance.below("lost-workers", workers + 1) if chance.unit("any-lost") < 0.4 else 0,
             alike=center and chance.unit("alike") < 0.4,
         )
 
@@ -131,23 +139,32 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     }
 
 
-def _datacenter(chance: Chance) -> dict[str, Any]:
-    """The plan's section: falls back, or goes by plan, or both."""
+def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds."""
     when = chance.unit("when")
-    return {
-        "datacenter": {
-            "data": DATA,
-            "patience": None if when < 0.2 else chance.pick("patience", (1, 1, 2)),
-            "every": chance.pick("every", (1, 2, 3)) if when < 0.4 else None,
-            "wait_s": chance.pick("wait_s", (0.0, 4.0)),
-            "lease_s": chance.pick("lease_s", (4.0, 12.0)),
-            "max_s": chance.pick("max_s", (25.0, 60.0)),
-        }
+    section = {
+        "data": DATA,
+        "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
+        "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
+        "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),
+        "lease_s": chance.pick("lease_s", (4.0, 12.0)),
+        "max_s": chance.pick("max_s", (25.0, 60.0)),
     }
+    rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9))}
+    return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}
 
 
-OF_WORK = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
-"""Faults that strike where a device works: in a round that is collecting, hence hardly while its own run is not."""
+CENTER: dict[str, Any] = {
+    "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
+}
+"""The section of a plan that is often in the datacenter: of mutants that show there."""
+OF_WORK = (
+    *("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate"),
+    *("worker-slow", "worker-cannot", "worker-wrong", "worker-silent"),
+)
+"""Faults that strike where a device or a worker works: in one phase of a round, hence hardly while its own run is in
+another.
+"""
 _AWAY = {"fleet-away": 0.9}
 _LASTING = {
     "committing": {"lazy": 0.4, "delay": 0.15},
@@ -158,7 +175,7 @@ _LASTING = {
 """What makes a phase last that is short by nature."""
 
 
-def _rates(chance: Chance, phase: str, faults: tuple[str, ...]) -> dict[str, float]:
+def _rates(chance: Chance, phase: str, faults: Container[str]) -> dict[str, float]:
     """How likely each fault is: none in a calm world, else some of the faults, more or less; and those that make the
     focused ``phase`` last.
     """

@@ -212,7 +212,7 @@ class Worker:
 
     def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world = self.world
-        seconds = world.chance.between("worker-train-s", 0.3, 1.5 * lease.lease_s)
+        seconds = world.chance.between("worker-train-s", 0.5, 1.5 * lease.lease_s)
         if world.strikes("worker-slow", self.name):
             seconds = lease.within_s * world.chance.between("worker-slow-s", 0.7, 1.5)
         world.agenda.after(seconds, self._trained, lease, ticket)

@@ -5,7 +5,7 @@ Each lives in a file by the room it spoils. A new one is a function with a docst
 
 from __future__ import annotations
 
-from simulation.explorer.mutants import aggregation, device, engine, runtime, storage
+from simulation.explorer.mutants import aggregation, datacenter, device, engine, runtime, storage
 from simulation.explorer.mutants.registry import MUTANTS, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "aggregation", "device", "engine", "runtime", "storage"]
+__all__ = ["MUTANTS", "Mutant", "aggregation", "datacenter", "device", "engine", "runtime", "storage"]

@@ -20,7 +20,7 @@ class Mutant:
     focus: tuple[str, str] | None = None
     """(fault, phase) of the weather that shows it, where it shows in few schedules."""
     shape: dict[str, Any] = field(default_factory=dict)
-    """What else of the shape shows it: more liars, say."""
+    """What else of the shape shows it: more liars, say. ``plan`` holds sections that are laid over the shape's."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
