@@ -126,6 +126,7 @@ class Crew:
 
     def answer(self, task: int) -> Answer:
         """Waits for it. KeyError for a task that was dropped."""
+        self._usable()
         while task not in self.answers:
             if task not in self._tasks:
                 raise KeyError(task)
