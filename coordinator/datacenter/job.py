@@ -30,6 +30,7 @@ from coordinator.datacenter.recipe import Recipe
 ENV_JOB = "QUORATE_JOB"
 ENV_LIFELINE = "QUORATE_LIFELINE"
 ENV_ATTEMPT = "QUORATE_ATTEMPT"
+STEP_FOLDER = re.compile(r"step-([0-9]{9})")
 SHUTDOWN_S = 2
 """Seconds that the other processes of a group have to end, once one has died or hangs."""
 
@@ -91,15 +92,16 @@ def launch(spec: JobSpec, on_progress: Tell | None = None, stop: threading.Event
     """
     heard = on_progress or (lambda message: None)
     watch = _Watch(heard, stop or threading.Event())
-    attempts = 1 if spec.nproc > 1 else spec.max_restarts + 1
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        for attempt in range(attempts):
+        for attempt in range(spec.max_restarts + 1):
             code = watch.follow(_start(spec, attempt, log))
             if watch.result is not None and code == 0:
                 return watch.result
             if watch.failed is not None:
                 raise JobFailed(watch.failed)
             watch.reason = watch.reason or _ended(code)
+            if spec.nproc > 1 and code >= 0:  # torchrun was not killed: it has used up the restarts itself
+                break
         log.seek(0)
         raise JobFailed(_broke_off(spec, code, log.read()))
 
@@ -122,6 +124,10 @@ class _Watch:
             while not gone.wait(0.05):
                 if self._stop.is_set():
                     kill_all(processes.pid)
+                    return
+                if processes.poll() is not None:
+                    if processes.stdin is not None:
+                        processes.stdin.close()  # a killed torchrun leaves its ranks behind: they end with this pipe
                     return
 
         watcher = threading.Thread(target=kill_when_told, daemon=True)
@@ -176,6 +182,12 @@ class _Watch:
                     restarts=self._starts - 1,
                 )
         self._heard(message)
+
+
+def whole_steps(folder: Path) -> list[int]:
+    """The steps saved in a job's folder that were written to their end, in rising order."""
+    found = (STEP_FOLDER.fullmatch(path.parent.name) for path in folder.glob("step-*/.metadata"))
+    return sorted(int(match[1]) for match in found if match is not None)
 
 
 def kill_all(pid: int) -> None:

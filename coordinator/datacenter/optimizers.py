@@ -35,7 +35,7 @@ def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) ->
                 trust_coefficient=recipe.trust_coefficient,
             )
         case "lamb":
-            return Lamb(params, lr=lr, weight_decay=recipe.weight_decay)
+            return Lamb(params, lr=lr, betas=(recipe.momentum, 0.999), weight_decay=recipe.weight_decay)
         case "learner":
             return _own(learner, params, lr)
 

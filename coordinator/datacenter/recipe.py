@@ -37,7 +37,7 @@ class Recipe(BaseModel):
     """The learner's own; SGD with momentum; or LARS (You et al. 2017, arXiv:1708.03888) or LAMB (You et al. 2020,
     arXiv:1904.00962), which give each layer a step in proportion to its weights, for large batches."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Of sgd and lars."""
+    """Of sgd and lars; of lamb the decay of the first moment, beta1."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Of sgd, lars and lamb."""
     trust_coefficient: float = Field(default=0.001, gt=0, allow_inf_nan=False)
@@ -52,6 +52,9 @@ class Recipe(BaseModel):
     GPUs only."""
     bucket_mb: float = Field(default=25.0, gt=0, le=10_000)
     """Gradients are exchanged in pieces of this size while the rest is still computed."""
+    averaged: tuple[str, ...] | None = None
+    """Shell patterns of the tensors that are trained, as a plan's task names them. None: those that the learner
+    trains."""
     unused_parameters: bool = False
     """Whether a step may leave parameters untouched. Costs a walk over the graph at every step."""
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -14,7 +14,7 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -29,10 +29,12 @@ from client_sdk.learning.optimizer import clip
 from client_sdk.learning.seeding import derive_seed, private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
-from coordinator.datacenter.checkpoints import Checkpoints
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
 from coordinator.datacenter.progress import Meter, Tell
 from coordinator.datacenter.recipe import Recipe
+
+if TYPE_CHECKING:
+    from coordinator.datacenter.checkpoints import Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ def train(
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step = None, 0
         if checkpoints is not None:
+            from coordinator.datacenter.checkpoints import Checkpoints  # a second of imports
+
             saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
             found = saved.open(resume)
             if found is not None:
@@ -221,7 +225,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         count = len(examples)
         _check_fit(recipe, count, group)
         module = learner.load(model)
-        params = freeze(module, state.sent_names(model, learner.averaged, learner.averaged))
+        params = freeze(module, state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged))
         order = GlobalOrder(count, recipe.batch, recipe.seed)
         module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
         job = _Job(
