@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from client_sdk.learning.errors import CheckpointMismatch, LearningError
 from client_sdk.learning.group import Group
+from coordinator.datacenter.job import STEP_FOLDER, whole_steps
 from coordinator.datacenter.recipe import Recipe
 
 KEEP = 2
 """Steps that are kept: the newest whole ones."""
-_STEP = re.compile(r"step-([0-9]{9})")
 
 
 class NotSaved(LearningError):
@@ -104,7 +103,7 @@ class Checkpoints:
         if whole:
             self._require_same(path)
         for entry in self._folder.iterdir():
-            match = _STEP.fullmatch(entry.name)
+            match = STEP_FOLDER.fullmatch(entry.name)
             if match is not None and int(match[1]) not in whole:
                 shutil.rmtree(entry)
         fresh = path.with_suffix(".new")
@@ -138,8 +137,7 @@ class Checkpoints:
 
     def _whole(self) -> list[int]:
         """Steps that were written to their end, in rising order."""
-        found = (_STEP.fullmatch(path.parent.name) for path in self._folder.glob("step-*/.metadata"))
-        return sorted(int(match[1]) for match in found if match is not None)
+        return whole_steps(self._folder)
 
     def _remove(self, step: int) -> None:
         path = self._path(step)
@@ -148,12 +146,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09d}"
-
-
-def newest_step(folder: Path) -> int | None:
-    """The newest whole step saved in ``folder``, for people and launchers; None where there is none."""
-    found = (_STEP.fullmatch(path.parent.name) for path in folder.glob("step-*/.metadata"))
-    return max((int(match[1]) for match in found if match is not None), default=None)
 
 
 def _state(

@@ -71,7 +71,7 @@ def failing_loss(outputs: torch.Tensor, targets: torch.Tensor, step: int, how: s
 
 def largest_difference(one: Tensors, other: Tensors) -> float:
     """Largest difference of any value, relative to the largest of its tensor."""
-    assert list(one) == list(other)
+    assert set(one) == set(other)
     return max(float(np.abs(one[n] - other[n]).max() / max(1e-300, np.abs(other[n]).max())) for n in one)
 
 
@@ -92,6 +92,8 @@ def by_rank() -> nn.Module:
 
 def slow_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     time.sleep(0.02)
+    if os.environ.get("QUORATE_JOB"):
+        print("a word of the learner's")
     return nn.functional.cross_entropy(outputs, targets)
 
 
@@ -101,11 +103,6 @@ def slow() -> Learner:
     return Learner(model=dropout, loss=slow_loss, optimizer=partial(torch.optim.SGD, momentum=0.9))
 
 
-def printing() -> Learner:
-    """A learner whose author left a print in it."""
-
-    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        print("a word of the learner's")
-        return nn.functional.cross_entropy(outputs, targets)
-
-    return Learner(model=network, loss=loss)
+def steady() -> Learner:
+    """The same without layers that draw: equal for any number of processes."""
+    return Learner(model=network, loss=slow_loss, optimizer=partial(torch.optim.SGD, momentum=0.9))

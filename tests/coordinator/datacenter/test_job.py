@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from client_sdk.tensors import Tensors, digest, from_bytes
-from coordinator.datacenter.checkpoints import newest_step
-from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
+from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch, whole_steps
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
-from tests.coordinator.datacenter.models import examples, slow
+from tests.coordinator.datacenter.models import examples, largest_difference, slow
+from tests.coordinator.datacenter.models import steady as steady_learner
 from tests.coordinator.datacenter.ranks import Group, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -125,23 +125,26 @@ def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tens
     assert noticed[0] < 30, "4 s to notice, 2 s to end the hung one, then a start; torchrun alone takes over 34 s"
 
 
-def test_a_stopped_job_goes_on_from_the_last_whole_step_and_ends_equal(spec: JobSpec, expected: Tensors) -> None:
+def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spec: JobSpec) -> None:
+    steady = spec.model_copy(update={"learner": "tests.coordinator.datacenter.models:steady"})
     stop = threading.Event()
     _, hear = at_step(15, stop.set)
     with pytest.raises(JobStopped):
-        launch(spec, hear, stop)
+        launch(steady, hear, stop)
     assert workers() == {}
     assert not (spec.out or Path()).exists()
     assert spec.checkpoints is not None
-    assert newest_step(spec.checkpoints) in (15, 20)
+    assert whole_steps(spec.checkpoints)[-1] in (15, 20)
     (spec.checkpoints / "step-000000025").mkdir()
     (spec.checkpoints / "step-000000025" / "__0_0.distcp").write_bytes(b"half of what was to be written")
 
     heard: list[Message] = []
-    launch(spec, heard.append)
+    launch(steady.model_copy(update={"nproc": 1}), heard.append)
     assert heard[0]["event"] == "started"
     assert heard[0]["step"] in (15, 20)
-    assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
+    model = from_bytes((spec.out or Path()).read_bytes())
+    undisturbed, _ = train(steady_learner(), steady_learner().initial(RECIPE.seed), examples(), RECIPE)
+    assert largest_difference(model, undisturbed) <= 1e-10
 
 
 def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) -> None:
@@ -162,13 +165,14 @@ def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) ->
     assert len(gone) >= 3, "torchrun and two workers"
 
 
-def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec) -> None:
+def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
     single = spec.model_copy(update={"nproc": 1})
     heard, hear = at_step(10, lambda: workers()[0].kill())
     result = launch(single, hear)
     assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(undisturbed(Group()))
     assert (result.restarts, result.report["world"]) == (1, 1)
     assert next(m["reason"] for m in heard if m["event"] == "restarted") == "a process was killed by SIGKILL"
+    assert capsys.readouterr().err.count("a word of the learner's\n") >= RECIPE.steps, "no message, and not lost"
 
 
 def test_a_job_that_dies_too_often_says_of_what(spec: JobSpec) -> None:
@@ -178,17 +182,3 @@ def test_a_job_that_dies_too_often_says_of_what(spec: JobSpec) -> None:
         JobFailed, match=r"The training broke off: a process was killed by SIGKILL. What was saved is in"
     ):
         launch(hopeless, hear)
-
-
-def test_what_a_learner_prints_is_no_message(spec: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
-    loud = spec.model_copy(
-        update={
-            "nproc": 1,
-            "learner": "tests.coordinator.datacenter.models:printing",
-            "recipe": RECIPE.model_copy(update={"steps": 2}),
-        }
-    )
-    heard: list[Message] = []
-    launch(loud, heard.append)
-    assert [m["event"] for m in heard] == ["started", "progress", "saved", "done"]
-    assert capsys.readouterr().err.count("a word of the learner's\n") == 2
