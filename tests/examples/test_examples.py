@@ -1,0 +1,65 @@
+"""The examples run as they are, on a small setting, in a folder of their own; and they stay short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.datasets import DataUnavailable, load
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(example: str, folder: Path, data: str, rounds: int) -> str:
+    """What the example prints."""
+    try:
+        load(data)
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    environment = os.environ | {"ROUNDS": str(rounds), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / example], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_is_under_sixty_lines() -> None:
+    found = sorted(EXAMPLES.glob("simulate_*.py"))
+    assert [path.name for path in found] == ["simulate_image.py", "simulate_tabular.py", "simulate_text.py"]
+    assert all(len(path.read_text("utf-8").splitlines()) < 60 for path in found)
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_images(tmp_path: Path) -> None:
+    said = run("simulate_image.py", tmp_path, "fashion-mnist", rounds=2)
+    assert "200 clients, 48,000 training examples" in said
+    assert "2 of 2 rounds committed, finished" in said
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"who-holds-what.svg", "fashion.png", "fashion.safetensors"}
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_text(tmp_path: Path) -> None:
+    said = run("simulate_text.py", tmp_path, "shakespeare-unrolled", rounds=1)
+    assert "435 roles" in said
+    assert "1 of 1 rounds committed, finished" in said
+    assert "of the next characters are right" in said
+    assert (tmp_path / "shakespeare.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_tables(tmp_path: Path) -> None:
+    said = run("simulate_tabular.py", tmp_path, "adult", rounds=2)
+    assert "2 of 2 rounds committed, finished" in said
+    scores = {line.split()[0]: line.split()[1] for line in said.splitlines() if line.endswith("%")}
+    assert len(scores) == 15, "every occupation has a score of its own"
+    assert float(scores["other-service"].rstrip("%")) > 80
+    assert (tmp_path / "income.csv").read_text("utf-8").startswith("version,source,name,value")

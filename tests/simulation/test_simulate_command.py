@@ -1,0 +1,243 @@
+"""``quorate simulate``: the call from the terminal, its refusals in one sentence, its folder, its failing clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import cli
+from simulation import History, partition, simulate
+from simulation.command.share import Asked, shared_out, some_of
+from simulation.learners import mnist_mlp
+from tests.simulation import synthetic
+
+PLAN = """
+name = "small"
+[task]
+learner = "{learner}"
+batch_size = 20
+learning_rate = 0.2
+[cohort]
+select = 4
+goal = 4
+quorum = 0.5
+[finish]
+rounds = 3
+"""
+
+OWN = '''
+"""A learner that fails on one client's data, in the first round only."""
+import os
+from torch import nn
+from client_sdk.learning import Learner, accuracy
+
+def loss(outputs, targets):
+    if os.environ.get("BROKEN") and len(targets) == 7:
+        raise KeyError("of the user's own")
+    return nn.functional.cross_entropy(outputs, targets)
+
+def learner():
+    model = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    return Learner(model=model, loss=loss, metrics={"accuracy": accuracy})
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data, a plan, a learner of the user's, and the terminal in it."""
+    synthetic.write(tmp_path / "digits.npz")
+    (tmp_path / "small.toml").write_text(PLAN.format(learner="quorate:mnist-mlp"))
+    (tmp_path / "own.toml").write_text(PLAN.format(learner="own_learner_of_tests:learner"))
+    (tmp_path / "own_learner_of_tests.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["quorate", "simulate", "small.toml"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def quorate(*arguments: str) -> int:
+    """Exit code of ``quorate simulate``, run in this process."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(["simulate", *arguments])
+    return int(end.value.code or 0)
+
+
+def test_it_is_the_call_from_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["--clients", "10", "--alpha", "0.5", "--held-out", "0.2", "--score-clients", "all", "--seed", "3"]
+    assert quorate("small.toml", "--data", "digits.npz", *asked, "--json") == 0
+    out, err = capsys.readouterr()
+    said: dict[str, Any] = json.loads(out)
+    with np.load(place / "digits.npz") as arrays:
+        data, test = (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"])
+    clients = partition(data, 10, by="dirichlet", alpha=0.5, seed=3, held_out=0.2)
+    history = simulate("small.toml", mnist_mlp(), clients, test=test, score_clients="all", seed=3)
+    assert said["checkpoint"] == history.checkpoints[3].digest
+    assert (said["run"], said["status"], said["committed"], said["interrupted"]) == ("small", "finished", 3, False)
+    assert said["clients"]["count"] == 10
+    assert [row["counted"] for row in said["rounds"]] == [4, 4, 4]
+    assert said["rounds"][0]["opened_s"] == 0.0
+    final = next(row for row in reversed(said["metrics"]) if (row["source"], row["name"]) == ("evaluator", "accuracy"))
+    assert final["value"] == pytest.approx(history.final("accuracy"))
+    assert {row["source"] for row in said["metrics"]} == {"evaluator", "clients", "clients.p10", "training"}
+    assert err.splitlines()[0].startswith("digits.npz: 10 clients, 480 training examples")
+    assert [line.split(":")[0] for line in err.splitlines()[1:]] == ["round 1", "round 2", "round 3"]
+
+
+def test_a_folder_goes_on(place: Path, capsys: pytest.CaptureFixture[str]):
+    common = ["small.toml", "--data", "digits.npz", "--clients", "8", "--by", "iid", "--folder", "kept", "--quiet"]
+    assert quorate(*common, "--rounds", "1") == 0
+    out, err = capsys.readouterr()
+    assert "1 of 3 rounds committed" in out
+    assert "The same command goes on from here: quorate simulate small.toml" in out
+    assert "quorate serve --data kept, and then quorate rounds small" in out
+    assert not err
+    assert quorate(*common) == 0
+    out, _ = capsys.readouterr()
+    assert "3 of 3 rounds committed, finished (reached 3 rounds)" in out
+    assert "goes on" not in out
+    with History.open("kept") as history:
+        assert len(history) == 3
+        last = history.checkpoints[3].digest
+    assert quorate(*common[:-3], "--quiet", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == last, "in one go it is the same"
+
+
+def test_pictures(place: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["--clients", "8", "--by", "shards", "--picture", "who.svg", "--plot", "run.png", "--rounds", "1"]
+    assert quorate("small.toml", "--data", "digits.npz", *asked, "--test", "50") == 0
+    assert (place / "who.svg").read_text().startswith("<svg")
+    assert (place / "run.png").read_bytes()[:4] == b"\x89PNG"
+    assert "1 of 3 rounds committed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gone.toml", "--data", "digits.npz"], "cannot read the plan gone.toml: No such file"),
+        (["small.toml", "--data", "gone"], "There is no data 'gone'; there are adult, "),
+        (["small.toml", "--data", "gone.npz"], "There is no file gone.npz."),
+        (["small.toml", "--data", "digits.npz", "--by", "luck"], "no way to partition called luck; there are iid"),
+        (["small.toml", "--data", "digits.npz", "--by", "natural"], "by='natural' needs users="),
+        (["small.toml", "--data", "digits.npz", "--by", "iid", "--alpha", "1"], "alpha means nothing to by='iid'"),
+        (["small.toml", "--data", "digits.npz", "--engine", "steam"], "no engine steam; there are serial, processes"),
+        (["small.toml", "--data", "digits.npz", "--workers", "2"], 'workers are those of engine="processes"'),
+        (["small.toml", "--data", "digits.npz", "--clients", "1"], "the plan's quorum is 2 reports and there are 1"),
+        (["small.toml", "--data", "digits.npz", "--dropout", "2"], "dropout=2.0 is a probability"),
+        (["small.toml", "--data", "digits.npz", "--dropout", "1"], "25 rounds in a row were abandoned"),
+        (["small.toml", "--data", "digits.npz", "--score-clients", "some"], "--score-clients some: give a whole"),
+        (["small.toml", "--data", "digits.npz", "--plot", "gone/run.png"], "There is no folder gone for the picture"),
+        (["small.toml", "--data", "digits.npz", "--init", "small.toml"], "small.toml is not a checkpoint"),
+        (["small.toml", "--data", "digits.npz", "--only", "client-01"], "--only and --round go together"),
+        (["small.toml", "--data", "digits.npz", "--only", "nobody", "--round", "1"], "there is no client 'nobody'"),
+        (["other.toml", "--data", "digits.npz"], "nowhere_in_tests"),
+    ],
+)
+def test_refusals_are_one_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    (place / "other.toml").write_text(PLAN.format(learner="nowhere_in_tests:learner"))
+    assert quorate(*arguments, "--quiet") == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert len(err.splitlines()) == 1
+    assert err.startswith("Error: ")
+    assert said in err
+
+
+def test_a_failing_client_shows_its_own_traceback_and_how_to_run_it_again(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    with np.load("digits.npz") as arrays:
+        np.savez("odd.npz", x=arrays["x"][:87], y=arrays["y"][:87])  # 87 in batches of 20: one of 7
+    monkeypatch.setenv("BROKEN", "1")
+    monkeypatch.setattr(sys, "argv", ["quorate", "simulate", "own.toml", "--data", "odd.npz", "--json"])
+    common = ["own.toml", "--data", "odd.npz", "--clients", "1", "--quiet"]
+    (place / "own.toml").write_text(PLAN.format(learner="own_learner_of_tests:learner").replace("= 4", "= 1"))
+    assert quorate(*common) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert 'raise KeyError("of the user\'s own")' in err
+    last = err.splitlines()[-1]
+    assert last.startswith("Error: client 'client-0' failed in round 1. To train just this client again: quorate simu")
+    assert "--json" not in last
+    again = last.split("quorate simulate own.toml --data odd.npz ")[1].split()
+    assert again[:5] == ["--only", "client-0", "--round", "1", "--init"]
+    assert quorate(*common, *again) == 1
+    out, err = capsys.readouterr()
+    assert 'raise KeyError("of the user\'s own")' in err
+    assert err.splitlines()[-1].startswith("Error: client 'client-0' failed in round 1: The learner failed at step")
+    monkeypatch.delenv("BROKEN")
+    assert quorate(*common, *again) == 0
+    assert capsys.readouterr().out.startswith("client-0 in round 1: 87 examples, 5 of 5 steps, loss ")
+    assert quorate(*common, *again, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["steps_planned"] == 5
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_where_it_stopped_and_how_it_goes_on(place: Path) -> None:
+    (place / "long.toml").write_text(PLAN.format(learner="quorate:mnist-mlp").replace("rounds = 3", "rounds = 100000"))
+    command = [sys.executable, "-c", "from client_sdk.cli import main; main()", "simulate", "long.toml"]
+    command += ["--data", "digits.npz", "--folder", "kept"]
+    with subprocess.Popen(
+        command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as running:
+        assert running.stderr is not None
+        while not running.stderr.readline().startswith("round 2:"):
+            assert running.poll() is None
+        time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted" in out.splitlines()[0]
+    assert any(line.startswith("Stopped in round ") for line in out.splitlines())
+    assert "The same command goes on from here: quorate " in out
+    with History.open(place / "kept") as history:
+        assert len(history) >= 2
+
+
+# ------------------------------------------------------------ sharing out
+
+
+class Told:
+    """A data set with users, as an entry point may give it."""
+
+    def __init__(self) -> None:
+        self.user_names = ("ann", "bob")
+        self.train = self.test = type("Part", (), {"x": np.zeros((6, 2), np.float32), "y": np.arange(6) % 2})()
+
+    def clients(self, min_examples: int = 2) -> dict[str, Any]:
+        return dict.fromkeys(self.user_names[:3 - min_examples], self)
+
+
+def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("simulation.command.share.installed", lambda name: Told())
+    assert list(shared_out("told", Asked(min_examples=1))[0]) == ["ann", "bob"]
+    assert list(shared_out("told", Asked())[0]) == ["ann"]
+    assert len(shared_out("told", Asked(clients=3, by="iid"))[0]) == 3
+    assert "Dirichlet" in shared_out("told", Asked(clients=2))[0].how
+    with pytest.raises(ValueError, match="--alpha means nothing to --by natural of told: a client is a user"):
+        shared_out("told", Asked(alpha=0.3))
+    with pytest.raises(ValueError, match="held-out examples already"):
+        shared_out("told", Asked(by="natural", held_out=0.1))
+
+
+def test_the_test_part_is_drawn_once():
+    part = type("Part", (), {"x": np.arange(100), "y": np.arange(100) * 2})()
+    few, again, other = some_of(part, 7, 1), some_of(part, 7, 1), some_of(part, 7, 2)
+    assert few is not None
+    assert again is not None
+    assert other is not None
+    assert len(set(few.x.tolist())) == 7
+    assert few.x.tolist() == again.x.tolist() != other.x.tolist()
+    assert (few.y == 2 * few.x).all()
+    assert some_of(part, "all", 1) is some_of(part, 100, 1) is part
+    assert some_of(part, 0, 1) is some_of(None, 5, 1) is None
