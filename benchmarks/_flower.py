@@ -1,0 +1,175 @@
+"""Flower's simulation of the same setting, in a process of its own that plays a round when it is told to.
+
+As Flower's quickstart for PyTorch has it: a ServerApp with FedAvg, a ClientApp that loads the weights, trains with
+plain SGD and sends them back; its default backend, Ray, one core for each client. Knows Flower and torch. Has never
+heard of Quorate's engines; it takes its data set, partition and model, so that both train the same.
+
+``python -m benchmarks._flower SELECT``: waits for a line, plays a round, prints PLAYED, and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+PLAYED = "a round was played"
+MANY = 1000
+
+
+class Flower:
+    """``play`` plays a round; ``cpu_s`` is what its processes have spent so far. A context."""
+
+    def __init__(self, select: int) -> None:
+        """``select``: clients in each round."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks._flower", str(select)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"},
+        )
+
+    def __enter__(self) -> Flower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import psutil
+
+        processes = self._tree()
+        for process in processes:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._process.wait()
+        psutil.wait_procs(processes, timeout=10)
+
+    def play(self) -> None:
+        """One round. SystemExit where Flower has ended."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("Flower's process has no pipes")
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.strip() == PLAYED:
+                return
+        raise SystemExit("Flower's simulation ended before its round was played")
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all its processes that are there."""
+        import psutil
+
+        total = 0.0
+        for process in self._tree():
+            try:
+                spent = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += spent.user + spent.system
+        return total
+
+    def _tree(self) -> list[Any]:
+        import psutil
+
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+@cache
+def _clients() -> Any:
+    """The data, once in each of Flower's processes."""
+    import torch
+
+    from benchmarks.simulation import clients_of
+
+    torch.set_num_threads(1)
+    return clients_of()
+
+
+@cache
+def _module() -> Any:
+    from simulation.learners import MnistMlp200
+
+    return MnistMlp200()
+
+
+def _train(message: Any, context: Any) -> Any:
+    """One client's epoch."""
+    import torch
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from torch import nn
+
+    clients, module = _clients(), _module()
+    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    data = clients[clients.id(int(context.node_config["partition-id"]))].train
+    x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    module.train()
+    for chosen in torch.randperm(len(y)).split(10):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+    content = RecordDict(
+        {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    )
+    return Message(content=content, reply_to=message)
+
+
+def _run(select: int) -> None:
+    from flwr.app import ArrayRecord
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    class Paced(FedAvg):
+        """FedAvg that waits for a line before each round, and says when it has been aggregated."""
+
+        def configure_train(self, *given: Any, **named: Any) -> Any:
+            if not sys.stdin.readline():
+                os._exit(0)
+            return super().configure_train(*given, **named)
+
+        def aggregate_train(self, *given: Any, **named: Any) -> Any:
+            found = super().aggregate_train(*given, **named)
+            print(PLAYED, flush=True)
+            return found
+
+    client, server = ClientApp(), ServerApp()
+    client.train()(_train)
+
+    @server.main()
+    def lead(grid: Any, context: Any) -> None:
+        total = len(_clients())
+        strategy = Paced(
+            fraction_train=select / total,
+            fraction_evaluate=0.0,
+            min_train_nodes=select,
+            min_evaluate_nodes=0,
+            min_available_nodes=total,
+        )
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(_module().state_dict()), num_rounds=MANY)
+
+    run_simulation(
+        server_app=server,
+        client_app=client,
+        num_supernodes=len(_clients()),
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+
+
+if __name__ == "__main__":
+    from benchmarks import _flower  # what Ray's processes import must not be named __main__
+
+    _flower._run(int(sys.argv[1]))

@@ -1,0 +1,137 @@
+"""Federated rounds one at a time, so that ours and another's can take turns: Quorate's simulation, and the bare loop.
+
+Knows a setting, a cohort and what a round is. Has never heard of figures, aims or peers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Never
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_sdk.tensors import Tensors
+from simulation import Clients, checked
+from simulation.baseline import Part, Recipe, fedavg
+from simulation.engines import EngineName, Failed, Job, engine_called
+from simulation.virtual.simulation import Simulation
+
+BATCH = 10
+LEARNING_RATE = 0.1
+MANY = 1_000_000
+"""More rounds than are ever played."""
+
+
+def plan_of(select: int) -> dict[str, Any]:
+    """The setting: ``select`` clients a round, one epoch, batches of 10, SGD 0.1."""
+    return {
+        "name": "benchmark",
+        "task": {"epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE},
+        "cohort": {"select": select, "goal": select, "collect_s": 600.0},
+        "finish": {"rounds": MANY},
+    }
+
+
+class Played:
+    """What ``simulate`` does, round by round: each ``play`` is one round, committed. A context."""
+
+    def __init__(
+        self,
+        learner: Any,
+        clients: Clients,
+        select: int,
+        *,
+        engine: EngineName = "serial",
+        workers: int | None = None,
+        init: Tensors | None = None,
+    ) -> None:
+        plan = checked.plan_of(plan_of(select))
+        class_of = checked.class_of(None, clients)
+        first, origin = checked.first_model(init, learner, 0)
+        self.cohorts: deque[list[str]] = deque()
+        """Who counted in each round that was played, for ``Bare`` to train the same."""
+        self._simulation = Simulation(
+            plan,
+            learner,
+            clients,
+            checked.habits_of(None, class_of, clients, 0),
+            class_of=class_of,
+            make_engine=engine_called(engine, workers),
+            init=first,
+            origin=origin,
+            folder=None,
+            seed=0,
+            failed=_failed,
+        )
+
+    def __enter__(self) -> Played:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._simulation.__exit__(kind, error, trace)
+
+    def play(self) -> None:
+        """One round. SystemExit where it was not committed: nothing is reported about rounds that came to nothing."""
+        before = self._simulation.state
+        after = self._simulation.play_round(lambda *_: None)
+        self._simulation.keep()
+        if after.version != before.version + 1:
+            raise SystemExit(f"round {before.round} was not committed")
+        counted = self._simulation.store.contributions(self._simulation.run, before.round)
+        self.cohorts.append([item.device for item in counted])
+
+    def model(self) -> Tensors:
+        """The newest checkpoint."""
+        return self._simulation.model()
+
+
+class Bare:
+    """The hand-written loop (``simulation.baseline``) over the cohorts that ``played`` has put down, one a ``play``."""
+
+    def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
+        self._clients, self._played = clients, played
+        recipe = Recipe(
+            model=module,
+            loss=nn.functional.cross_entropy,
+            epochs=1,
+            batch_size=BATCH,
+            learning_rate=LEARNING_RATE,
+        )
+        shards: Any = _Gathered(clients)
+        self._rounds = fedavg(recipe, initial, shards, self._cohorts())
+        self.world: Mapping[str, torch.Tensor] = {}
+
+    def play(self) -> None:
+        self.world = next(self._rounds)
+
+    def _cohorts(self) -> Iterator[list[Part]]:
+        number = 0
+        while True:
+            number += 1
+            cohort = self._played.cohorts.popleft()
+            yield [Part(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
+
+
+def furthest(model: Tensors, world: Mapping[str, torch.Tensor]) -> float:
+    """The largest difference between a checkpoint and the bare loop's model."""
+    return max(float(np.max(np.abs(model[name] - tensor.numpy()))) for name, tensor in world.items())
+
+
+class _Gathered:
+    """Shards in memory, as a hand-written loop would have them: all are gathered before anything is measured."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._shards = [clients[clients.id(number)].train for number in range(len(clients))]
+
+    def __getitem__(self, number: int) -> Any:
+        return self._shards[number]
+
+
+def _failed(job: Job, failed: Failed) -> Never:
+    raise SystemExit(f"client {job.device} failed: {failed.reason}\n{failed.trace}")

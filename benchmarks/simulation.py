@@ -1,0 +1,244 @@
+"""Simulation: rounds of ``simulate`` beside a bare hand-written loop and other simulators, on Fashion-MNIST.
+
+``python -m benchmarks.simulation [--quick] [--json]``. 1,000 clients (Dirichlet 0.3), 100 a round, one epoch, batches
+of 10, SGD 0.1, one thread. A pair is one round of ours and one of the other's, of the same clients; first rounds are
+dropped. Before a ratio is told, both models are compared: a fast wrong answer is no answer.
+
+    mlp_vs_bare               CPU seconds of a round over those of the bare loop; perceptron 784-200-200-10
+    cnn_vs_bare               the same with the CNN of McMahan et al. 2017
+    engine_ms_per_client      CPU milliseconds per client of a round in which nobody trains: the learner gives a ready
+                              update of a tiny model at once. What is left are sessions, coordinator, log, store, and
+                              the sum: all that a simulation does besides training
+    engine_199k_ms_per_client the same with updates of 199,210 parameters, each checked, measured and added up
+    start_s                   a fresh interpreter: seconds until the first client trains; imports, data and clients
+                              included
+    processes_2_speedup       wall seconds of a round of the serial engine over those of two worker processes
+    million_registered_gib    peak memory of a process that plays rounds of 100 of 1,000,000 clients of 10 examples
+    mlp_vs_flower             CPU seconds of a round, process tree, beside Flower's simulation with its default
+                              backend: the same model, clients, epochs and batches, plain PyTorch in its client
+    mlp_vs_pfl_research       likewise, where it is installed
+
+``--quick``: 20 clients a round, 2 for the CNN, fewer pairs, no Flower; aims are told only where quick can hold them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks._flower import Flower
+from benchmarks._rounds import Bare, Played, furthest
+from benchmarks.harness import Pairs, Row, Spread, cost_s, interleaved, main
+from client_sdk.learning import Learner
+from client_sdk.protocol import Task, Work
+from client_sdk.tensors import Tensors
+from client_sdk.update import Update
+from simulation import Clients, partition
+from simulation.datasets import fashion_mnist
+from simulation.learners import MnistCnn, MnistMlp200, mnist_cnn, mnist_mlp_200
+
+CLIENTS = 1000
+ALPHA = 0.3
+TINY = 10
+MLP = 199_210
+MILLION = 1_000_000
+GIB = 2**30
+
+
+def clients_of(count: int = CLIENTS) -> Clients:
+    """Fashion-MNIST among ``count`` clients."""
+    return partition(fashion_mnist().train, count, by="dirichlet", alpha=ALPHA, seed=0)
+
+
+def beside_bare(learner: Learner, module: type[nn.Module], clients: Clients, select: int, pairs: int) -> Pairs:
+    """Rounds of ours and of the bare loop in turn. SystemExit where the models differ."""
+    initial = learner.initial(0)
+    with Played(learner, clients, select) as ours:
+        bare = Bare(module, clients, ours, initial)
+        ours.play()
+        first = ours.model()
+        bare.play()
+        if not furthest(first, bare.world) < 1e-5:
+            raise SystemExit("the bare loop's model is another: nothing is reported about wrong results")
+        ours.play()  # it stays one round ahead, as the bare loop needs to know who counted
+        return interleaved(ours.play, bare.play, pairs)
+
+
+def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:
+    """The ratio, and what it is made of. ``held``: whether this run can hold the aim."""
+    ratio = found.ratio
+    yield Row(
+        name=name, value=ratio.median, unit="ratio", ratio=ratio.median, aim=aim, met=ratio.met(aim) if held else None
+    )
+    yield from quartiles(name, ratio, "ratio")
+    cost = name.removesuffix("_vs_bare") + "_round_cpu_s"
+    yield Row(name=cost, value=found.ours_median, unit="CPU s", limit=found.other_median, ratio=ratio.median)
+
+
+def quartiles(name: str, spread: Spread, unit: str) -> Iterator[Row]:
+    """Two rows: between which half of the samples lie."""
+    yield Row(name=f"{name}_q1", value=spread.low, unit=unit)
+    yield Row(name=f"{name}_q3", value=spread.high, unit=unit)
+
+
+def engine_ms(parameters: int, clients: Clients, select: int, rounds: int) -> Spread:
+    """CPU milliseconds per client where nobody trains."""
+    model: Tensors = {"w": np.zeros(parameters, np.float32)}
+    ready = Update({"w": np.full(parameters, 0.001, np.float32)}, 60, work=Work(steps=6, steps_planned=6))
+
+    def learner(model: Tensors, data: Any, task: Task) -> Update:
+        return ready
+
+    with Played(learner, clients, select, init=model) as ours:
+        ours.play()
+        return Spread.of([1000 * cost_s(ours.play) / select for _ in range(rounds)])
+
+
+def speedup(clients: Clients, select: int, pairs: int) -> Pairs:
+    """Rounds of the serial engine and of two workers in turn, by the clock; both trained the same bits."""
+    learner = mnist_mlp_200()
+    with (
+        Played(learner, clients, select) as serial,
+        Played(learner, clients, select, engine="processes", workers=2) as two,
+    ):
+        found = interleaved(serial.play, two.play, pairs, time.perf_counter)
+        if any(array.tobytes() != two.model()[name].tobytes() for name, array in serial.model().items()):
+            raise SystemExit("two workers give other bits: nothing is reported about wrong results")
+        return found
+
+
+def child(call: str) -> float:
+    """What ``call``, a function of this module, prints in a fresh interpreter."""
+    source = f"from benchmarks import simulation; simulation.{call}"
+    told = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(told.splitlines()[-1])
+
+
+def start() -> None:
+    """In a fresh interpreter: plays until the first client trains."""
+
+    class First:
+        def __init__(self) -> None:
+            self.initial = mnist_mlp_200().initial
+
+        def train(self, *_: Any, **__: Any) -> Update:
+            print(time.time(), flush=True)
+            raise SystemExit
+
+    torch.set_num_threads(1)
+    with Played(First(), clients_of(), 100) as ours:
+        ours.play()
+
+
+def start_s() -> float:
+    """Seconds from starting an interpreter until a client trains in it."""
+    began = time.time()
+    return child("start()") - began
+
+
+def million(rounds: int) -> None:
+    """In a fresh interpreter: plays rounds of 100 out of a million clients, and prints its peak memory in bytes."""
+    from simulation.clients.holdings import Shares
+    from simulation.clients.naming import Numbered
+    from simulation.clients.pool import ArrayPool
+
+    torch.set_num_threads(1)
+    examples = fashion_mnist().train
+    pool = ArrayPool(examples.x, examples.y, None)
+    positions = np.random.default_rng(0).integers(0, len(pool), 10 * MILLION)
+    offsets = np.arange(MILLION + 1, dtype=np.int64) * 10
+    clients = Clients(Numbered(MILLION), Shares(pool, positions, offsets, None, None))
+    with Played(mnist_mlp_200(), clients, 100) as ours:
+        for _ in range(rounds):
+            ours.play()
+    print(peak_bytes())
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had, shared pages included. (``ru_maxrss`` would tell its parent's.)"""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
+
+
+def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
+    """Rounds of ours and of Flower's simulation in turn: (CPU seconds of the process trees, seconds by the clock)."""
+    learner = mnist_mlp_200()
+    with Played(learner, clients, select) as ours, Flower(select) as theirs:
+        ours.play()
+        theirs.play()
+        cpu: tuple[list[float], list[float]] = ([], [])
+        wall: tuple[list[float], list[float]] = ([], [])
+        calls: tuple[tuple[Callable[[], None], Callable[[], float]], ...] = (
+            (ours.play, time.process_time),
+            (theirs.play, theirs.cpu_s),
+        )
+        for index in range(pairs):
+            for who in (0, 1) if index % 2 == 0 else (1, 0):
+                play, clock = calls[who]
+                before, began = clock(), time.perf_counter()
+                play()
+                wall[who].append(time.perf_counter() - began)
+                cpu[who].append(clock() - before)
+        return tuple(Pairs(tuple(mine), tuple(other)) for mine, other in (cpu, wall))  # type: ignore[return-value]
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """The rows, as they come."""
+    torch.set_num_threads(1)
+    select, few, pairs = (20, 2, 7) if quick else (100, 100, 11)
+    clients = clients_of()
+    yield from ratio_row(
+        "mlp_vs_bare", beside_bare(mnist_mlp_200(), MnistMlp200, clients, select, pairs), 1.15, not quick
+    )
+    for name, parameters, aim in (("engine_ms_per_client", TINY, 0.3), ("engine_199k_ms_per_client", MLP, None)):
+        spent = engine_ms(parameters, clients, select, 9 if quick else 21)
+        met = None if aim is None or quick else spent.met(aim)
+        yield Row(name=name, value=spent.median, unit="ms", aim=aim, met=met)
+        yield from quartiles(name, spent, "ms")
+    faster = speedup(clients, select, pairs)
+    ratio = faster.ratio
+    met = None if quick else ratio.met(1.8, at_least=True)
+    yield Row(name="processes_2_speedup", value=ratio.median, unit="ratio", ratio=ratio.median, aim=1.8, met=met)
+    yield from quartiles("processes_2_speedup", ratio, "ratio")
+    yield Row(name="processes_2_round_s", value=faster.other_median, unit="s", limit=faster.ours_median)
+    began = Spread.of([start_s() for _ in range(2 if quick else 7)])
+    yield Row(name="start_s", value=began.median, unit="s", aim=5.0, met=began.met(5.0))
+    yield from quartiles("start_s", began, "s")
+    held = child(f"million({1 if quick else 5})") / GIB
+    yield Row(name="million_registered_gib", value=held, unit="GiB", aim=1.0, met=held <= 1.0)
+    yield from ratio_row(
+        "cnn_vs_bare", beside_bare(mnist_cnn(), MnistCnn, clients, few, 3 if quick else 7), 1.05, not quick
+    )
+    yield from peers(clients, quick)
+
+
+def peers(clients: Clients, quick: bool) -> Iterator[Row]:
+    """Other simulators; rows without numbers where they are not installed or not asked for."""
+    if quick or any(importlib.util.find_spec(name) is None for name in ("flwr", "ray", "psutil")):
+        yield Row(name="mlp_vs_flower", value=None, unit="CPU s")
+    else:
+        cpu, wall = flower(clients, 100, 7)
+        for name, found, unit in (("mlp_vs_flower", cpu, "CPU s"), ("mlp_vs_flower_wall", wall, "s")):
+            yield Row(
+                name=name,
+                value=found.ours_median,
+                unit=unit,
+                peer=found.other_median,
+                ratio=found.ratio.median,
+            )
+            yield from quartiles(name, found.ratio, "ratio")
+    yield Row(name="mlp_vs_pfl_research", value=None, unit="CPU s")
+
+
+if __name__ == "__main__":
+    main("simulation", measure)
