@@ -46,6 +46,16 @@ def group(
     hang_s: Annotated[
         float, typer.Option(min=1, help="Seconds after which a process that is silent breaks the group.")
     ] = 300.0,
+    secure_only: Annotated[
+        bool, typer.Option("--secure-only", help="Take part only where updates are added under masks.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
+    ] = None,
+    max_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")
+    ] = None,
     label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -54,6 +64,7 @@ def group(
     from client_sdk.learners import catalogue_for
     from client_sdk.learning.collective import GroupTrainer, follow
     from client_sdk.learning.group import GroupLost, RankFailed, joined
+    from client_sdk.protocol import Policy
     from client_sdk.storage import FileStorage
 
     def tell(happening: Happening) -> None:
@@ -66,6 +77,7 @@ def group(
     try:
         with joined(device, hang_s) as ranks:
             error: Exception | None = None
+            policy = Policy(learners=tuple(allow) if allow else None, secure_only=secure_only, max_epochs=max_epochs)
             catalogue: Any = None
             loaded: Any = None
             try:
@@ -87,7 +99,13 @@ def group(
                     fail("This device is new: give it an enrolment token with --enrolment-token.")
                 try:
                     with Client(
-                        coordinator, storage, trainer, enrolment_token=enrolment_token, label=label, on_happening=tell
+                        coordinator,
+                        storage,
+                        trainer,
+                        enrolment_token=enrolment_token,
+                        policy=policy,
+                        label=label,
+                        on_happening=tell,
                     ) as client:
                         if not as_json:
                             say(
