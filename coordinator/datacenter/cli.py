@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.terminal import Json, complain, fail, say, say_json, spoken
+from coordinator.datacenter import agent
 
 if TYPE_CHECKING:
     from coordinator.datacenter.job import JobSpec
@@ -25,6 +26,7 @@ datacenter = typer.Typer(
     epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --out m.safetensors",
 )
 app.add_typer(datacenter, name="datacenter")
+datacenter.command(epilog=agent.EPILOG)(agent.join)
 
 
 @app.callback()

@@ -1,0 +1,138 @@
+"""``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
+
+This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
+by ``client_sdk.worker``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does
+the agent while it runs: torch is in the processes that train.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, spoken
+
+if TYPE_CHECKING:
+    from coordinator.datacenter.preflight import Wanted
+
+DEFAULT_FOLDER = Path("quorate-worker")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+EPILOG = (
+    "Example: quorate datacenter join --token TOKEN --data proxy=public.npz --nproc 2 --folder worker-1 "
+    "--coordinator " + DEFAULT_URL
+)
+
+
+@spoken
+def join(
+    coordinator: Url = DEFAULT_URL,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORATE_WORKER_TOKEN", metavar="TOKEN", help="From the operator: 'quorate worker add' prints it."
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=SOURCE]",
+            help="Data held here, by the name that plans use: an installed data set, or NAME=FILE.npz with x and y. "
+            "May be given several times.",
+        ),
+    ] = None,
+    learner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:ATTRIBUTE",
+            help="A learner of your own, beside the installed ones; it is imported. May be given several times.",
+        ),
+    ] = None,
+    nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train together here.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    folder: Annotated[
+        Path, typer.Option(help="Folder of this agent: checkpoints and saved steps. One agent a folder.")
+    ] = DEFAULT_FOLDER,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds, however they end.")] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps between two saved ones (default: a tenth of the round, 100 at most)."),
+    ] = None,
+    hang_s: Annotated[float, typer.Option(min=1, help="Seconds after which a silent process counts as hung.")] = 300.0,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, max=1000, help="How often died processes are started again in a round.")
+    ] = 3,
+    as_json: Json = False,
+) -> None:
+    """Take a run's datacenter rounds on this machine, by synchronous SGD over its GPUs or CPUs.
+
+    Waits until a run asks for a round, trains it in processes of its own, and sends the model. What was begun is kept
+    in the folder: killed and started again, the agent goes on from the last saved step. Ctrl-C stops it, and gives the
+    round back.
+    """
+    from client_sdk.commands.device import stopped_by_signals
+    from client_sdk.transport import check_url
+    from client_sdk.worker import Worker
+    from coordinator.datacenter.agent_folder import AgentFolder
+    from coordinator.datacenter.agent_telling import Teller, log_plainly
+    from coordinator.datacenter.preflight import look
+    from coordinator.datacenter.trainer import JobTrainer, Machine
+
+    url = check_url(coordinator)
+    if not token:
+        fail("Give this worker's token with --token; an operator gets one from 'quorate worker add'.")
+    wanted = _wanted(data or [], learner or [], nproc, device)
+    told = Teller(as_json)
+    log_plainly()
+    with AgentFolder(folder) as kept:
+        machine = Machine(
+            nproc=nproc,
+            device=wanted.device,
+            checkpoint_every=checkpoint_every,
+            hang_s=hang_s,
+            max_restarts=max_restarts,
+        )
+        with Worker(url, token, JobTrainer(kept, {}, {}, machine), kept.path) as first:
+            first.knock()
+        ready = look(wanted)
+        if left := kept.end_leftovers():
+            note(f"Ended {left} training process{'es' if left > 1 else ''} that an earlier agent had left behind.")
+        trainer = JobTrainer(kept, ready.learners, wanted.data, machine, told.of_job)
+        with (
+            Worker(url, token, trainer, kept.path, on_happening=told.of_worker) as worker,
+            stopped_by_signals() as stop,
+        ):
+            told.ready(url, ready, nproc)
+            ended = worker.run(rounds, stop)
+    told.stopped(ended)
+
+
+def _wanted(data: list[str], learners: list[str], nproc: int, device: str) -> Wanted:
+    """The options, checked as far as they can be without loading anything."""
+    from client_sdk.data import names
+    from coordinator.datacenter.preflight import Wanted, source_of
+
+    if not data:
+        fail("Name the data held here with --data: an installed data set such as mnist, or proxy=public.npz.")
+    if device not in ("auto", "cpu", "cuda"):
+        fail(f"--device: {device!r} is no device that can be trained on: cpu, cuda or auto.")
+    sources: dict[str, str] = {}
+    for text in data:
+        name, source = source_of(text)
+        if not _NAME.fullmatch(name):
+            fail(
+                f"--data {text}: {name!r} is no name that a plan can use (lower-case letters, digits, dots, dashes): "
+                "write NAME=FILE.npz."
+            )
+        if name in sources:
+            fail(f"--data: {name} is given twice.")
+        if not source.endswith(".npz") and source not in names():
+            known = ", ".join(names()) or "none"
+            fail(f"There is no data {source!r}; there are {known}, or NAME=FILE.npz.")
+        if source.endswith(".npz") and not Path(source).is_file():
+            fail(f"There is no file {source}.")
+        sources[name] = source
+    return Wanted.model_validate({"learners": learners, "data": sources, "nproc": nproc, "device": device})

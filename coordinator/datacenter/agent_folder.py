@@ -1,0 +1,107 @@
+"""The folder of one agent: what an agent that was killed left there, and what the next one may build on.
+
+::
+
+    lock                          held by the one agent that works here
+    checkpoints/                  received (client_sdk.worker)
+    jobs/RUN-DIGEST/              one for each run and checkpoint that training started from
+        steps/                    saved steps: private to this machine, see datacenter.checkpoints
+        result.safetensors        what came of it
+
+Knows files and processes. It has never heard of leases, HTTP or torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from coordinator.datacenter.job import ENV_JOB
+
+KEEP_JOBS = 4
+"""How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""
+END_S = 10.0
+"""How long a killed process may take to be gone."""
+
+
+class FolderInUse(Exception):
+    """Another agent works in this folder."""
+
+
+class AgentFolder:
+    """The folder, made with mode 0700 where it is missing, and this process's until ``close``.
+
+    FolderInUse where another agent has it; OSError where it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.resolve()
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise FolderInUse(f"Another agent works in {folder}; give this one a folder of its own.") from None
+
+    def job(self, run: str, checkpoint: str) -> Path:
+        """Where the training of ``run`` from the checkpoint of this digest is kept, made if it is new.
+
+        Older checkpoints' jobs of the same run are removed, since its line has gone on; so are the oldest of all runs'
+        beyond KEEP_JOBS.
+        """
+        jobs = self.path / "jobs"
+        mine = jobs / f"{run}-{checkpoint[:16]}"
+        mine.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.utime(mine)
+        kept = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
+        older = [path for path in kept if path.name.rpartition("-")[0] == run]
+        others = [path for path in kept if path not in older]
+        for path in [*older, *others[: len(others) - (KEEP_JOBS - 1)]]:
+            shutil.rmtree(path, ignore_errors=True)
+        return mine
+
+    def end_leftovers(self) -> int:
+        """Kill training processes that an agent before this one started here, and wait for their end; how many.
+
+        They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
+        """
+        left = list(_training_in(self.path))
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=END_S)
+        return len(left)
+
+    def close(self) -> None:
+        """Let another agent use the folder."""
+        os.close(self._lock)
+
+    def __enter__(self) -> AgentFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _training_in(folder: Path) -> Iterator[psutil.Process]:
+    """Processes of jobs whose steps are saved below ``folder``."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.uids().real != os.getuid():
+                continue
+            saved = json.loads(process.environ().get(ENV_JOB, "{}")).get("checkpoints")
+        except (psutil.Error, OSError, ValueError, AttributeError):
+            continue
+        if saved is not None and folder in Path(saved).parents:
+            yield process

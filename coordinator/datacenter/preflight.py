@@ -1,0 +1,124 @@
+"""Whether this machine can do what an agent would offer: torch, GPUs, learners, data. Looked at once, before it asks.
+
+``look`` starts a process, since the agent itself keeps torch and data out of its memory; that process loads everything
+as a training job would, and says in one sentence what is wrong, or what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from client_sdk.terminal import Failure, sentence_of
+
+ENV_WANTED = "QUORATE_PREFLIGHT"
+_MARK = "@preflight "
+
+
+class Wanted(BaseModel):
+    """What an agent would offer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    learners: tuple[str, ...] = ()
+    """Learners that somebody named, beside the installed ones."""
+    data: dict[str, str]
+    """Name in plans -> installed data set, or a path ending in .npz."""
+    nproc: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class Ready(BaseModel):
+    """What there is."""
+
+    learners: dict[str, str]
+    """Name -> version, the installed ones too."""
+    examples: dict[str, int]
+    """Name of the data -> its training examples."""
+    gpus: int
+
+
+def look(wanted: Wanted) -> Ready:
+    """Load all that is wanted in a process of its own. Failure, in a sentence, where something is missing."""
+    env = {**os.environ, ENV_WANTED: wanted.model_dump_json()}
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator.datacenter.preflight"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+        raise Failure(
+            f"This machine could not be looked at: the process ended with code {done.returncode}"
+            + (f" ({last[:200]})." if last else ".")
+        )
+    told = json.loads(line[len(_MARK) :])
+    if "failed" in told:
+        raise Failure(str(told["failed"]))
+    return Ready.model_validate(told)
+
+
+def main() -> None:
+    """The process that ``look`` starts."""
+    wanted = Wanted.model_validate_json(os.environ[ENV_WANTED])
+    try:
+        told: dict[str, Any] = _loaded(wanted).model_dump()
+    except Exception as error:
+        if os.environ.get("QUORATE_DEBUG"):
+            raise
+        told = {"failed": sentence_of(error)}
+    sys.stdout.write(f"\n{_MARK}{json.dumps(told)}\n")
+
+
+def _loaded(wanted: Wanted) -> Ready:
+    from client_sdk.data import load_data
+    from client_sdk.learners import catalogue_for
+
+    gpus = _gpus(wanted)
+    catalogue = catalogue_for(wanted.learners)
+    for name in wanted.learners:
+        if not hasattr(catalogue.load(name), "initial"):
+            raise Failure(f"The learner {name} cannot be trained here: only a torch Learner can.")
+    if not catalogue.versions:
+        raise Failure("There is no learner here: install a package that has one, or name yours: --learner module:name.")
+    examples = {name: len(load_data(source).train) for name, source in wanted.data.items()}
+    return Ready(learners=catalogue.versions, examples=examples, gpus=gpus)
+
+
+def _gpus(wanted: Wanted) -> int:
+    """How many GPUs there are. Failure where more are asked for, or any and there is none."""
+    import torch
+
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted.device == "cpu":
+        return 0
+    if wanted.device == "cuda" and there == 0:
+        raise Failure("A GPU was asked for, and torch finds none on this machine: take --device cpu.")
+    if there and wanted.nproc > there:
+        raise Failure(
+            f"--nproc {wanted.nproc} asks for more GPUs than this machine has ({there}): one process a GPU, "
+            "or take --device cpu."
+        )
+    return there
+
+
+def source_of(text: str) -> tuple[str, str]:
+    """Name and source of ``proxy=FILE.npz``, ``proxy=mnist`` or ``mnist``; a file's path is made absolute."""
+    name, separator, source = text.partition("=")
+    source = source if separator else name
+    return name, str(Path(source).resolve()) if source.endswith(".npz") else source
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The trainer of a datacenter's worker: each leased round is a job of processes on this machine, which may be killed.
+
+Knows leases, jobs and a folder. It has no torch, and has never heard of HTTP or of heartbeats: ``client_sdk.worker``
+keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
+is found again by its run and the checkpoint that it started from.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from client_sdk.worker import Halted, Offer, TrainedCheckpoint, TrainingFailed
+from client_sdk.worker_jobs import Progress
+from client_sdk.worker_protocol import Lease
+from coordinator.datacenter.agent_folder import AgentFolder
+from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
+from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+
+LeaseTell = Callable[[Lease, dict[str, Any]], None]
+"""Hears a job's messages (``progress``), each with the lease that it is about."""
+MEASURES = ("loss", "samples_per_s", "communication_share")
+"""What heartbeats and the result tell of a training, where it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How this machine trains."""
+
+    nproc: int = 1
+    """The most processes that train together here."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: int | None = None
+    """Steps between two that are saved; None: a tenth of the round, 100 at most."""
+    hang_s: float = 300.0
+    max_restarts: int = 3
+
+
+class JobTrainer:
+    """Trains leased rounds. ``learners``: name -> version; ``data``: name in the plan -> installed data set or .npz
+    file."""
+
+    def __init__(
+        self,
+        folder: AgentFolder,
+        learners: Mapping[str, str],
+        data: Mapping[str, str],
+        machine: Machine,
+        tell: LeaseTell | None = None,
+    ) -> None:
+        self._folder = folder
+        self._data = dict(data)
+        self._machine = machine
+        self._tell = tell
+        self._offer = Offer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
+
+    def offer(self) -> Offer:
+        return self._offer
+
+    def train(
+        self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
+    ) -> TrainedCheckpoint:
+        spec = self.job_of(lease, checkpoint)
+        known: dict[str, float] = {}
+        examples = 0
+
+        def hear(message: dict[str, Any]) -> None:
+            nonlocal examples
+            known.update(measures(message))
+            if message["event"] == "started":
+                examples = int(message["examples"])
+            if message["event"] in ("started", "progress"):
+                note(Progress(step=int(message["step"]), metrics=dict(known)))
+            if self._tell is not None:
+                self._tell(lease, message)
+
+        try:
+            result = launch(spec, hear, _Told(halted))
+        except JobStopped:
+            raise Halted from None
+        except JobFailed as failed:
+            raise TrainingFailed(str(failed)) from None
+        known.update(measures(result.report))
+        steps = int(result.report["steps"])
+        return TrainedCheckpoint(
+            path=_written(result.out),
+            steps=steps,
+            examples=examples_in(steps, spec.recipe.batch, examples) if examples else 0,
+            metrics=known,
+        )
+
+    def job_of(self, lease: Lease, checkpoint: Path) -> JobSpec:
+        """The round as a job, in its own folder. TrainingFailed where it does not fit this machine."""
+        source = self._data.get(lease.datacenter.data)
+        if source is None:
+            raise TrainingFailed(f"This worker does not hold the data {lease.datacenter.data!r}.")
+        folder = self._folder.job(lease.run, lease.checkpoint.digest)
+        try:
+            return JobSpec(
+                learner=lease.task.learner,
+                data=source,
+                recipe=recipe_of(lease),
+                init=checkpoint.resolve(),
+                out=folder / "result.safetensors",
+                checkpoints=folder / "steps",
+                checkpoint_every=steps_between_saves(lease.datacenter.steps, self._machine.checkpoint_every),
+                resume=True,
+                nproc=lease.datacenter.nproc,
+                device=self._machine.device,
+                hang_s=self._machine.hang_s,
+                max_restarts=self._machine.max_restarts,
+            )
+        except ValueError as error:
+            raise TrainingFailed(f"The plan cannot be trained here: {' '.join(str(error).split())}") from None
+
+
+def measures(message: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a message that people follow, without those that are missing or not finite."""
+    found = {name: message.get(name) for name in MEASURES}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+class _Told(threading.Event):
+    """An event that is set when somebody else says so."""
+
+    def __init__(self, told: Callable[[], bool]) -> None:
+        super().__init__()
+        self._told = told
+
+    def is_set(self) -> bool:
+        return self._told() or super().is_set()
+
+
+def _written(path: Path | None) -> Path:
+    if path is None:
+        raise TrainingFailed("The training left no result.")
+    return path
