@@ -29,7 +29,8 @@ from client_sdk.actions import Answered, Failed, Fetch, Refused, Send, Sleep, Un
 from client_sdk.asking import Pacing
 from client_sdk.client import Happening
 from client_sdk.exchange import Exchange
-from client_sdk.protocol import Noted, Route
+from client_sdk.problems import ProblemError, problem
+from client_sdk.protocol import Noted, Route, Wait
 from client_sdk.transport import Interrupted, check_url, open_http, until
 from client_sdk.worker_actions import (
     Attend,
@@ -160,6 +161,20 @@ class Worker:
             if self._lease is not None and self._stop.is_set():
                 self._give_back(self._lease)
         return ended
+
+    def knock(self) -> None:
+        """Ask once whether this worker is welcome, offering nothing, so that no round is given.
+
+        Raises ProblemError where it is not; where no coordinator answers the problem is ``busy``, with a sentence.
+        """
+        poll = WorkerPoll(instance=self.instance, hold_s=0)
+        reply = self._exchange.send(
+            Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll, token=self._token)
+        )
+        if isinstance(reply, Refused):
+            raise ProblemError(reply.problem)
+        if not isinstance(reply, Answered):
+            raise problem("busy", reply.reason)
 
     def close(self) -> None:
         """Close the HTTP client, unless it is shared."""
