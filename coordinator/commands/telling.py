@@ -79,9 +79,13 @@ def _why(view: RoundView) -> str | None:
     """Why a round is of its kind, how far its worker is, and why it ended so."""
     told = [view.because]
     if view.lease is not None:
-        fine = "".join(f", {name} {value:.4g}" for name, value in view.lease.metrics.items())
+        fine = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
         told.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{fine}")
     return "; ".join(part for part in (*told, view.reason) if part) or None
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def moment(at: float | None) -> str:
