@@ -19,6 +19,7 @@ from typer.main import get_command as click_command_of
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
+from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.terminal import complain, missing_module, say, sentence_of, spoken
 
 GROUP = "quorate.commands"
@@ -75,6 +76,7 @@ app = typer.Typer(
     epilog="Example: quorate serve, then in another terminal: quorate device --data mnist --enrolment-token TOKEN",
 )
 app.add_typer(device_app, name="device")
+app.add_typer(secagg_app, name="secagg")
 app.command("evaluate")(evaluate)
 
 

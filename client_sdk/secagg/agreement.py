@@ -1,0 +1,78 @@
+"""X25519 keys (RFC 7748), what two of them agree on, and keys derived from that (HKDF-SHA256, RFC 5869).
+
+Knows keys. Has never heard of peers, rounds or what a key is for. Entropy is an argument. Errors: BadKey.
+"""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from client_sdk.identity import Entropy
+from client_sdk.secagg.errors import BadKey
+
+KEY_BYTES = 32
+"""A private key, a public key and an agreed secret are all this long."""
+
+_FIELD = 2**255 - 19
+_ORDER_8 = (
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+)
+LOW_ORDER = frozenset({0, 1, _FIELD - 1, *_ORDER_8})
+"""The u-coordinates of the points of order 1, 2, 4 and 8, on the curve and on its twist: with each of them every
+private key agrees on zero (RFC 7748, section 6.1)."""
+
+
+def require_public(public: bytes) -> None:
+    """BadKey where ``public`` is not the one way to write a point that agrees on something secret.
+
+    X25519 ignores the highest bit and takes numbers from the field's prime up; both are refused here, so that equal
+    points are equal bytes and a key used twice is seen.
+    """
+    if len(public) != KEY_BYTES:
+        raise BadKey(f"a public key is {KEY_BYTES} bytes, not {len(public)}")
+    u = int.from_bytes(public, "little")
+    if u >= _FIELD:
+        raise BadKey("a public key is not in its one canonical form")
+    if u in LOW_ORDER:
+        raise BadKey("a public key is a point of low order: whatever is agreed with it is known to everybody")
+
+
+class AgreementKey:
+    """A private key that agrees with public ones. Its ``repr`` shows the public half only."""
+
+    def __init__(self, private: bytes) -> None:
+        if len(private) != KEY_BYTES:
+            raise BadKey(f"a private key is {KEY_BYTES} bytes, not {len(private)}")
+        self.private = bytes(private)
+        """The 32 bytes to keep secret: what is shared among peers and rebuilt where this device vanishes."""
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self.public: bytes = self._key.public_key().public_bytes_raw()
+
+    @classmethod
+    def create(cls, entropy: Entropy) -> AgreementKey:
+        """A new key from 32 bytes of ``entropy``."""
+        return cls(entropy(KEY_BYTES))
+
+    def agree(self, public: bytes) -> bytes:
+        """The 32 bytes that this key and the owner of ``public`` have in common: derive from them, use them for
+        nothing else.
+
+        BadKey for a key that is none, that is not canonical, of low order, or agrees on zero.
+        """
+        require_public(public)
+        try:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise BadKey("nothing secret can be agreed with this public key") from None
+
+    def __repr__(self) -> str:
+        return f"AgreementKey(public={self.public.hex()[:16]}…)"
+
+
+def derive(secret: bytes, *, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
+    """``length`` bytes by HKDF-SHA256: extract with ``salt``, expand with ``info``. Different ``info``, independent
+    keys."""
+    return HKDF(SHA256(), length, salt, info).derive(secret)

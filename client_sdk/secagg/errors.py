@@ -1,0 +1,42 @@
+"""Everything that can be wrong in secure aggregation. Each error's text is one plain sentence.
+
+::
+
+    SecaggError(ValueError)
+    |- BadParameters     numbers that do not fit together, or do not promise what was asked
+    |- BadKey            a public key that is none, or on which nothing secret can be agreed
+    |- BadShare          a share that cannot be opened, or shares that do not give the secret that was committed to
+    |- BadVector         values or packed lanes that are not what the round takes
+    '- BadMessage        bytes that are no message of this protocol, or not in the one form that it takes
+       '- BadSignature   a signature that is not the device's over this
+"""
+
+from __future__ import annotations
+
+
+class SecaggError(ValueError):
+    """Something is wrong with a secure round. The text is one plain sentence that holds no secret."""
+
+
+class BadParameters(SecaggError):
+    """Numbers that do not fit together, or do not promise what was asked."""
+
+
+class BadKey(SecaggError):
+    """A public key that is none, or on which nothing secret can be agreed."""
+
+
+class BadShare(SecaggError):
+    """A share that cannot be opened, or shares that do not give the secret that was committed to."""
+
+
+class BadVector(SecaggError):
+    """Values or packed lanes that are not what the round takes."""
+
+
+class BadMessage(SecaggError):
+    """Bytes that are no message of this protocol, or not in the one form that it takes."""
+
+
+class BadSignature(BadMessage):
+    """A signature that is not the device's over this."""

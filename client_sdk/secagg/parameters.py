@@ -1,0 +1,205 @@
+"""How many neighbours a device has and how many shares rebuild a secret, with the bound that this achieves.
+
+Knows counts and chances. Has never heard of keys, rosters or messages. Evaluated alike on every device: exact integers,
+no float decides anything. Source: Bell et al. 2020 (ePrint 2020/704), sections 3 and 4, for a k-regular ring of
+devices in random order (``graph``).
+
+Of n devices C collude with the server and D vanish. A device's secrets are shared among its k neighbours, any t of whom
+rebuild one. Neighbours are a random k of the other n - 1, so the numbers of colluding and of vanished ones are
+hypergeometric. *sigma*: no secret of an honest device leaks, except with chance 2^-sigma, by these two:
+
+1. A device's neighbours betray it; a union over the n devices.
+   *Curious* (the server follows the protocol): at least t of the k collude.
+   *Semi-malicious* (it is honest only until the roster is fixed, then calls one peer alive here and dead there): an
+   honest neighbour gives one share of the two, a colluding one both, so both secrets are rebuilt where
+   (k - c) + 2c >= 2t, that is c >= 2t - k.
+2. What is left of the graph falls apart, and a part's sum is seen. Two honest survivors at most k/2 places apart are
+   neighbours, so a ring falls apart only where two stretches of k/2 places each hold nobody but colluding and vanished
+   devices; a union over the n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D random ones.
+   *Semi-malicious*: the server names the vanished, at most D, so at least k - D of the k collude. A survivor at the
+   edge of a stretch needs t neighbours, of whom k/2 stand in the stretch, and so does its like at the other: at least
+   2t - k of the k collude as well. Never, where k > C + D. This rests on devices refusing a survivor list that lacks
+   more than D of the roster: D belongs into the plan as the minimum cohort n - D. It counts one list of survivors.
+
+*eta*: with chance at least 1 - 2^-eta every device keeps t neighbours when D devices vanish, so that every secret can
+be rebuilt; a union over the n devices. Errors: BadParameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
+from typing import Literal
+
+from client_sdk.secagg.errors import BadParameters
+from client_sdk.secagg.hypergeometric import at_most, bits_of, tail
+
+Adversary = Literal["semi-malicious", "curious"]
+
+STRICT_LIMIT = 300
+"""Most devices of a *strict* round."""
+SMALLEST = 3
+LARGEST = 20_000
+"""Fewest and most devices of a secure round."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parameters:
+    """What one roster's size makes of a rule."""
+
+    n: int
+    """Devices of the roster."""
+    neighbours: int
+    """Whom a device masks with: n - 1 in a complete graph, else an even number k."""
+    holders: int
+    """Who holds shares of a device's secrets: all n of a complete graph, its own share included, else its k
+    neighbours."""
+    threshold: int
+    """How many shares rebuild a secret: more than half of the holders'."""
+    sigma: float
+    """Bits of secrecy: no secret leaks, except with chance 2^-sigma. At most 128."""
+    eta: float
+    """Bits of correctness: every secret can be rebuilt, except with chance 2^-eta. At most 128."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is everybody's neighbour."""
+        return self.neighbours == self.n - 1
+
+
+def strict(n: int) -> Parameters:
+    """The profile *strict*: a complete graph, t = floor(2n/3) + 1. Withstands 2t - n - 1 colluding and n - t vanished
+    devices, whoever they are: 101 and 99 of 300.
+    """
+    _require_size(n)
+    if n > STRICT_LIMIT:
+        raise BadParameters(f"a strict round has at most {STRICT_LIMIT} devices, not {n}")
+    threshold = 2 * n // 3 + 1
+    require_threshold(threshold, n)
+    return Parameters(n=n, neighbours=n - 1, holders=n, threshold=threshold, sigma=128.0, eta=128.0)
+
+
+@lru_cache(maxsize=64)
+def fast(
+    n: int,
+    drop: int,
+    corrupt: Fraction,
+    sigma: int = 40,
+    eta: int = 40,
+    adversary: Adversary = "semi-malicious",
+) -> Parameters:
+    """The smallest even k, and for it the smallest t, that give ``sigma`` and ``eta`` bits when ``drop`` of ``n``
+    devices vanish and floor(``corrupt`` * n) collude. A complete graph where no k below n - 1 does.
+
+    At n = 300, 44 gone and 10 % colluding: k = 106, t = 68 for 40 bits each; k = 110, t = 71 for sigma = 80, and there
+    2t - k = 32 is above the 30 who collude: no chance is left at all.
+    """
+    colluding = require_faults(n, drop, corrupt)
+    for name, bits in (("sigma", sigma), ("eta", eta)):
+        if not 1 <= bits <= 128:
+            raise BadParameters(f"{name} is from 1 to 128 bits, not {bits}")
+    for k in range(2, n - 1, 2):
+        threshold = _largest_threshold(n, drop, k, eta)
+        if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma, adversary):
+            continue
+        while threshold - 1 > k // 2 and _secret(n, drop, colluding, k, threshold - 1, sigma, adversary):
+            threshold -= 1
+        return achieved(n, drop, corrupt, k, threshold, adversary)
+    threshold = (n + colluding) // 2 + 1 if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
+    if threshold > n - drop:
+        raise BadParameters(
+            f"of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
+        )
+    return achieved(n, drop, corrupt, n - 1, threshold, adversary)
+
+
+def achieved(
+    n: int, drop: int, corrupt: Fraction, neighbours: int, threshold: int, adversary: Adversary = "semi-malicious"
+) -> Parameters:
+    """These neighbours and this threshold, with the bits that they achieve. BadParameters where they are none: odd k,
+    t not above half of the holders."""
+    colluding = require_faults(n, drop, corrupt)
+    holders = n if neighbours == n - 1 else neighbours
+    if not 2 <= neighbours <= n - 1 or (neighbours % 2 and neighbours != n - 1):
+        raise BadParameters(
+            f"a device has all {n - 1} others as neighbours or an even number of them, not {neighbours}"
+        )
+    require_threshold(threshold, holders)
+    leak = _leak(n, drop, colluding, neighbours, threshold, adversary)
+    lost = _lost(n, drop, neighbours, threshold)
+    return Parameters(
+        n=n,
+        neighbours=neighbours,
+        holders=holders,
+        threshold=threshold,
+        sigma=bits_of(leak),
+        eta=bits_of(lost),
+    )
+
+
+def require_threshold(threshold: int, holders: int) -> None:
+    """BadParameters unless ``threshold`` is above half of the ``holders`` and at most all of them.
+
+    At or below half, two disjoint halves of the holders could each rebuild a secret: one a device's self-mask seed,
+    the other its key.
+    """
+    if threshold > holders:
+        raise BadParameters(f"a threshold of {threshold} can never be met by {holders} share holders")
+    if 2 * threshold <= holders:
+        raise BadParameters(f"a threshold of {threshold} is not above half of the {holders} share holders")
+
+
+def require_faults(n: int, drop: int, corrupt: Fraction) -> int:
+    """How many collude: floor(corrupt * n). BadParameters for numbers that are none."""
+    _require_size(n)
+    if not 0 <= drop < n:
+        raise BadParameters(f"from 0 to {n - 1} of {n} devices may vanish, not {drop}")
+    if not 0 <= corrupt < 1:
+        raise BadParameters(f"the colluding fraction is from 0 to below 1, not {float(corrupt):g}")
+    return corrupt.numerator * n // corrupt.denominator
+
+
+def _require_size(n: int) -> None:
+    if not SMALLEST <= n <= LARGEST:
+        raise BadParameters(f"a secure round has from {SMALLEST} to {LARGEST} devices, not {n}")
+
+
+def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
+    """The largest t above k/2 with which ``eta`` is met; None where there is none."""
+    low, high = k // 2, k
+    while low < high:
+        middle = (low + high + 1) // 2
+        if at_most(_lost(n, drop, k, middle), eta):
+            low = middle
+        else:
+            high = middle - 1
+    return low if low > k // 2 else None
+
+
+def _secret(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int, adversary: Adversary) -> bool:
+    return at_most(_leak(n, drop, colluding, k, threshold, adversary), sigma)
+
+
+def _lost(n: int, drop: int, k: int, threshold: int) -> Fraction:
+    """At most the chance that some device keeps fewer than t share holders."""
+    if k == n - 1:
+        return Fraction(int(threshold > n - drop))
+    return n * tail(n - 1, drop, k, k - threshold + 1)
+
+
+def _leak(n: int, drop: int, colluding: int, k: int, threshold: int, adversary: Adversary) -> Fraction:
+    """At most the chance that some secret, or a part's sum, is seen: the two events above, added."""
+    curious = adversary == "curious"
+    if k == n - 1:
+        return Fraction(int(threshold <= colluding if curious else 2 * threshold <= n + colluding))
+    betrayed = n * tail(n - 1, colluding, k, threshold if curious else 2 * threshold - k)
+    if k > colluding + drop:
+        return betrayed
+    pairs = Fraction(n * (n - k - 1), 2)
+    if curious:
+        apart = Fraction(comb(n - k, colluding + drop - k), comb(n, colluding + drop))
+    else:
+        apart = tail(n, colluding, k, max(k - drop, 2 * threshold - k))
+    return betrayed + pairs * apart

@@ -1,0 +1,111 @@
+"""A 32-byte secret in pieces of which any t give it back and fewer tell nothing: Shamir 1979 over the field of
+p = 2^256 + 297.
+
+Knows field elements. Has never heard of devices. p is a prime above every 32-byte number, so a secret is itself a field
+element and none is reduced. A share is the value at x of a polynomial of degree t - 1 whose constant is the secret; its
+holder's x is its place in the roster, counted from 1. Errors: BadShare, BadParameters.
+
+Speed. A share is one dot product of coefficients with the powers of x, and a secret is one of shares with the Lagrange
+coefficients at 0: products are added up as plain integers and reduced once. Powers and coefficients depend on who holds
+shares, not on the secret, and are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from operator import mul
+
+from client_sdk.identity import Entropy
+from client_sdk.secagg.errors import BadParameters, BadShare
+
+PRIME = 2**256 + 297
+"""The smallest prime above 2^256."""
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+"""A share is a number below ``PRIME``, big-endian."""
+HOLDERS_LIMIT = 2**20
+
+_COEFFICIENT_BYTES = 48
+"""Drawn for each coefficient and reduced modulo p: 2^-127 away from uniform."""
+
+
+def split(secret: bytes, holders: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
+    """The shares of ``secret``, 33 bytes each, in the order of ``holders`` (their x, different numbers from 1 up).
+
+    ``entropy`` is asked once, for the coefficients; what it gave is as secret as the secret.
+    """
+    if len(secret) != SECRET_BYTES:
+        raise BadParameters(f"a shared secret is {SECRET_BYTES} bytes, not {len(secret)}")
+    if len(set(holders)) != len(holders) or not all(0 < x <= HOLDERS_LIMIT for x in holders):
+        raise BadParameters(f"share holders are different numbers from 1 to {HOLDERS_LIMIT}")
+    if not 1 < threshold <= len(holders):
+        raise BadParameters(f"{threshold} of {len(holders)} shares is no threshold: it is from 2 to all of them")
+    drawn = entropy(_COEFFICIENT_BYTES * (threshold - 1))
+    if len(drawn) != _COEFFICIENT_BYTES * (threshold - 1):
+        raise BadParameters("the source of entropy gave another number of bytes than was asked")
+    pieces = (drawn[start : start + _COEFFICIENT_BYTES] for start in range(0, len(drawn), _COEFFICIENT_BYTES))
+    coefficients = [int.from_bytes(secret, "big"), *(int.from_bytes(piece, "big") % PRIME for piece in pieces)]
+    return [_value(coefficients, x).to_bytes(SHARE_BYTES, "big") for x in holders]
+
+
+def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """The secret of which ``shares`` (x -> 33 bytes) are at least ``threshold`` pieces; the first of them, by x, are
+    used.
+
+    BadShare where there are too few, where one is no share, or where they are not of one 32-byte secret as far as that
+    can be seen: compare the result with a commitment.
+    """
+    if threshold < 2 or len(shares) < threshold:
+        raise BadShare(f"{len(shares)} shares are too few: it takes {threshold}")
+    chosen = tuple(sorted(shares)[:threshold])
+    values = [share_value(shares[x]) for x in chosen]
+    secret: int = sum(map(mul, values, lagrange_at_zero(chosen))) % PRIME
+    if secret >> (8 * SECRET_BYTES):
+        raise BadShare("the shares do not belong to one secret")
+    return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def share_value(share: bytes) -> int:
+    """A share as a field element. BadShare where it is none."""
+    if len(share) != SHARE_BYTES:
+        raise BadShare(f"a share is {SHARE_BYTES} bytes, not {len(share)}")
+    value = int.from_bytes(share, "big")
+    if value >= PRIME:
+        raise BadShare("a share is a number that the field does not have")
+    return value
+
+
+@lru_cache(maxsize=1024)
+def lagrange_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """The Lagrange coefficients at 0 for these x: l_i = prod over j != i of x_j / (x_j - x_i), modulo p.
+
+    The divisors are inverted together (Montgomery's trick): one inversion, three products for each.
+    """
+    whole = prod(holders)
+    if len(set(holders)) != len(holders) or not whole % PRIME:
+        raise BadParameters("share holders are different numbers, none of them 0")
+    divisors = [x * prod(other - x for other in holders if other != x) % PRIME for x in holders]
+    before = [1]
+    for divisor in divisors:
+        before.append(before[-1] * divisor % PRIME)
+    inverse = pow(before[-1], -1, PRIME)
+    coefficients = []
+    for place in range(len(divisors) - 1, -1, -1):
+        coefficients.append(whole * inverse % PRIME * before[place] % PRIME)
+        inverse = inverse * divisors[place] % PRIME
+    return tuple(reversed(coefficients))
+
+
+def _value(coefficients: Sequence[int], x: int) -> int:
+    value: int = sum(map(mul, coefficients, _powers(x, len(coefficients)))) % PRIME
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _powers(x: int, count: int) -> tuple[int, ...]:
+    powers = [1]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * x % PRIME)
+    return tuple(powers)

@@ -1,0 +1,43 @@
+"""What a device's signature stands under: the protocol's domain, what it is bound to, the stage, and a body.
+
+Knows Ed25519 (RFC 8032) and one layout of bytes. Has never heard of what a body means. ``bound`` is the header's digest
+for an advertisement and h, the digest of header and roster, for all that follows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from client_sdk.identity import Signer, verify
+from client_sdk.secagg.errors import BadMessage, BadSignature
+
+DOMAIN = b"quorate secure aggregation 1\x00"
+"""Begins everything that is signed, hashed or derived here: nothing of another protocol or version can be mistaken for
+it."""
+
+Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
+"""The five exchanges, by what the device sends in each."""
+
+_STAGES: dict[Stage, int] = {"advertise": 1, "share": 2, "mask": 3, "survivors": 4, "unmask": 5}
+
+DIGEST_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+def statement(bound: bytes, stage: Stage, body: bytes) -> bytes:
+    """The canonical bytes under a signature: domain, ``bound`` (32 bytes), the stage's number (1 byte), the body's
+    length (8 bytes, big-endian), the body."""
+    if len(bound) != DIGEST_BYTES:
+        raise BadMessage(f"a signature is bound to a digest of {DIGEST_BYTES} bytes, not {len(bound)}")
+    return DOMAIN + bound + bytes([_STAGES[stage]]) + len(body).to_bytes(8, "big") + body
+
+
+def signed(signer: Signer, bound: bytes, stage: Stage, body: bytes) -> bytes:
+    """The device's signature over the statement, 64 bytes."""
+    return signer.sign(statement(bound, stage, body))
+
+
+def require_signed(public_hex: str, signature: bytes, bound: bytes, stage: Stage, body: bytes, whose: str) -> None:
+    """BadSignature where ``signature`` is not that of ``public_hex`` over the statement; ``whose`` names the device."""
+    if len(signature) != SIGNATURE_BYTES or not verify(public_hex, statement(bound, stage, body), signature):
+        raise BadSignature(f"the signature of {whose} does not stand under what it sent")

@@ -1,0 +1,70 @@
+"""A cipher's key stream, written into one buffer that is used again and again: no allocation per mask or block.
+
+Knows ciphers by name. Has never heard of lanes or seeds. A key is used for one stream, so every stream begins at
+counter zero with the zero nonce.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+from client_sdk.secagg.errors import BadParameters
+
+CipherName = Literal["aes-256-ctr", "chacha20"]
+"""AES-256 in counter mode (NIST SP 800-38A, 128-bit big-endian counter), or ChaCha20 (RFC 8439)."""
+
+CIPHERS: tuple[CipherName, ...] = get_args(CipherName)
+
+BLOCK_BYTES = 1 << 18
+"""Bytes made at once. Measured: 256 KiB stays in a core's cache and costs no calls; 64 KiB is 5 % slower."""
+
+_SPARE = 16
+"""What a cipher may want behind the output."""
+
+
+def cipher_named(name: str) -> CipherName:
+    """``name`` where it is a cipher's. BadParameters otherwise."""
+    if name not in CIPHERS:
+        raise BadParameters(f"there is no cipher {name[:40]!r}; there are {' and '.join(CIPHERS)}")
+    return name
+
+
+class KeyStream:
+    """Key streams of one cipher, one after another, through one buffer. One thread at a time."""
+
+    def __init__(self, cipher: CipherName, block_bytes: int = BLOCK_BYTES) -> None:
+        if block_bytes < 64 or block_bytes % 64:
+            raise BadParameters(f"a block of key stream is a multiple of 64 bytes, not {block_bytes}")
+        self.cipher = cipher_named(cipher)
+        self.block_bytes = block_bytes
+        self._zeros = memoryview(bytes(block_bytes))
+        self._buffer = bytearray(block_bytes + _SPARE)
+        self._bytes = np.frombuffer(self._buffer, np.uint8, block_bytes)
+        self._context: CipherContext | None = None
+
+    def start(self, key: bytes) -> None:
+        """Begin the stream of ``key`` (32 bytes); the one before is over."""
+        if len(key) != 32:
+            raise BadParameters(f"a stream's key is 32 bytes, not {len(key)}")
+        if self.cipher == "aes-256-ctr":
+            self._context = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        else:
+            self._context = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+
+    def take(self, length: int) -> npt.NDArray[np.uint8]:
+        """The next ``length`` bytes of the stream, at most ``block_bytes``: a view that the next call overwrites."""
+        if self._context is None:
+            raise BadParameters("no stream was begun")
+        if not 0 <= length <= self.block_bytes:
+            raise BadParameters(f"at most {self.block_bytes} bytes of key stream are taken at once, not {length}")
+        self._context.update_into(self._zeros[:length], self._buffer)
+        return self._bytes[:length]
+
+    def wipe(self) -> None:
+        """Overwrite the buffer and forget the key. (What the cipher's library and CPython copied is out of reach.)"""
+        self._context = None
+        self._bytes[:] = 0
