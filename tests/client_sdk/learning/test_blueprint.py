@@ -1,0 +1,201 @@
+"""Empty copies of a module: the same bits as new ones, nothing shared, and none where a copy might be another thing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import weight_norm
+
+from client_sdk.learning import Learner
+from client_sdk.learning.blueprint import blank, blueprint
+from client_sdk.protocol import Task
+from client_sdk.update import Update
+
+X = np.random.default_rng(0).standard_normal((12, 6)).astype(np.float32)
+Y = np.arange(12) % 3
+TASK = Task(learner="tests:net", batch_size=4, learning_rate=0.1, epochs=2, seed=1)
+
+
+class Tied(nn.Module):
+    """One weight under two names, a buffer that travels and a random one that does not, and a frozen bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 6)
+        self.out.weight = self.into.weight
+        self.out.bias.requires_grad_(False)
+        self.scale, self.sizes, self.nothing = 0.5, (6, (6, 3)), None
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("mask", (torch.rand(6) > 0.3).float(), persistent=False)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.count += 1
+        logits: torch.Tensor = self.head(self.out(torch.relu(self.into(x) * self.mask)) * self.scale)
+        return logits
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.ReLU(), nn.Linear(5, 3))
+
+
+class Folded(nn.Module):
+    """An image of what goes in, one convolution with its own memory layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, (1, 3)).to(memory_format=torch.channels_last)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.conv(x.reshape(-1, 2, 1, 3)).flatten(1))
+        return logits
+
+
+@pytest.fixture(autouse=True)
+def some_chance() -> Iterator[None]:
+    """These tests make modules themselves, and leave torch's generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def learner(model: Callable[[], nn.Module]) -> Learner:
+    return Learner(model=model, loss=nn.functional.cross_entropy)
+
+
+def trained(one: Learner, start: Any, device: str) -> Update:
+    return one.train(start, (X, Y), TASK, device=device, round=3)
+
+
+@pytest.mark.parametrize("model", [Tied, normed, Folded], ids=lambda model: model.__name__)
+def test_copies_train_to_the_bits_of_new_modules(model: Callable[[], nn.Module]) -> None:
+    assert blueprint(model()) is not None
+    one = learner(model)
+    start = one.initial(5)
+    for device in ("a", "b", "a", "c"):
+        ours, new = trained(one, start, device), trained(learner(model), start, device)
+        assert {name: array.tobytes() for name, array in ours.delta.items()} == {
+            name: array.tobytes() for name, array in new.delta.items()
+        }
+        assert ours.metrics == new.metrics
+
+
+def test_the_model_is_made_once_and_every_device_has_its_own() -> None:
+    made = []
+
+    def model() -> nn.Module:
+        made.append(None)
+        return normed()
+
+    one = learner(model)
+    start = one.initial(0)
+    made.clear()
+    modules = [one.load(start) for _ in range(4)]
+    assert len(made) == 1
+    memory = {tensor.data_ptr() for module in modules for tensor in module.state_dict().values()}
+    assert len(memory) == 4 * len(start)
+    with torch.no_grad():
+        next(modules[1].parameters()).add_(1.0)
+    modules[2].eval()
+    again = one.load(start)
+    assert again.training
+    assert all(torch.equal(tensor, torch.from_numpy(start[name])) for name, tensor in again.state_dict().items())
+
+
+def test_a_copy_is_built_as_the_original() -> None:
+    torch.manual_seed(3)
+    original = Tied()
+    build = blueprint(original)
+    assert build is not None
+    copy = blank(build)
+    assert isinstance(copy, Tied)
+    assert copy.out.weight is copy.into.weight
+    assert copy.into.weight is not original.into.weight
+    assert [p.requires_grad for p in copy.parameters()] == [p.requires_grad for p in original.parameters()]
+    assert torch.equal(copy.mask, original.mask)
+    assert copy.mask.data_ptr() != original.mask.data_ptr()
+    assert (copy.scale, copy.sizes, copy.nothing) == (0.5, (6, (6, 3)), None)
+    assert "mask" not in copy.state_dict()
+    assert repr(copy) == repr(original)
+    copy.out.register_forward_hook(lambda *_: None)
+    assert not blank(build).out._forward_hooks
+    assert all(p.is_meta for p in build.parameters()), "the blueprint holds no memory"
+
+
+def with_closure() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.run = lambda x: module.weight @ x  # type: ignore[assignment]
+    return module
+
+
+def with_hook() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+def with_list() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.seen = []  # type: ignore[assignment]
+    return module
+
+
+def with_shared_memory() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 3), nn.Linear(6, 3))
+    module[1].weight = nn.Parameter(module[0].weight.data)
+    return module
+
+
+def with_a_marked_parameter() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.weight.rate = 2.0  # type: ignore[attr-defined]
+    return module
+
+
+def with_gradients() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module(torch.ones(1, 6)).sum().backward()
+    return module
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        with_closure,
+        with_hook,
+        with_list,
+        with_shared_memory,
+        with_a_marked_parameter,
+        with_gradients,
+        lambda: nn.LSTM(6, 3),
+        lambda: weight_norm(nn.Linear(6, 3)),
+        lambda: nn.LazyLinear(3),
+        lambda: nn.Sequential(nn.Linear(6, 3), with_hook()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_of_others_there_is_no_blueprint(model: Callable[[], nn.Module]) -> None:
+    assert blueprint(model()) is None
+
+
+def test_modules_without_a_blueprint_are_made_anew() -> None:
+    made: list[weakref.ref[nn.Module]] = []
+
+    def model() -> nn.Module:
+        module = with_closure()
+        made.append(weakref.ref(module))
+        return module
+
+    one = learner(model)
+    start = one.initial(0)
+    for device in ("a", "b"):
+        assert trained(one, start, device).delta["weight"].any()
+    assert len(made) == 3
