@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import state
+from client_sdk.learning.blueprint import blank, blueprint
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
@@ -31,6 +32,8 @@ from client_sdk.update import Update
 
 _METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 _SCORING_BATCH = 512
+_BUILD = "_build"
+"""Where a learner keeps the blueprint of its model, or None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,8 @@ class Learner:
     """
 
     model: Callable[[], nn.Module]
-    """Makes the model, on the CPU, with fresh weights. Called for every device and round, so nothing leaks from one
-    to the next."""
+    """Makes the model, on the CPU, with fresh weights. Every device and round has a module of its own, so nothing leaks
+    from one to the next: this is called for each, or, where a module is plain enough, once, and its build copied."""
     loss: Callable[[Any, Any], torch.Tensor]
     """(outputs, targets) of a batch -> their mean loss, a tensor with one element."""
     optimizer: OptimizerFactory = PlainSGD
@@ -101,7 +104,7 @@ class Learner:
     def load(self, model: Tensors) -> nn.Module:
         """The model filled with a checkpoint. Raises CheckpointMismatch, naming what differs."""
         with private_chance(0):
-            module = self._made()
+            module = self._empty()
         state.write(module, model)
         return module
 
@@ -179,6 +182,16 @@ class Learner:
         examples = as_examples(data, "held-out data")
         measures = {"loss": self.loss, **self.metrics}
         return score(module, examples, measures, batch=batch, floating=floating_of(module), what="held-out data")
+
+    def _empty(self) -> nn.Module:
+        """A module of its own for whoever asks, whose tensors a checkpoint is about to fill."""
+        build: nn.Module | None = self.__dict__.get(_BUILD)
+        if build is not None:
+            return blank(build)
+        module = self._made()
+        if _BUILD not in self.__dict__:
+            object.__setattr__(self, _BUILD, blueprint(module))
+        return module
 
     def _made(self) -> nn.Module:
         with explained("while it made the model"):
