@@ -38,6 +38,7 @@ def draw(
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.ticker import MaxNLocator
 
         from simulation.history.figure import BLUE, GREEN, ORANGE, PINK, RED, SKY, Picture, write
     except ModuleNotFoundError:
@@ -55,6 +56,7 @@ def draw(
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("rounds")
     axes.set_ylabel(metric if source == "evaluator" else f"{metric} ({source})")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=True, alpha=0.3)
     axes.tick_params(labelsize=8)
     for side in ("top", "right"):

@@ -1,0 +1,58 @@
+"""The notebook runs from top to bottom, and what is committed in it was really made by running it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from simulation.datasets import DataUnavailable, load
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "simulate.ipynb"
+
+
+def read() -> Any:
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def said(cell: Any) -> str:
+    """What a cell printed."""
+    return "".join(output.text for output in cell.get("outputs", []) if output.output_type == "stream")
+
+
+def test_its_outputs_were_made_by_running_it_once_from_the_top() -> None:
+    nbformat.validate(read())
+    code = [cell for cell in read().cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    shown = {kind for cell in code for output in cell.outputs for kind in output.get("data", {})}
+    assert shown >= {"text/html", "image/png"}
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    printed = "".join(map(said, code))
+    assert "20 of 20 rounds committed" in printed
+    assert "the same bits: True" in printed
+
+
+def test_it_names_nothing_of_the_machine_it_was_run_on() -> None:
+    text = NOTEBOOK.read_text("utf-8")
+    assert not any(word in text for word in ("/tmp/", "/home/", "/root/", "/work/", "site-packages"))
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        load("mnist")
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("ROUNDS", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    notebook = read()
+    NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    printed = "".join(said(cell) for cell in notebook.cells)
+    assert "2 of 2 rounds committed" in printed
+    assert "the same bits: True" in printed
+    assert "480 examples, 24 steps" in printed
