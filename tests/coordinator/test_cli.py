@@ -131,6 +131,30 @@ def test_scores_are_listed(server: Server, quorate: Quorate) -> None:
 
 
 @pytest.mark.slow
+def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> None:
+    section = '[datacenter]\ndata = "proxy"\npatience = 1\n'
+    (quorate.folder / "center.toml").write_text(PLAN.replace("goal = 1", "goal = 1\nselect_s = 0.05") + section)
+    run = quorate.json("run", "create", "center.toml", "--init", "model.safetensors")[0]["run"]
+    said = quorate.text("worker", "add", "--label", "cluster 2").splitlines()
+    name, token = said[0].split()[0], said[1]
+    headers = {"Quorate-Protocol": "1", "Authorization": f"Bearer {token}"}
+    poll = {"instance": "i", "learners": {"tests:marks": "1"}, "data": ["proxy"], "hold_s": 20}
+    assert server.http.post("/v1/leases", json=poll, headers=headers).json()["kind"] == "lease"
+    shown = " ".join(quorate.text("rounds", run).split())
+    assert "federated" in shown
+    assert "datacenter" in shown
+    assert "1 federated round in a row had to be abandoned" in shown
+    assert f"{name} (lease 1): step 0" in shown
+    assert "round 2 is training, in the datacenter" in quorate.text("status", run)
+    assert [row["state"] for row in quorate.json("worker", "list")[0] if row["worker"] == name] == ["leased"]
+    listed = quorate.text("worker", "list")
+    assert "cluster 2" in listed
+    assert token not in listed
+    assert quorate.text("worker", "revoke", name) == f"{name} is revoked.\n"
+    assert "no worker 'w0'" in quorate.error("worker", "revoke", "w0")
+
+
+@pytest.mark.slow
 def test_errors_are_one_sentence(quorate: Quorate) -> None:
     assert "nobody" in quorate.error("status", "nobody")
     assert "missing.toml" in quorate.error("run", "create", "missing.toml", "--init", "model.safetensors")
@@ -164,6 +188,9 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
         ("events",),
         ("checkpoint", "list"),
         ("checkpoint", "get"),
+        ("worker", "add"),
+        ("worker", "list"),
+        ("worker", "revoke"),
     ],
 )
 def test_every_command_has_help_with_an_example_and_json(words: tuple[str, ...]) -> None:

@@ -114,6 +114,25 @@ def test_schedules_have_different_shapes() -> None:
     assert min(shape.devices for shape in shapes) == 3
     assert max(shape.devices for shape in shapes) > 60
     assert sorted(shape.devices for shape in shapes)[2000] <= 7
+    centers = [shape for shape in shapes if "datacenter" in shape.plan]
+    assert 0.07 < len(centers) / len(shapes) < 0.13
+    assert {shape.workers for shape in centers} == {0, 1, 2, 3}
+    assert {shape.alike for shape in centers} == {True, False}
+    assert not any(shape.workers for shape in shapes if "datacenter" not in shape.plan)
+
+
+def test_schedule_with_a_datacenter_shows_takeover_and_return() -> None:
+    """Lease, takeover and return are in the stories, not only in the counts."""
+    told: list[str] = []
+    for seed in range(400):
+        if "datacenter" in Shape.of(seed).plan:
+            story: list[str] = []
+            _, broken = play(Shape.of(seed), story=story)
+            assert broken is None, (seed, broken)
+            told += story
+    for kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
+        assert any(f" {kind}: " in line for line in told), kind
+    assert any(" Leased: " in line and "fence 2" in line for line in told)
 
 
 @pytest.fixture
