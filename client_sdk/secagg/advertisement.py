@@ -1,0 +1,92 @@
+"""Exchange 1, AdvertiseKeys: the keys, the commitment and the nonce with which a device enters one attempt.
+
+Knows an advertisement's fields and bytes. Has never heard of other devices. Everything in it is drawn anew for each
+attempt; the identity that signs it is the device's for life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from client_sdk.identity import Entropy, Signer
+from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey, require_public
+from client_sdk.secagg.graph import NONCE_BYTES
+from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, signed
+from client_sdk.secagg.wire import Reader, Writer
+
+KIND = 2
+SELF_MASK_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Advertisement:
+    """What peers need of a device."""
+
+    device: str
+    """Its id, given by the authority."""
+    share_key: bytes
+    """X25519: peers seal their shares for it under what this agrees on."""
+    mask_key: bytes
+    """X25519: pairwise masks come from what this agrees on; its private half is shared."""
+    commitment: bytes
+    """To the self-mask seed: ``commitment_to``. Whatever is rebuilt from shares is checked against it."""
+    nonce: bytes
+    """Part of what orders the mask graph."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes: what is signed over the header's digest."""
+        out = Writer(KIND).text(self.device).fixed(self.share_key, KEY_BYTES).fixed(self.mask_key, KEY_BYTES)
+        return out.fixed(self.commitment, DIGEST_BYTES).fixed(self.nonce, NONCE_BYTES).done()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Advertisement:
+        """The advertisement of these bytes. BadMessage otherwise, BadKey for a key that is none or of low order."""
+        read = Reader(data, KIND, "advertisement")
+        found = cls(
+            read.text(),
+            read.fixed(KEY_BYTES),
+            read.fixed(KEY_BYTES),
+            read.fixed(DIGEST_BYTES),
+            read.fixed(NONCE_BYTES),
+        )
+        read.end()
+        require_public(found.share_key)
+        require_public(found.mask_key)
+        return found
+
+
+@dataclass(frozen=True, repr=False)
+class AttemptSecrets:
+    """What a device draws for one attempt and keeps to itself until the attempt ends."""
+
+    share_key: AgreementKey
+    mask_key: AgreementKey
+    self_mask: bytes
+    """The secret behind the device's own mask, 32 bytes."""
+    nonce: bytes
+
+    @classmethod
+    def draw(cls, entropy: Entropy) -> AttemptSecrets:
+        """Fresh secrets: four draws of 32 bytes, in the order of the fields."""
+        return cls(
+            AgreementKey.create(entropy), AgreementKey.create(entropy), entropy(SELF_MASK_BYTES), entropy(NONCE_BYTES)
+        )
+
+    def advertisement(self, device: str) -> Advertisement:
+        """The public half."""
+        return Advertisement(
+            device, self.share_key.public, self.mask_key.public, commitment_to(self.self_mask), self.nonce
+        )
+
+
+def commitment_to(self_mask: bytes) -> bytes:
+    """SHA-256 over the domain and the secret, which is uniform and 32 bytes long: that hides it and holds to it."""
+    return hashlib.sha256(DOMAIN + b"commitment" + self_mask).digest()
+
+
+def sign_advertisement(advertisement: Advertisement, header_digest: bytes, signer: Signer) -> bytes:
+    """The device's signature under its advertisement for this header."""
+    return signed(signer, header_digest, "advertise", advertisement.encoded)

@@ -1,0 +1,180 @@
+"""The header of a secure round's attempt: everything a device agrees to before it shows a key, and the rule by which
+the roster's size becomes a graph and a threshold.
+
+Knows the fields, their limits and their bytes. Has never heard of rosters or of who sends what. The coordinator writes
+it; a device checks it against its own policy, the plan and the model that it has, and signs over its digest when it
+advertises. Errors: BadMessage for bytes, BadParameters for numbers that do not fit together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal, get_args
+
+from client_sdk.secagg.errors import BadMessage, BadParameters
+from client_sdk.secagg.lanes import lane_bits
+from client_sdk.secagg.parameters import Parameters, fast, strict
+from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
+from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
+from client_sdk.secagg.stream import CipherName, cipher_named
+from client_sdk.secagg.wire import Reader, Writer
+
+PROTOCOL = "quorate-secagg-1"
+KIND = 1
+SEED_BYTES = 32
+
+Profile = Literal["strict", "fast"]
+_PROFILES: tuple[Profile, ...] = get_args(Profile)
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """How n becomes neighbours and a threshold: see ``parameters.strict`` and ``parameters.fast``.
+
+    ``strict`` takes no numbers: the four are 0. There is no rule for a server that is only curious.
+    """
+
+    profile: Profile
+    drop: int = 0
+    """How many devices may vanish."""
+    corrupt_millionths: int = 0
+    """The colluding fraction, in millionths: an integer, so that all devices compute alike."""
+    sigma: int = 0
+    eta: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = (self.drop, self.corrupt_millionths, self.sigma, self.eta)
+        _profile(self.profile)
+        if self.profile == "strict" and any(numbers):
+            raise BadParameters("a strict round takes no drop, corrupt, sigma or eta")
+
+    def parameters(self, n: int) -> Parameters:
+        """What the rule makes of a roster of ``n``. BadParameters where nothing withstands the faults."""
+        if self.profile == "strict":
+            return strict(n)
+        return fast(n, self.drop, Fraction(self.corrupt_millionths, _MILLION), self.sigma, self.eta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """One attempt at one round. Digests are SHA-256, 32 bytes."""
+
+    run: str
+    round: int
+    attempt: int
+    """Counts re-keyings of the round from 0."""
+    model: bytes
+    """Digest of the checkpoint from which devices trained."""
+    plan: bytes
+    """Digest of the plan."""
+    dimension: int
+    """Values of an encoded update; its lanes are two more."""
+    codec: str
+    codec_version: int
+    codec_seed: bytes
+    """32 bytes from which a randomized codec draws, the same for all; zeros where it draws nothing."""
+    q: int
+    max_norm: float
+    max_abs: float
+    weight_cap: int
+    """See ``quantize.Quantizer`` for these four."""
+    cipher: CipherName
+    rule: Rule
+    minimum_cohort: int
+    """Fewest devices in the roster, and among the survivors."""
+    revocations: int
+    """Counter of the authority's revocation list; a device takes none lower than it has seen."""
+    revocations_digest: bytes
+    expires_at: int
+    """Unix time in seconds after which nobody signs or reveals anything for this attempt."""
+
+    def __post_init__(self) -> None:
+        cipher_named(self.cipher)
+        if self.dimension < 1 or self.round < 1 or self.minimum_cohort < 2:
+            raise BadParameters("dimension and round are from 1 up, and a cohort has at least 2 devices")
+        _ = self.quantizer
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a masked vector."""
+        return self.dimension + EXTRA_LANES
+
+    @property
+    def quantizer(self) -> Quantizer:
+        """How values become lanes in this round."""
+        return Quantizer(q=self.q, max_norm=self.max_norm, max_abs=self.max_abs, weight_cap=self.weight_cap)
+
+    def lane_bits(self, n: int) -> int:
+        """Bits of a lane with ``n`` devices."""
+        return lane_bits(n, self.q)
+
+    def fewest_survivors(self, n: int) -> int:
+        """The shortest list of survivors that a device of a roster of ``n`` may sign: the minimum cohort, the
+        threshold, and in *fast* all but those whom the rule allows to vanish, on which its sigma rests."""
+        floor = max(self.minimum_cohort, self.rule.parameters(n).threshold)
+        return max(floor, n - self.rule.drop) if self.rule.profile == "fast" else floor
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes."""
+        out = Writer(KIND).text(PROTOCOL).text(self.run).number(self.round, 8).number(self.attempt, 4)
+        out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
+        out.text(self.codec).number(self.codec_version, 4).fixed(self.codec_seed, SEED_BYTES)
+        out.number(self.q, 1).float(self.max_norm).float(self.max_abs).number(self.weight_cap, 4).text(self.cipher)
+        rule = self.rule
+        out.text(rule.profile).number(rule.drop, 4).number(rule.corrupt_millionths, 4)
+        out.number(rule.sigma, 1).number(rule.eta, 1).number(self.minimum_cohort, 4)
+        out.number(self.revocations, 8).fixed(self.revocations_digest, DIGEST_BYTES).number(self.expires_at, 8)
+        return out.done()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What an advertisement is signed over."""
+        return hashlib.sha256(DOMAIN + b"header" + self.encoded).digest()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Header:
+        """The header of these bytes, which ``encoded`` gives back. BadMessage or BadParameters otherwise."""
+        read = Reader(data, KIND, "header")
+        protocol = read.text()
+        if protocol != PROTOCOL:
+            raise BadMessage(f"this device speaks {PROTOCOL}, not {protocol}")
+        header = cls(
+            run=read.text(),
+            round=read.number(8),
+            attempt=read.number(4),
+            model=read.fixed(DIGEST_BYTES),
+            plan=read.fixed(DIGEST_BYTES),
+            dimension=read.number(8),
+            codec=read.text(),
+            codec_version=read.number(4),
+            codec_seed=read.fixed(SEED_BYTES),
+            q=read.number(1),
+            max_norm=read.float(),
+            max_abs=read.float(),
+            weight_cap=read.number(4),
+            cipher=cipher_named(read.text()),
+            rule=Rule(
+                profile=_profile(read.text()),
+                drop=read.number(4),
+                corrupt_millionths=read.number(4),
+                sigma=read.number(1),
+                eta=read.number(1),
+            ),
+            minimum_cohort=read.number(4),
+            revocations=read.number(8),
+            revocations_digest=read.fixed(DIGEST_BYTES),
+            expires_at=read.number(8),
+        )
+        read.end()
+        return header
+
+
+def _profile(name: str) -> Profile:
+    if name not in _PROFILES:
+        raise BadParameters(f"a secure round is {' or '.join(_PROFILES)}, not {name[:40]!r}")
+    return name

@@ -1,0 +1,106 @@
+"""Vectors of b-bit integers: how many bits a sum needs, how they are packed into bytes with none wasted, how they are
+added modulo 2^b.
+
+Knows unsigned integers. Has never heard of weights, values or masks. Lane i stands in bits i*b ... i*b + b - 1 of the
+bytes read as one little-endian number; the bits behind the last lane are zero, so equal lanes are equal bytes. In
+memory a lane is a uint32 (b <= 32) or a uint64: both wrap modulo a multiple of 2^b, so sums are left to wrap and are
+cut to b bits once, at the end. Errors: BadVector, BadParameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from client_sdk.secagg.errors import BadParameters, BadVector
+
+Lanes = np.ndarray[tuple[int], np.dtype[Any]]
+"""1-d, uint32 or uint64: see ``lane_dtype``."""
+
+BITS_LIMIT = 48
+
+_GROUPS = 1 << 15
+"""Groups of 8 lanes handled at once: their scratch is at most 2 MiB."""
+
+
+def lane_bits(n: int, q: int) -> int:
+    """Bits that hold the sum of ``n`` values of ``q`` bits each: ceil(log2(n * (2^q - 1) + 1)); 25 for 300 of 16."""
+    if n < 1 or q < 1:
+        raise BadParameters(f"{n} values of {q} bits have no sum")
+    bits = (n * ((1 << q) - 1)).bit_length()
+    if bits > BITS_LIMIT:
+        raise BadParameters(f"the sum of {n} values of {q} bits needs {bits} bits a lane; at most {BITS_LIMIT} fit")
+    return bits
+
+
+def lane_dtype(bits: int) -> np.dtype[Any]:
+    """How lanes of so many bits stand in memory."""
+    if not 1 <= bits <= BITS_LIMIT:
+        raise BadParameters(f"a lane has from 1 to {BITS_LIMIT} bits, not {bits}")
+    return np.dtype("<u4") if bits <= 32 else np.dtype("<u8")
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """The length of ``count`` packed lanes."""
+    return (count * bits + 7) // 8
+
+
+def cut(lanes: Lanes, bits: int) -> None:
+    """Take every lane modulo 2^bits, in place."""
+    np.bitwise_and(lanes, lanes.dtype.type((1 << bits) - 1), out=lanes)
+
+
+def pack(lanes: Lanes, bits: int) -> bytes:
+    """The lanes, tightly packed. BadVector where one does not fit into ``bits``: cut a wrapped sum first.
+
+    Eight lanes fill ``bits`` whole bytes, so lane 8 g + i begins ``g * bits`` bytes behind lane i. Each of the eight
+    is shifted and or-ed into all groups at once, through a view whose words stand ``bits`` bytes apart.
+    """
+    if lanes.dtype != lane_dtype(bits) or lanes.ndim != 1:
+        raise BadVector(f"lanes of {bits} bits are a flat array of {lane_dtype(bits)}, not of {lanes.dtype}")
+    if lanes.size and int(lanes.max()) >> bits:
+        raise BadVector(f"a lane does not fit into {bits} bits")
+    word = _word(bits)
+    out = bytearray(-(-lanes.size // 8) * bits + word.itemsize)
+    for place in range(8):
+        column = lanes[place::8]
+        offset, shift = divmod(place * bits, 8)
+        for first in range(0, column.size, _GROUPS):
+            piece = column[first : first + _GROUPS].astype(word)
+            piece <<= word.type(shift)
+            view = np.ndarray(piece.shape, word, out, first * bits + offset, (bits,))
+            view |= piece
+    return bytes(memoryview(out)[: packed_bytes(lanes.size, bits)])
+
+
+def unpack(packed: bytes | memoryview, count: int, bits: int) -> Lanes:
+    """``count`` lanes out of their bytes: a new array. BadVector for another length, or for bits behind the last lane
+    that are not zero."""
+    dtype = lane_dtype(bits)
+    wanted = packed_bytes(count, bits)
+    if len(packed) != wanted:
+        raise BadVector(f"{count} lanes of {bits} bits are {wanted} bytes, not {len(packed)}")
+    if (count * bits) % 8 and packed[-1] >> ((count * bits) % 8):
+        raise BadVector("the bits behind the last lane are not zero")
+    lanes = np.empty(count, dtype)
+    word = _word(bits)
+    groups = -(-count // 8)
+    for first in range(0, groups, _GROUPS):
+        here = min(_GROUPS, groups - first)
+        source = packed[first * bits : (first + here) * bits + word.itemsize]
+        if len(source) < here * bits + word.itemsize:
+            source = bytes(source).ljust(here * bits + word.itemsize, b"\0")
+        for place in range(8):
+            offset, shift = divmod(place * bits, 8)
+            target = lanes[8 * first + place : 8 * (first + here) : 8]
+            view = np.ndarray(target.shape, word, source, offset, (bits,))
+            target[:] = view >> word.type(shift)
+    cut(lanes, bits)
+    return cast("Lanes", lanes)
+
+
+def _word(bits: int) -> np.dtype[Any]:
+    """The shortest word that holds a lane shifted by up to 7 bits. It is never longer than ``bits`` bytes, so the
+    words of different groups do not overlap."""
+    return np.dtype("u1" if bits == 1 else "<u2" if bits <= 9 else "<u4" if bits <= 25 else "<u8")

@@ -1,0 +1,78 @@
+"""Seeds expanded into lanes, added to a vector and taken away again.
+
+Knows seeds, signs and lanes. Has never heard of who agreed on a seed. A mask is the key stream of its 32-byte seed read
+as little-endian words, one a lane: 4 bytes for lanes of up to 32 bits, 8 for longer ones. Only the lower b bits of a
+word count, since sums are cut to b bits at the end. Both ends expand alike, so what one adds the other takes away, bit
+for bit.
+
+Of two peers the one with the lower place in the roster adds their common mask and the other takes it away.
+
+Speed. Key stream and addition go block by block through one buffer that stays in a core's cache: the cost is that of
+the cipher and of one addition, and memory beyond the vector is one block.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import numpy as np
+
+from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.errors import BadVector
+from client_sdk.secagg.lanes import Lanes, lane_dtype
+from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.stream import BLOCK_BYTES, CipherName, KeyStream
+
+Sign = Literal[1, -1]
+
+
+class Masker:
+    """Adds masks to vectors of one round's lanes. One thread at a time."""
+
+    def __init__(self, cipher: CipherName, bits: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self.bits = bits
+        self.dtype = lane_dtype(bits)
+        self._stream = KeyStream(cipher, block_bytes)
+
+    def apply(self, vector: Lanes, seed: bytes, sign: Sign) -> None:
+        """``vector`` plus (or, with -1, minus) the mask of ``seed``, in place; sums wrap, see ``lanes.cut``."""
+        if vector.dtype != self.dtype or vector.ndim != 1:
+            raise BadVector(f"lanes of {self.bits} bits are a flat array of {self.dtype}, not of {vector.dtype}")
+        stream, width = self._stream, self.dtype.itemsize
+        step = stream.block_bytes // width
+        stream.start(seed)
+        combine = np.add if sign == 1 else np.subtract
+        for start in range(0, vector.size, step):
+            part = vector[start : start + step]
+            combine(part, stream.take(part.size * width).view(self.dtype), out=part)
+
+    def wipe(self) -> None:
+        """Overwrite the key stream that is left in the buffer."""
+        self._stream.wipe()
+
+
+def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
+    """The mask of ``seed`` alone: ``count`` lanes below 2^bits."""
+    lanes = np.zeros(count, lane_dtype(bits))
+    Masker(cipher, bits).apply(lanes, seed, 1)
+    np.bitwise_and(lanes, lanes.dtype.type((1 << bits) - 1), out=lanes)
+    return cast("Lanes", lanes)
+
+
+def pair_sign(own: int, peer: int) -> Sign:
+    """What the device at place ``own`` of the roster does with the mask that it has with ``peer``."""
+    if own == peer:
+        raise BadVector("a device has no mask with itself")
+    return 1 if own < peer else -1
+
+
+def pair_seed(agreed: bytes, h: bytes, one: int, other: int) -> bytes:
+    """The seed of the mask of two peers, from what their mask keys agree on: HKDF with salt h and both places, the
+    lower first."""
+    low, high = sorted((one, other))
+    return derive(agreed, salt=h, info=DOMAIN + b"pair mask" + low.to_bytes(4, "big") + high.to_bytes(4, "big"))
+
+
+def self_seed(secret: bytes, h: bytes, place: int) -> bytes:
+    """The seed of a device's own mask, from the secret that it committed to when it advertised."""
+    return derive(secret, salt=h, info=DOMAIN + b"self mask" + place.to_bytes(4, "big"))

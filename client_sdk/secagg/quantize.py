@@ -1,0 +1,135 @@
+"""A clipped delta, a weight and a canary as lanes of q bits; and the mean, out of the sum of such lanes.
+
+Knows values, weights and rounding. Has never heard of masks. A vector of d values makes d + 2 lanes::
+
+    lane i < d    round((w / w_cap * x_i + R) * (2^q - 1) / (2 R))    x_i: clipped to the norm, then into [-R, R]
+    lane d        w                                                   the weight, at most w_cap <= 2^q - 1
+    lane d + 1    1                                                   the canary: a sum's is the number of survivors
+
+Rounding is stochastic: up with a chance equal to the fraction, so the sum is unbiased. Its chance comes from a stream
+of its own, HKDF(the device's rounding secret, header), 32 bits a value: the same device rounds the same header the same
+way, plain or masked, and the unmasked sum equals the integer sum of the survivors' lanes bit for bit. Arithmetic is in
+float64, elementwise, so the lanes are a function of the values alone on every machine. Errors: BadVector,
+BadParameters, NotFinite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from client_sdk.floats import Float32, l2_norm
+from client_sdk.manifest import NotFinite
+from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.errors import BadParameters, BadVector
+from client_sdk.secagg.lanes import Lanes, lane_dtype
+from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.stream import CipherName, KeyStream
+
+EXTRA_LANES = 2
+"""The weight and the canary."""
+Q_LIMIT = 24
+
+_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantizer:
+    """How values become lanes: the plan's numbers, the same on every device of a round."""
+
+    q: int = 16
+    """Bits of a value, 1 to 24."""
+    max_norm: float
+    """L2 norm to which a delta is clipped."""
+    max_abs: float
+    """R: the largest magnitude of a coordinate; larger ones are cut."""
+    weight_cap: int
+    """w_cap: the largest weight of a device, at most 2^q - 1."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.q <= Q_LIMIT:
+            raise BadParameters(f"q is from 1 to {Q_LIMIT} bits, not {self.q}")
+        for name, value in (("norm", self.max_norm), ("range", self.max_abs)):
+            if not (math.isfinite(value) and value > 0):
+                raise BadParameters(f"the clipping {name} is a positive number, not {value!r}")
+        if not 1 <= self.weight_cap <= self.levels:
+            raise BadParameters(f"the weight cap is from 1 to 2^q - 1 = {self.levels}, not {self.weight_cap}")
+
+    @property
+    def levels(self) -> int:
+        """2^q - 1: the highest value of a lane."""
+        return (1 << self.q) - 1
+
+    def lanes(self, values: Float32, weight: int, bits: int, rounding: bytes, cipher: CipherName) -> Lanes:
+        """The d + 2 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key that
+        ``rounding_key`` gives. A vector is clipped, never refused, unless it holds NaN or infinity."""
+        if values.ndim != 1 or values.dtype != np.float32:
+            raise BadVector("values are a flat array of float32")
+        if not 0 <= weight <= self.weight_cap:
+            raise BadVector(f"a weight is from 0 to the cap, {self.weight_cap}, not {weight}")
+        if bits < self.q:
+            raise BadParameters(f"values of {self.q} bits do not fit into lanes of {bits}")
+        factor = self._clipping(values) * (weight / self.weight_cap)
+        bound = self.max_abs * (weight / self.weight_cap)
+        scale = self.levels / (2 * self.max_abs)
+        lanes = np.empty(values.size + EXTRA_LANES, lane_dtype(bits))
+        stream = KeyStream(cipher, 4 * _BLOCK)
+        stream.start(rounding)
+        for start in range(0, values.size, _BLOCK):
+            part = values[start : start + _BLOCK].astype(np.float64)
+            part *= factor
+            np.clip(part, -bound, bound, out=part)
+            part += self.max_abs
+            part *= scale
+            part += stream.take(4 * part.size).view("<u4") * 2.0**-32
+            np.floor(part, out=part)
+            np.minimum(part, self.levels, out=part)
+            lanes[start : start + part.size] = part
+        stream.wipe()
+        lanes[-2:] = weight, 1
+        return cast("Lanes", lanes)
+
+    def mean(self, total: Lanes, survivors: int) -> tuple[npt.NDArray[np.float64], int]:
+        """The weighted mean of the survivors' clipped values (float64, 1-d) and their total weight.
+
+        ``total``: the sum of their lanes, unmasked and cut. sum_k w_k x_k / sum_k w_k, with
+        sum_k (w_k / w_cap) x_k = total * 2 R / (2^q - 1) - survivors * R. BadVector for a sum that no honest survivors
+        can have: the canary, the weight or a lane is impossible. Nobody can tell whose fault that is.
+        """
+        weight = self.require_possible(total, survivors)
+        if weight == 0:
+            raise BadVector("the survivors' weights sum to nothing, which has no mean")
+        values = total[:-EXTRA_LANES].astype(np.float64)
+        values *= 2 * self.max_abs / self.levels
+        values -= survivors * self.max_abs
+        values *= self.weight_cap / weight
+        return values, weight
+
+    def require_possible(self, total: Lanes, survivors: int) -> int:
+        """The total weight, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise."""
+        canary, weight = int(total[-1]), int(total[-2])
+        if canary != survivors:
+            raise BadVector(f"the canary lane sums to {canary}, not to the {survivors} survivors: a vector was wrong")
+        if weight > survivors * self.weight_cap:
+            raise BadVector(f"the weights sum to {weight}, more than {survivors} survivors may have")
+        if total.size > EXTRA_LANES and int(total[:-EXTRA_LANES].max()) > survivors * self.levels:
+            raise BadVector("a lane sums to more than the survivors can have put in: a vector was wrong")
+        return weight
+
+    def _clipping(self, values: Float32) -> float:
+        """What values are multiplied with so that their norm is at most ``max_norm``."""
+        try:
+            norm = l2_norm({"": cast("np.ndarray[Any, np.dtype[Any]]", values)})
+        except NotFinite:
+            raise NotFinite("the delta holds NaN or infinity") from None
+        return min(1.0, self.max_norm / norm) if norm > 0 else 1.0
+
+
+def rounding_key(secret: bytes, header_digest: bytes) -> bytes:
+    """The key of the stochastic rounding's stream, from the device's rounding secret (32 bytes, its own for life, or a
+    simulation's from its seed)."""
+    return derive(secret, salt=header_digest, info=DOMAIN + b"rounding")

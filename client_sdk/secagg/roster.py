@@ -1,0 +1,161 @@
+"""The roster of an attempt, its digest h, and what a device checks before it believes in either.
+
+Knows devices in order, their advertisements, signatures and certificates. Has never heard of masks or of what comes
+after. Entries stand in ascending order of device ids, so one set of devices has one roster; a device's *place* is its
+index there, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from client_sdk.secagg.advertisement import Advertisement
+from client_sdk.secagg.errors import BadMessage
+from client_sdk.secagg.graph import MaskGraph
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.parameters import LARGEST, Parameters
+from client_sdk.secagg.statement import DOMAIN, SIGNATURE_BYTES, require_signed
+from client_sdk.secagg.wire import Reader, Writer
+
+KIND = 3
+
+Vouching = Callable[[str, bytes], str]
+"""(device id, certificate) -> the device's Ed25519 public key in hexadecimal, where the authority vouches for it and
+has not revoked it. Raises BadMessage otherwise."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One device of the roster."""
+
+    advertisement: Advertisement
+    signature: bytes
+    certificate: bytes
+    """The authority's word for the device, opaque here: see ``Vouching``."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The devices of one attempt, with what their number makes of the header's rules."""
+
+    threshold: int
+    lane_bits: int
+    entries: tuple[Entry, ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @classmethod
+    def of(cls, header: Header, entries: list[Entry]) -> Roster:
+        """The one roster of these devices under ``header``, in whatever order they come."""
+        parameters = header.rule.parameters(len(entries))
+        ordered = tuple(sorted(entries, key=lambda entry: entry.advertisement.device))
+        return cls(parameters.threshold, header.lane_bits(len(entries)), ordered)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes."""
+        out = Writer(KIND).number(len(self.entries), 4).number(self.threshold, 4).number(self.lane_bits, 1)
+        for entry in self.entries:
+            out.blob(entry.advertisement.encoded).fixed(entry.signature, SIGNATURE_BYTES).blob(entry.certificate)
+        return out.done()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Roster:
+        """The roster of these bytes, which ``encoded`` gives back: ids ascending, every key, commitment and nonce used
+        once, no key of low order. Signatures, certificates and numbers are ``join``'s to check."""
+        read = Reader(data, KIND, "roster")
+        count = read.count(4, SIGNATURE_BYTES + 8, 2)
+        if count > LARGEST:
+            raise BadMessage(f"a roster has at most {LARGEST} devices, not {count}")
+        threshold, bits = read.number(4), read.number(1)
+        entries = tuple(
+            Entry(Advertisement.parse(read.blob()), read.fixed(SIGNATURE_BYTES), read.blob()) for _ in range(count)
+        )
+        read.end()
+        devices = [entry.advertisement.device for entry in entries]
+        if any(one >= other for one, other in pairwise(devices)):
+            raise BadMessage("the roster's devices are not in ascending order, each once")
+        shown = [entry.advertisement for entry in entries]
+        keys = [key for one in shown for key in (one.share_key, one.mask_key)]
+        for what, values in (
+            ("key", keys),
+            ("commitment", [one.commitment for one in shown]),
+            ("nonce", [one.nonce for one in shown]),
+        ):
+            if len(set(values)) != len(values):
+                raise BadMessage(f"a {what} stands in the roster twice")
+        return cls(threshold, bits, entries)
+
+    def h(self, header: Header) -> bytes:
+        """The digest that binds everything after the roster: SHA-256 over the header's digest and the roster."""
+        return hashlib.sha256(DOMAIN + b"roster" + header.digest + self.encoded).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """A roster that was checked under a header: what the rest of an attempt rests on."""
+
+    header: Header
+    roster: Roster
+    parameters: Parameters
+    h: bytes
+    identities: tuple[str, ...]
+    """Ed25519 public keys in hexadecimal, by place."""
+    graph: MaskGraph
+
+    @property
+    def n(self) -> int:
+        """Devices of the roster."""
+        return len(self.roster)
+
+    @property
+    def fewest_survivors(self) -> int:
+        """The shortest list of survivors that may be signed."""
+        return self.header.fewest_survivors(self.n)
+
+    def device(self, place: int) -> str:
+        """The id of the device at a place."""
+        return self.roster.entries[place].advertisement.device
+
+    def place_of(self, device: str) -> int:
+        """Where a device stands. BadMessage where it does not."""
+        for place, entry in enumerate(self.roster.entries):
+            if entry.advertisement.device == device:
+                return place
+        raise BadMessage("this device is not in the roster")
+
+
+def join(header: Header, roster: Roster, vouched: Vouching) -> Cohort:
+    """The cohort, where every entry is vouched for and signed for this header, no identity stands in it twice, and
+    threshold, lane bits and size are what the header's rules make of it. Both ends call this."""
+    n = len(roster)
+    if n < header.minimum_cohort:
+        raise BadMessage(f"the roster has {n} devices; the round takes no fewer than {header.minimum_cohort}")
+    parameters = header.rule.parameters(n)
+    if roster.threshold != parameters.threshold:
+        raise BadMessage(f"the roster says threshold {roster.threshold}; the rule says {parameters.threshold}")
+    if roster.lane_bits != header.lane_bits(n):
+        raise BadMessage(f"the roster says lanes of {roster.lane_bits} bits; the rule says {header.lane_bits(n)}")
+    identities = []
+    for entry in roster.entries:
+        advertisement = entry.advertisement
+        identity = vouched(advertisement.device, entry.certificate)
+        whose = f"device {advertisement.device}"
+        require_signed(identity, entry.signature, header.digest, "advertise", advertisement.encoded, whose)
+        identities.append(identity)
+    if len(set(identities)) != n:
+        raise BadMessage("two devices of the roster have one identity")
+    nonces = [entry.advertisement.nonce for entry in roster.entries]
+    return Cohort(
+        header=header,
+        roster=roster,
+        parameters=parameters,
+        h=roster.h(header),
+        identities=tuple(identities),
+        graph=MaskGraph.of(parameters.neighbours, nonces),
+    )

@@ -1,0 +1,99 @@
+"""Exchange 2, ShareKeys: a device's two secrets in shares, each sealed for the one peer that holds it.
+
+Knows shares, sealing and the bundle in which they travel. Has never heard of the server. A holder gets one share of the
+device's self-mask secret and one of its private mask key, sealed together under a key and a nonce of their own for this
+direction and attempt, with h, sender, receiver and index as associated data: what is sealed for one peer opens for no
+other, in no other attempt, from no other sender. Errors: BadMessage, BadShare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.errors import BadMessage, BadShare
+from client_sdk.secagg.sealing import SEALING_BYTES, TAG_BYTES, seal, unseal
+from client_sdk.secagg.shamir import SHARE_BYTES, share_value
+from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.wire import Reader, Writer, require_ascending
+
+KIND = 4
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+"""82: a bundle for 299 peers is 25 kB."""
+
+
+@dataclass(frozen=True, repr=False)
+class SharePair:
+    """One holder's shares of a device's two secrets, 33 bytes each."""
+
+    self_mask: bytes
+    mask_key: bytes
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Sealed shares by place. From a device: one for each holder but itself, ``owner`` is the dealer. To a device: one
+    from each dealer whose shares it holds, ``owner`` is the receiver."""
+
+    owner: int
+    sealed: tuple[tuple[int, bytes], ...]
+    """(place, 82 bytes), ascending, never the owner's."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes; a dealer signs them over h."""
+        out = Writer(KIND).number(self.owner, 4).number(len(self.sealed), 4)
+        for place, sealed in self.sealed:
+            out.number(place, 4).fixed(sealed, SEALED_BYTES)
+        return out.done()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Whom the shares are for, or from."""
+        return tuple(place for place, _ in self.sealed)
+
+    @classmethod
+    def parse(cls, data: bytes, n: int) -> Bundle:
+        """The bundle of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        read = Reader(data, KIND, "share bundle")
+        owner = read.number(4)
+        count = read.count(4, 4 + SEALED_BYTES)
+        found = cls(owner, tuple((read.number(4), read.fixed(SEALED_BYTES)) for _ in range(count)))
+        read.end()
+        require_ascending(found.places, "share bundle", n)
+        if owner >= n or owner in found.places:
+            raise BadMessage("share bundle: its owner is not in the roster, or among the others")
+        return found
+
+    def require_for(self, places: tuple[int, ...]) -> None:
+        """BadMessage unless the bundle holds a share for exactly these places: a dealer's holders but itself."""
+        if self.places != places:
+            raise BadMessage(f"share bundle: it is for {len(self.places)} peers, not for the {len(places)} holders")
+
+
+def seal_pair(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], pair: SharePair) -> bytes:
+    """82 bytes for one holder. ``agreed``: what the two share keys agree on; (place, device id) of both."""
+    return seal(_direction(agreed, h, dealer, holder), pair.self_mask + pair.mask_key, _associated(h, dealer, holder))
+
+
+def unseal_pair(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], sealed: bytes) -> SharePair:
+    """What the dealer sealed for this holder. BadShare where it did not, or where it sealed no shares."""
+    text = unseal(_direction(agreed, h, dealer, holder), sealed, _associated(h, dealer, holder))
+    if len(text) != 2 * SHARE_BYTES:
+        raise BadShare("what was sealed is no pair of shares")
+    pair = SharePair(text[:SHARE_BYTES], text[SHARE_BYTES:])
+    share_value(pair.self_mask)
+    share_value(pair.mask_key)
+    return pair
+
+
+def _direction(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str]) -> bytes:
+    places = dealer[0].to_bytes(4, "big") + holder[0].to_bytes(4, "big")
+    return derive(agreed, salt=h, info=DOMAIN + b"share" + places, length=SEALING_BYTES)
+
+
+def _associated(h: bytes, dealer: tuple[int, str], holder: tuple[int, str]) -> bytes:
+    """h, sender, receiver, and the index: the x at which the receiver's shares are values."""
+    index = holder[0] + 1
+    return Writer(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()

@@ -1,0 +1,103 @@
+"""Exchange 4, ConsistencyCheck: the list of survivors, and proof that enough others signed the same one.
+
+Knows places and signatures. Has never heard of shares. A device reveals nothing until t of those who hold shares of its
+secrets have signed the very list that it signed, over its own h: with t above half of them, no second list finds as
+many. Errors: BadMessage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from client_sdk.secagg.errors import BadMessage, BadSignature
+from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
+from client_sdk.secagg.wire import Reader, Writer, require_ascending
+
+KIND = 6
+PROOF_KIND = 7
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Whose masked vectors are in the sum: places in ascending order."""
+
+    places: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The places, for looking one up."""
+        return frozenset(self.places)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes: what survivors sign over h."""
+        out = Writer(KIND).number(len(self.places), 4)
+        for place in self.places:
+            out.number(place, 4)
+        return out.done()
+
+    @classmethod
+    def parse(cls, data: bytes, n: int) -> Survivors:
+        """The list of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        read = Reader(data, KIND, "survivor list")
+        count = read.count(4, 4, 1)
+        found = cls(tuple(read.number(4) for _ in range(count)))
+        read.end()
+        require_ascending(found.places, "survivor list", n)
+        return found
+
+    def require_enough(self, cohort: Cohort) -> None:
+        """BadMessage where fewer survived than the header lets a device sign for."""
+        if len(self) < cohort.fewest_survivors:
+            raise BadMessage(f"{len(self)} survivors are too few: it takes {cohort.fewest_survivors}")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Survivors' signatures under one list."""
+
+    signatures: tuple[tuple[int, bytes], ...]
+    """(place, 64 bytes), ascending."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes."""
+        out = Writer(PROOF_KIND).number(len(self.signatures), 4)
+        for place, signature in self.signatures:
+            out.number(place, 4).fixed(signature, SIGNATURE_BYTES)
+        return out.done()
+
+    @classmethod
+    def parse(cls, data: bytes, n: int) -> Proof:
+        """The proof of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        read = Reader(data, PROOF_KIND, "proof of survivors")
+        count = read.count(4, 4 + SIGNATURE_BYTES)
+        found = cls(tuple((read.number(4), read.fixed(SIGNATURE_BYTES)) for _ in range(count)))
+        read.end()
+        require_ascending(tuple(place for place, _ in found.signatures), "proof of survivors", n)
+        return found
+
+    def require(self, cohort: Cohort, place: int, survivors: Survivors) -> None:
+        """BadMessage unless t holders of the shares of the device at ``place`` have signed ``survivors`` over its h.
+
+        Only survivors' signatures count, and only right ones; others are passed over. Stops at t.
+        """
+        holders, valid = set(cohort.graph.holders(place)), 0
+        for signer, signature in self.signatures:
+            if signer in holders and signer in survivors.members:
+                identity, whose = cohort.identities[signer], f"device {cohort.device(signer)}"
+                try:
+                    require_signed(identity, signature, cohort.h, "survivors", survivors.encoded, whose)
+                except BadSignature:
+                    continue
+                valid += 1
+                if valid == cohort.parameters.threshold:
+                    return
+        raise BadMessage(
+            f"{valid} of this device's share holders signed the list; it takes {cohort.parameters.threshold}"
+        )

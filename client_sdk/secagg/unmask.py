@@ -1,0 +1,67 @@
+"""Exchange 5, Unmask: for each peer one share, of its self-mask secret where it survived, of its mask key where not.
+
+Knows which kind of share goes with which list. Has never heard of how shares are kept or combined. Never both kinds for
+one peer: an entry has room for one. Errors: BadMessage, BadShare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from client_sdk.secagg.errors import BadMessage
+from client_sdk.secagg.shamir import SHARE_BYTES, share_value
+from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.wire import Reader, Writer, require_ascending
+
+KIND = 8
+SURVIVED, GONE = 0, 1
+
+
+@dataclass(frozen=True, repr=False)
+class Revealed:
+    """What one device reveals, once the list is agreed upon."""
+
+    place: int
+    """The device that reveals."""
+    shares: tuple[tuple[int, int, bytes], ...]
+    """(place of the dealer, SURVIVED or GONE, 33 bytes), ascending by dealer."""
+
+    @classmethod
+    def of(cls, place: int, held: Mapping[int, SharePair], survivors: Survivors) -> Revealed:
+        """What the device at ``place`` owes of the pairs that it holds (dealer's place -> pair), its own included
+        where it holds one."""
+        shares = []
+        for dealer in sorted(held):
+            alive = dealer in survivors.members
+            share = held[dealer].self_mask if alive else held[dealer].mask_key
+            shares.append((dealer, SURVIVED if alive else GONE, share))
+        return cls(place, tuple(shares))
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes: what is signed over h."""
+        out = Writer(KIND).number(self.place, 4).number(len(self.shares), 4)
+        for dealer, kind, share in self.shares:
+            out.number(dealer, 4).number(kind, 1).fixed(share, SHARE_BYTES)
+        return out.done()
+
+    @classmethod
+    def parse(cls, data: bytes, survivors: Survivors, n: int) -> Revealed:
+        """What these bytes reveal, in a roster of ``n``. BadMessage also where a kind of share does not go with the
+        list, BadShare for a number that is no share."""
+        read = Reader(data, KIND, "unmask response")
+        place = read.number(4)
+        count = read.count(4, 5 + SHARE_BYTES)
+        found = cls(place, tuple((read.number(4), read.number(1), read.fixed(SHARE_BYTES)) for _ in range(count)))
+        read.end()
+        require_ascending(tuple(dealer for dealer, _, _ in found.shares), "unmask response", n)
+        if place not in survivors.members:
+            raise BadMessage("unmask response: it comes from a device that is not among the survivors")
+        for dealer, kind, share in found.shares:
+            if kind != (SURVIVED if dealer in survivors.members else GONE):
+                raise BadMessage("unmask response: a share is of the wrong kind for this list")
+            share_value(share)
+        return found

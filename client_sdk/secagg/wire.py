@@ -1,0 +1,125 @@
+"""How numbers, strings and bytes become a message, in exactly one way, and how a message is read back.
+
+Knows layouts. Has never heard of what a field means. Numbers are big-endian of fixed width; strings and byte strings of
+no fixed length carry theirs. A message begins with its kind, one byte. Whatever a reader accepts, a writer writes back
+byte for byte: the parsers built on it refuse what has two forms. Errors: BadMessage.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from itertools import pairwise
+
+from client_sdk.secagg.errors import BadMessage
+
+TEXT_LIMIT = 255
+BLOB_LIMIT = 1 << 16
+
+
+class Writer:
+    """Fields one after another. Values that do not fit are BadMessage, so that nothing unreadable is ever signed."""
+
+    def __init__(self, kind: int) -> None:
+        self._out = bytearray([kind])
+
+    def number(self, value: int, width: int) -> Writer:
+        """``width`` bytes, big-endian."""
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << (8 * width):
+            raise BadMessage(f"{value!r} is no number of {width} bytes")
+        self._out += value.to_bytes(width, "big")
+        return self
+
+    def float(self, value: float) -> Writer:
+        """A finite number as IEEE 754 binary64; minus zero is refused, since zero has one form."""
+        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
+            raise BadMessage(f"{value!r} is no number that a message can hold")
+        self._out += struct.pack(">d", value)
+        return self
+
+    def fixed(self, value: bytes, length: int) -> Writer:
+        """Bytes of a length that both ends know."""
+        if len(value) != length:
+            raise BadMessage(f"a field of {length} bytes was given {len(value)}")
+        self._out += value
+        return self
+
+    def blob(self, value: bytes) -> Writer:
+        """Up to 65536 bytes, their length (4 bytes) before them."""
+        if len(value) > BLOB_LIMIT:
+            raise BadMessage(f"a field holds at most {BLOB_LIMIT} bytes, not {len(value)}")
+        self._out += len(value).to_bytes(4, "big") + value
+        return self
+
+    def text(self, value: str) -> Writer:
+        """1 to 255 printable ASCII characters, their number (1 byte) before them."""
+        if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
+            raise BadMessage("a name is 1 to 255 printable ASCII characters")
+        self._out += bytes([len(value)]) + value.encode("ascii")
+        return self
+
+    def done(self) -> bytes:
+        """The message."""
+        return bytes(self._out)
+
+
+class Reader:
+    """The fields of a message one after another. ``what`` names the message in errors."""
+
+    def __init__(self, data: bytes, kind: int, what: str) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+        self.what = what
+        if self.number(1) != kind:
+            raise BadMessage(f"this is no {what}")
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self._take(width), "big")
+
+    def float(self) -> float:
+        value: float = struct.unpack(">d", self._take(8))[0]
+        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
+            raise BadMessage(f"{self.what}: a number is not finite, or is minus zero")
+        return value
+
+    def fixed(self, length: int) -> bytes:
+        return bytes(self._take(length))
+
+    def blob(self) -> bytes:
+        length = self.number(4)
+        if length > BLOB_LIMIT:
+            raise BadMessage(f"{self.what}: a field claims {length} bytes; at most {BLOB_LIMIT} are taken")
+        return self.fixed(length)
+
+    def text(self) -> str:
+        raw = self.fixed(self.number(1))
+        if not raw or not all(32 <= byte < 127 for byte in raw):
+            raise BadMessage(f"{self.what}: a name is not 1 to 255 printable ASCII characters")
+        return raw.decode("ascii")
+
+    def count(self, width: int, item_bytes: int, least: int = 0) -> int:
+        """A number of items that follow, each of at least ``item_bytes``: checked against what is left, before
+        anything is built."""
+        count = self.number(width)
+        if count < least or count * item_bytes > len(self._data) - self._at:
+            raise BadMessage(f"{self.what}: it cannot hold {count} entries")
+        return count
+
+    def end(self) -> None:
+        """BadMessage where something follows."""
+        if self._at != len(self._data):
+            raise BadMessage(f"{self.what}: {len(self._data) - self._at} bytes too many")
+
+    def _take(self, length: int) -> memoryview:
+        if self._at + length > len(self._data):
+            raise BadMessage(f"{self.what}: it ends too early")
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+
+def require_ascending(places: tuple[int, ...], what: str, below: int | None = None) -> None:
+    """BadMessage unless every number is above the one before (and under ``below``): no duplicates, one order."""
+    if any(one >= other for one, other in pairwise(places)):
+        raise BadMessage(f"{what}: places are not in ascending order, each once")
+    if places and (places[0] < 0 or (below is not None and places[-1] >= below)):
+        raise BadMessage(f"{what}: a place is not in the roster")
