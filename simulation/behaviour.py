@@ -14,6 +14,8 @@ from hashlib import blake2b
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
+_SURELY_S = 1e-6
+"""A report that is closer to the deadline is not there before it: floating point could have it either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +28,9 @@ class Behaviour:
     dropout: float = 0.0
     """Probability that a selected device vanishes before it reports, in each round anew. 0 to 1."""
     stragglers: float = 0.0
-    """Probability that a device gets through only part of its task in a round: a fraction of its steps drawn uniformly,
-    at least one (the system heterogeneity of FedProx, Li et al. 2020, arXiv:1812.06127, section 5.2). What happens to
-    such work is the plan's ``aggregation.partial``. 0 to 1."""
+    """Probability that a device gets through only part of its task in a round: in the time that the whole takes it does
+    a fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
+    arXiv:1812.06127, section 5.2). What happens to such work is the plan's ``aggregation.partial``. 0 to 1."""
     step_s: float = 0.05
     """Median virtual seconds that one optimizer step takes. Above 0."""
     speed_sigma: float = 0.0
@@ -106,3 +108,17 @@ class Habits:
 
     def _normal(self, what: str, device: str, round: int) -> float:
         return _NORMAL.inv_cdf(self.unit(what, device, round) or 2.0**-54)
+
+
+def work_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> tuple[int, float]:
+    """(how many of the planned steps a device does, how many virtual seconds it trains) in the time that it has: the
+    task's budget, and what is left until the report is due; it must be there before that."""
+    steps, step_s = planned, conduct.step_s
+    if conduct.share < 1.0:
+        steps = max(1, math.ceil(conduct.share * planned))
+        step_s *= planned / steps
+    most = math.ceil((left_s - conduct.network_s - _SURELY_S) / step_s) - 1
+    if budget_s is not None:
+        most = min(most, math.floor(budget_s / step_s + 1e-9))
+    steps = max(0, min(steps, most))
+    return steps, steps * step_s

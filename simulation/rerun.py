@@ -15,11 +15,10 @@ from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.engine.plan import Plan
 from coordinator.store import open_store
 from simulation import checked
-from simulation.behaviour import Behaviour
+from simulation.behaviour import Behaviour, work_done
 from simulation.clients import Clients
 from simulation.engines.kernel import Kernel
 from simulation.engines.port import Job
-from simulation.virtual.world import steps_done
 
 
 def rerun(
@@ -50,7 +49,7 @@ def rerun(
     of = checked.class_of(classes, clients)
     conduct = checked.habits_of(behaviour, of, clients, seed).conduct(client, round)
     planned = planned_steps(plan.task, clients.examples(client))
-    steps = steps_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
+    steps, _ = work_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
     job = Job(
         run=run, round=round, attempt=0, device=client, cost=steps, steps=None if steps == planned else max(1, steps)
     )

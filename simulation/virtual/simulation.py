@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +36,7 @@ from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
 from simulation.virtual.clock import VirtualClock
 from simulation.virtual.sums import sums_of
+from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import World
 
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
@@ -98,6 +100,7 @@ class Simulation:
                 sums=sums_of(self.engine),
             )
             self.run = self._begun(before, plan, body, origin)
+            planned = partial(planned_steps, plan.task)
             self.world = World(
                 self.coordinator,
                 self.run,
@@ -106,13 +109,15 @@ class Simulation:
                 self.engine,
                 agenda,
                 seed=seed,
-                planned=lambda examples: planned_steps(plan.task, examples),
+                planned=planned,
                 size_of=_Sizes(self.kernel.delta, plan.task.codec),
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
             )
             self._exits.callback(self.world.close)
+            if before is not None:
+                self.world.resume(unfinished(self.store, self.run, plan, clients, habits, planned))
         except BaseException:
             self._exits.close()
             raise

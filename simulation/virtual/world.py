@@ -3,30 +3,37 @@ coordinator's.
 
 ::
 
-    selecting    devices arrive in random order until the pool is full      -> the coordinator draws the cohort
+    selecting    devices arrive in random order until the pool is full; where
+                 all have come, those who still train are waited for        -> the coordinator draws the cohort
     collecting   each of them trains for as long as its speed says, then reports, or vanishes, or comes too late
     committing   the engine's sum becomes the next checkpoint               -> the next round opens
 
 Only devices that take part exist: of a million clients those of a round are made when they arrive and gone when they
-have reported. A world knows neither data nor models.
+have reported, or were not selected. Who trains when a round closes is busy until it has finished, and comes too late.
+So a round is a function of the seed, its number and who is busy. A world knows neither data nor models.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
+from client_sdk.problems import ProblemError
 from client_sdk.protocol import CheckIn, UpdateReport
 from coordinator.engine.state import RunState
 from coordinator.runtime import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.agenda import Agenda
-from simulation.behaviour import Conduct, Habits
+from simulation.behaviour import Habits, work_done
 from simulation.clients import Clients
 from simulation.engines.port import Engine, Failed, Job
 from simulation.virtual.device import Device, device_row
+from simulation.virtual.unfinished import Unfinished
+
+_ASKS_AGAIN_S = 600.0
+"""Virtual seconds after which those who wait check in again, lest the coordinator forgets them."""
 
 Planned = Callable[[int], int]
 """Training examples -> optimizer steps of the whole task."""
@@ -65,9 +72,14 @@ class World:
         self._begin = begin
         self._failed = failed
         self._class_of = class_of
-        self._learner = coordinator.state(run).plan.task.learner
+        task = coordinator.state(run).plan.task
+        self._learner, self._version = task.learner, task.learner_version or "simulated"
         self._known: set[int] = set()
         self._present: dict[str, Device] = {}
+        self._elsewhere: dict[str, int] = {}
+        self._turned_away: set[int] = set()
+        self._draws = 0
+        self._asked_at = 0.0
         self._trained: Callable[[int, int, int], None] = lambda *_: None
         self._sent: list[Device] = []
         self._starting: list[tuple[float, Device, Job | None]] = []
@@ -81,6 +93,7 @@ class World:
 
         ``trained(round, done, of)`` is called for each client that has trained.
         """
+        self._clear()
         state = self.coordinator.state(self._run)
         number, self._trained = state.round, trained
         while state.round == number and not state.over:
@@ -90,16 +103,22 @@ class World:
                 break
             if state.phase == "selecting":
                 self._arrive(state)
-            deadline = self.coordinator.tick()
+            self.coordinator.tick()
             self._perform()
             state = self.coordinator.state(self._run)
             if state.phase == "collecting" and state.round == number:
                 self._assign(state)
                 self._collect(number)
-            elif state.phase == "selecting" and state.round == number and deadline is not None:
-                self._agenda.now = max(self._agenda.now, deadline)
+            elif state.phase == "selecting" and state.round == number and state.deadline is not None:
+                self._wait(state.deadline)
             state = self.coordinator.state(self._run)
         return state
+
+    def resume(self, busy: Sequence[Unfinished]) -> None:
+        """These still train, for rounds that were played elsewhere."""
+        for one in busy:
+            self._elsewhere[one.device] = one.number
+            self._agenda.after(one.at - self.now, self._comes_late, one)
 
     def close(self) -> None:
         """Everyone who is still there leaves."""
@@ -109,13 +128,49 @@ class World:
 
     # ------------------------------------------------------------ selecting
 
+    def _clear(self) -> None:
+        """Before a round: who has finished by now is free, and who waited in vain is gone."""
+        while self._agenda.next_at <= self.now:
+            self._happen()
+        waiting = self._waiting()
+        for device in waiting:
+            device.vanish()
+            self._leave(device)
+        if waiting:
+            with self.coordinator.store.transaction() as tx:
+                tx.drop_waiting([device.row.device for device in waiting])
+        self._turned_away.clear()
+        self._draws, self._asked_at = 0, self.now
+
     def _arrive(self, state: RunState) -> None:
-        """Fills the pool: first those who wait already, then devices in an order drawn for this round."""
-        waiting = [device for device in self._present.values() if device.assignment is None]
-        missing = max(0, state.plan.cohort.pool_count - len(waiting))
-        arriving = [self._made(number) for number in self._order(state.round, missing)]
-        self._enrol(arriving)
-        self._check_in(waiting, arriving)
+        """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come."""
+        if self.now - self._asked_at >= _ASKS_AGAIN_S:
+            self._check_in(self._waiting(), [])
+            self._asked_at = self.now
+        while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
+            arriving = [self._made(number) for number in self._order(state.round, missing)]
+            if not arriving:
+                return
+            self._enrol(arriving)
+            self._check_in([], arriving)
+            self._turned_away.update(device.number for device in arriving if device.over)
+
+    def _waiting(self) -> list[Device]:
+        return [device for device in self._present.values() if device.assignment is None]
+
+    def _wait(self, until: float) -> None:
+        """Time passes until someone who was busy is free, or until then."""
+        busy = len(self._present) + len(self._elsewhere)
+        while self._agenda.next_at < until:
+            if len(self._present) + len(self._elsewhere) < busy and self._agenda.next_at > self.now:
+                return
+            self._happen()
+        if len(self._present) + len(self._elsewhere) == busy:
+            self._agenda.now = max(self.now, until)
+
+    def _happen(self) -> None:
+        do, arguments = self._agenda.take()
+        do(*arguments)
 
     def _check_in(self, waiting: list[Device], arriving: list[Device]) -> None:
         for device in arriving:
@@ -146,18 +201,18 @@ class World:
 
     def _order(self, round: int, count: int) -> list[int]:
         """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
-        busy = {device.number for device in self._present.values()}
-        rng = np.random.Generator(np.random.PCG64([self._seed, round]))
+        out = {device.number for device in self._present.values()} | self._turned_away | set(self._elsewhere.values())
+        rng = np.random.Generator(np.random.PCG64([self._seed, round, self._draws]))
+        self._draws += 1
         total = len(self._clients)
-        most = min(total, count + len(busy))
-        drawn = rng.choice(total, most, replace=False, shuffle=True)
-        return [int(number) for number in drawn if int(number) not in busy][:count]
+        drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
+        return [int(number) for number in drawn if int(number) not in out][:count]
 
     def _made(self, number: int) -> Device:
         name = self._clients.id(number)
         examples = self._clients.holdings.examples(number)
         row: DeviceRow = device_row(name, examples, self._class_of(name), self.now)
-        learners = {self._learner: "simulated"}
+        learners = {self._learner: self._version}
         return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
 
     # ------------------------------------------------------------ collecting
@@ -198,8 +253,8 @@ class World:
             device.vanish()
             return
         planned = self._planned(device.offer.examples)
-        steps = steps_done(conduct, planned, device.due_at - self.now, task.time_budget_s)
-        ends_at = self.now + conduct.network_s + steps * conduct.step_s
+        steps, train_s = work_done(conduct, planned, device.due_at - self.now, task.time_budget_s)
+        ends_at = self.now + conduct.network_s + train_s
         job = Job(
             run=assignment.run,
             round=assignment.round,
@@ -208,7 +263,7 @@ class World:
             cost=steps,
             steps=None if steps == planned else steps,
             fetch_s=conduct.network_s / 2,
-            train_s=steps * conduct.step_s,
+            train_s=train_s,
         )
         refused = steps < planned and assignment.partial == "refuse"
         self._starting.append((ends_at, device, None if refused or not steps else job))
@@ -219,21 +274,20 @@ class World:
         Updates that arrive one after another are handed over together, each with its own time: before anything else
         happens, and at the latest when the round is about to close.
         """
-        state = self.coordinator.state(self._run)
-        missing = state.plan.cohort.goal - state.count("reported")
+        state, missing = self.coordinator.state(self._run), 0
+        known: RunState | None = None
         while state.round == round and state.phase == "collecting" and state.deadline is not None:
+            if state is not known:
+                known, missing = state, state.plan.cohort.goal - state.count("reported")
             if self._agenda.next_at < state.deadline and len(self._sent) < missing:
-                do, arguments = self._agenda.take()
-                do(*arguments)
-                continue
-            if self._sent:
+                self._happen()
+            elif self._sent:
                 self._hand_over()
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
-            self._perform()
             state = self.coordinator.state(self._run)
-            missing = state.plan.cohort.goal - state.count("reported")
+        self._perform()
         self._sent.clear()
 
     def _finish(self, device: Device, job: Job | None) -> None:
@@ -259,6 +313,12 @@ class World:
             self._trained(state.round, state.count("reported") + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
 
+    def _comes_late(self, one: Unfinished) -> None:
+        """A device has trained for a round that is over: it offers its update, which is not read."""
+        del self._elsewhere[one.device]
+        with suppress(ProblemError):
+            self.coordinator.update_limit(one.device, self._run, one.round, 0)
+
     def _hand_over(self) -> None:
         """The coordinator is given what was sent since the last time."""
         sent, self._sent = self._sent, []
@@ -275,13 +335,3 @@ class World:
 
 
 _OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
-
-
-def steps_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> int:
-    """How many of the planned steps a device does in the time that it has: the task's budget, and what is left until
-    the report is due."""
-    steps = planned if conduct.share >= 1.0 else max(1, math.ceil(conduct.share * planned))
-    limit_s = left_s - conduct.network_s
-    if budget_s is not None:
-        limit_s = min(limit_s, budget_s)
-    return max(0, min(steps, math.floor(limit_s / conduct.step_s + 1e-9)))

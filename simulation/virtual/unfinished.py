@@ -1,0 +1,74 @@
+"""Who was still training when a round closed, told from the log of a run: what a world must know that goes on where
+another one stopped, so that the rest is as if nobody had stopped.
+
+A device of a closed round that neither reported nor withdrew has vanished, or comes too late: which, and when, is a
+function of the seed, the device and the round. This file knows a store and habits. It has never heard of sessions or
+engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.engine.plan import Plan
+from coordinator.store.port import EventRow, Reader
+from simulation.behaviour import Habits, work_done
+from simulation.clients import Clients
+
+_PAGE = 5000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unfinished:
+    """A device of an earlier round that is still at it. In the order in which it was given its work."""
+
+    round: int
+    at: float
+    """When it will have trained."""
+    number: int
+    """Of the client."""
+    device: str
+
+
+def unfinished(
+    store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, planned: Callable[[int], int]
+) -> list[Unfinished]:
+    """All of them. ``planned``: training examples -> optimizer steps of the whole task."""
+    row = store.run(run)
+    events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
+    left: dict[int, tuple[float, dict[str, None]]] = {}
+    for event in events:
+        body: dict[str, Any] = event.body
+        if event.kind == "Drawn":
+            left[body["round"]] = event.at, {device: None for device, _ in body["cohort"]}
+        elif event.kind in ("Reported", "Withdrew") and body["round"] in left:
+            left[body["round"]][1].pop(body["device"], None)
+    open_rounds = {item.round for item in store.rounds(run, max(left, default=1) - 1) if item.status == "open"}
+    found: list[Unfinished] = []
+    for number, (began, devices) in left.items():
+        late = {item.device for item in store.refusals(run, number)}
+        for device in devices.keys() - late if number not in open_rounds else ():
+            if device not in clients:
+                continue
+            conduct = habits.conduct(device, number)
+            if not conduct.vanishes:
+                due_s = (began + plan.cohort.collect_s) - began
+                steps = planned(clients.examples(device))
+                _, train_s = work_done(conduct, steps, due_s, plan.task.time_budget_s)
+                at = began + conduct.network_s + train_s
+                found.append(Unfinished(round=number, at=at, number=clients.number(device), device=device))
+    return sorted(found)
+
+
+def _lately(store: Reader, run: str, last: int, collect_s: float) -> list[EventRow]:
+    """The log's end: all events of rounds whose devices may still be training."""
+    found: list[EventRow] = []
+    while last > 0:
+        before = max(0, last - _PAGE)
+        found[:0] = store.events(run, before, last - before)
+        if found and found[0].at < found[-1].at - collect_s:
+            break
+        last = before
+    return found
