@@ -11,6 +11,7 @@ This file knows torch modules. It has never heard of learners, checkpoints' name
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,12 +35,16 @@ def blueprint(module: nn.Module) -> nn.Module | None:
         seen.add(id(tensor))
         if not _is_own(tensor, storages):
             return None
-    return _copied(module, {}, lambda tensor: torch.empty_like(tensor, device="meta"))
+    return _copied(module, {}, partial(_like, device="meta"))
 
 
 def blank(build: nn.Module) -> nn.Module:
     """A module of this build, on the CPU: parameters and persistent buffers are to be filled by the caller."""
-    return _copied(build, {}, lambda tensor: torch.empty_like(tensor, device="cpu"))
+    return _copied(build, {}, partial(_like, device="cpu"))
+
+
+def _like(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _copied(module: nn.Module, memo: dict[int, Any], fresh: Fresh) -> nn.Module:

@@ -6,6 +6,7 @@ a score. It has never heard of messages, sockets or storage.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -229,7 +230,11 @@ def _difference(name: str, trained: torch.Tensor, received: Array) -> Float32:
             delta = (after - received).astype(np.float32)
         else:
             delta = widen(after) - widen(received)
-    if not np.isfinite(delta).all():
+        flat = delta.ravel("K")
+        finite = math.isfinite(float(flat.dot(flat))) or bool(
+            np.isfinite(delta).all()
+        )  # the sum of squares may overflow
+    if not finite:
         raise Diverged(
             f"After training {name} holds numbers that are not finite: try a smaller learning rate, or max_grad_norm."
         )
