@@ -1,0 +1,128 @@
+"""What each rank of ``benchmarks.datacenter`` does, under torchrun: our trainer and a bare DDP loop, turn by turn.
+
+The bare loop is what one writes from PyTorch's tutorial: DDP around the model, the mean loss of the rank's own batch,
+SGD, nothing read back. Both train the same model on the same arrays, in the same processes and the same group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from client_sdk.learning import Learner
+from client_sdk.learning.group import Group, joined
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import train
+
+EXAMPLES = 4096
+
+
+class Transformer(nn.Module):
+    """Tokens [n, 32] -> logits of the next [n, 256, 32]: 4 layers of width 128, 0.9 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(256, 128), nn.Parameter(torch.zeros(32, 128))
+        layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.out = nn.Linear(128, 256)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(32, device=tokens.device)
+        logits: torch.Tensor = self.out(self.layers(self.tokens(tokens) + self.places, mask=mask, is_causal=True))
+        return logits.transpose(1, 2)
+
+
+def cnn_model() -> nn.Module:
+    """Images [n, 1, 28, 28] -> logits [n, 10]: two convolutions, 0.8 M parameters."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1568, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+
+
+def cnn() -> Learner:
+    return Learner(model=cnn_model, loss=nn.functional.cross_entropy)
+
+
+def transformer() -> Learner:
+    return Learner(model=Transformer, loss=nn.functional.cross_entropy)
+
+
+def data_of(name: str) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    if name == "cnn":
+        return rng.random((EXAMPLES, 1, 28, 28), np.float32), rng.integers(0, 10, EXAMPLES)
+    return rng.integers(0, 256, (EXAMPLES, 32)), rng.integers(0, 256, (EXAMPLES, 32))
+
+
+def ours(group: Group, learner: Learner, data: Any, batch: int, steps: int) -> float:
+    """Samples a second of our trainer, its checks before training apart."""
+    return train(learner, learner.initial(0), data, Recipe(steps=steps, batch=batch), group=group)[1].samples_per_s
+
+
+def bare(group: Group, learner: Learner, data: Any, batch: int, steps: int, *, reduce: bool = True) -> float:
+    """Samples a second of the bare loop; without ``reduce`` the gradients stay on their rank."""
+    torch.manual_seed(0)
+    module = learner.model().to(group.device)
+    ddp = None if group.alone else DistributedDataParallel(module, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    x, y = (torch.from_numpy(array) for array in data)
+    order = torch.randperm(len(x))
+    per_rank = batch // group.world
+    synchronize(group)
+    started = time.perf_counter()
+    for step in range(steps):
+        start = (step * batch + group.rank * per_rank) % (len(x) - batch)
+        rows = order[start : start + per_rank]
+        with nullcontext() if reduce or ddp is None else ddp.no_sync():
+            optimizer.zero_grad()
+            inputs, targets = x[rows].to(group.device), y[rows].to(group.device)
+            nn.functional.cross_entropy((ddp or module)(inputs), targets).backward()
+        optimizer.step()
+    synchronize(group)
+    return steps * batch / (time.perf_counter() - started)
+
+
+def synchronize(group: Group) -> None:
+    if group.device.type == "cuda":
+        torch.cuda.synchronize()
+    if not group.alone:
+        dist.barrier()
+
+
+def main(name: str, device: str, batch: int, steps: int, pairs: int) -> None:
+    """Print, from rank 0, the samples a second of each turn as one line of JSON."""
+    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    learner, data = (cnn() if name == "cnn" else transformer()), data_of(name)
+    turns: dict[str, Callable[[Group], float]] = {
+        "ours": lambda group: ours(group, learner, data, batch, steps),
+        "bare": lambda group: bare(group, learner, data, batch, steps),
+        "alone": lambda group: bare(group, learner, data, batch, steps, reduce=False),
+    }
+    found: dict[str, list[float]] = {"ours": [], "bare": [], "alone": []}
+    with joined(device, 120) as group:
+        for turn in turns.values():
+            turn(group)
+        for pair in range(pairs):
+            for key in list(turns) if pair % 2 == 0 else reversed(list(turns)):
+                synchronize(group)
+                found[key].append(turns[key](group))
+        if group.rank == 0:
+            print(json.dumps({**found, "world": group.world}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:]))

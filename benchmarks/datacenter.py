@@ -1,0 +1,134 @@
+"""Datacenter training against a bare torchrun script, what gradients cost to exchange, and how soon a killed rank is
+back.
+
+``python -m benchmarks.datacenter [--quick] [--json]``. Two processes on the CPU over Gloo; with GPUs also on up to two
+of them over NCCL (rows ``*_gpu``; null where there is none). Starting takes most of the time.
+
+- ``ddp_vs_bare_torchrun``: samples a second of ``coordinator.datacenter.training.train`` over those of a plain DDP
+  loop, taken in turns by the same processes, for a CNN (0.8 M parameters) and a small transformer (0.9 M).
+- ``allreduce_share``: the part of a step of the bare loop that goes away when gradients are not exchanged.
+- ``resume_s``: from SIGKILL of one of two ranks to the moment when the group trains again from its last saved step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import _datacenter_ranks as ranks
+from benchmarks.harness import Pairs, Row, Spread, main
+from coordinator.datacenter.job import JobSpec, launch
+from coordinator.datacenter.recipe import Recipe
+
+AIM = 0.98
+SIZES = {"cnn": (128, 12), "transformer": (64, 8)}
+"""Global batch and steps of a turn on the CPU."""
+GPU_SIZES = {"cnn": (2048, 200), "transformer": (1024, 100)}
+
+
+def measured(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: int) -> dict[str, Any]:
+    """What the ranks print, from one group started for it."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
+        *("--nproc-per-node", str(nproc), "-m", "benchmarks._datacenter_ranks", name, device),
+        *(str(number) for number in (*sizes, pairs)),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=1800)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise SystemExit(f"the ranks of {name} failed on {device}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: int) -> Iterator[Row]:
+    ending = ("" if name == "cnn" else f"_{name}") + ("_gpu" if device == "cuda" else "")
+    if nproc == 0:
+        yield Row(name=f"ddp_vs_bare_torchrun{ending}", value=None, unit="ratio", aim=AIM)
+        yield Row(name=f"samples_per_s{ending}", value=None, unit="1/s")
+        yield Row(name=f"allreduce_share{ending}", value=None, unit="share")
+        return
+    found = measured(name, device, nproc, sizes, pairs)
+    both = Pairs(tuple(found["ours"]), tuple(found["bare"]))
+    yield Row(
+        name=f"ddp_vs_bare_torchrun{ending}",
+        value=both.ratio.median,
+        unit="ratio",
+        ratio=both.ratio.median,
+        aim=AIM,
+        met=both.ratio.met(AIM, at_least=True),
+    )
+    ours, bare = both.ours_median, both.other_median
+    yield Row(name=f"samples_per_s{ending}", value=ours, unit="1/s", peer=bare, ratio=both.ratio.median)
+    shares = [1 - with_it / without for with_it, without in zip(found["bare"], found["alone"], strict=True)]
+    share = Spread.of(shares).median if found["world"] > 1 else None
+    yield Row(name=f"allreduce_share{ending}", value=share, unit="share")
+
+
+def resume_s(folder: Path) -> float:
+    """One kill of rank 1, and the time until the group trains again."""
+    x, y = ranks.data_of("cnn")
+    np.savez(folder / "data.npz", x=x, y=y)
+    spec = JobSpec(
+        learner="benchmarks._datacenter_ranks:cnn",
+        data=str(folder / "data.npz"),
+        recipe=Recipe(steps=20, batch=128),
+        checkpoints=folder / "steps",
+        checkpoint_every=5,
+        nproc=2,
+        device="cpu",
+    )
+    moments: dict[str, float] = {}
+
+    def hear(message: dict[str, Any]) -> None:
+        if message["event"] == "saved" and message["step"] == 10 and "killed" not in moments:
+            victim = next(p for p in psutil.Process().children(recursive=True) if is_rank(p, "1"))
+            moments["killed"] = time.perf_counter()
+            victim.kill()
+        if message["event"] == "started" and "killed" in moments:
+            moments["back"] = time.perf_counter()
+
+    result = launch(spec, hear)
+    if result.restarts != 1 or result.report["began"] not in (10, 15):
+        raise SystemExit(f"the killed job did not go on as it should: {result}")
+    return moments["back"] - moments["killed"]
+
+
+def is_rank(process: psutil.Process, rank: str) -> bool:
+    try:
+        return process.environ().get("RANK") == rank
+    except psutil.Error:
+        return False
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """The rows: CPU, GPU, and the return after a kill."""
+    import torch
+
+    gpus = min(2, torch.cuda.device_count())
+    pairs = 5 if quick else 11
+    for name, sizes in SIZES.items():
+        yield from rows_of(name, "cpu", 2, sizes, pairs)
+    for name, sizes in GPU_SIZES.items():
+        yield from rows_of(name, "cuda", gpus, sizes, pairs)
+    times = []
+    for _ in range(1 if quick else 5):
+        with tempfile.TemporaryDirectory() as folder:
+            times.append(resume_s(Path(folder)))
+    yield Row(name="resume_s", value=statistics.median(times), unit="s")
+
+
+if __name__ == "__main__":
+    main("datacenter", measure)

@@ -1,0 +1,129 @@
+"""Real agents, devices and commands for tests: processes that are started, listened to and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+PATIENCE_S = 120.0
+LEARNER = """
+import time
+
+from torch import nn
+
+from client_sdk.learning import Learner
+
+
+def slow_loss(outputs, targets):
+    time.sleep(0.03)
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+learner = Learner(
+    model=lambda: nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 3)),
+    loss=slow_loss,
+    version="1",
+)
+"""
+"""Each step takes time in which somebody can be killed; dropout shows whether what layers draw is resumed too."""
+NAME = "fallback_learner:learner"
+
+
+def write_learner(folder: Path) -> None:
+    (folder / "fallback_learner.py").write_text(LEARNER)
+
+
+def write_data(path: Path, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    np.savez(path, x=(rng.normal(size=(count, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32), y=y)
+
+
+class Command:
+    """``quorate ...`` as a process of its own, in ``folder``; what it says as JSON is kept as it comes."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "client_sdk.cli", *arguments],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_for(self, kind: str, patience_s: float = PATIENCE_S, **about: Any) -> dict[str, Any]:
+        """The first message of this kind with these fields; ``step=5`` means 5 or more."""
+        ends_at = time.monotonic() + patience_s
+        with self._more:
+            while True:
+                found = next((said for said in self.said if _fits(said, kind, about)), None)
+                if found is not None:
+                    return found
+                left = ends_at - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not self._more.wait(1)):
+                    raise AssertionError(f"{kind} {about} was not said: " + "".join(self.lines[-40:]))
+                self._more.wait(min(left, 1.0))
+
+    def family(self) -> list[psutil.Process]:
+        """The processes that it has started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        """SIGKILL, for this process alone."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> None:
+        """For the end of a test: whatever is left is killed."""
+        if self.process.poll() is None:
+            for process in self.family():
+                process.kill()
+            self.kill()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout or ():
+            with self._more:
+                self.lines.append(line)
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    said = None
+                if isinstance(said, dict):
+                    self.said.append(said)
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+
+def agent(folder: Path, url: str, token: str, *more: str) -> Command:
+    """``quorate datacenter join`` that holds ``proxy.npz`` of the folder as ``proxy``."""
+    options = ["--coordinator", url, "--token", token, "--data", "proxy=proxy.npz", "--learner", NAME, "--nproc", "2"]
+    options += ["--folder", "worker", "--device", "cpu", "--json"]
+    return Command(folder, "datacenter", "join", *options, *more)
+
+
+def gone(processes: list[psutil.Process], within_s: float = 15.0) -> bool:
+    """Whether all of them end by themselves."""
+    return psutil.wait_procs(processes, timeout=within_s)[1] == []
+
+
+def _fits(said: dict[str, Any], kind: str, about: dict[str, Any]) -> bool:
+    if said.get("kind") != kind:
+        return False
+    return all(
+        said.get(name, -1) >= value if name == "step" else said.get(name) == value for name, value in about.items()
+    )
