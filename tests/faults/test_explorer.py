@@ -97,7 +97,7 @@ def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
 
 
 def test_repro_storm_ends_though_something_always_stands_still() -> None:
-    """Seed 20018973 of an older version: it waited for a moment in which nothing stood still, while pauses struck on."""
+    """Seed 20018973 of an older version: it waited for a moment in which nothing stood still, as pauses struck on."""
     shape = replace(Shape.of(1), replicas=2, devices=5, rates={"pause": 0.9}, storm_s=6.0)
     world, broken = play(shape)
     assert broken is None, broken

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from client_sdk.exact_sum import ExactSum
+from client_sdk.tensors import TensorError, read_header
+from client_sdk.update import decode_report
 from coordinator import intake, sums
 from coordinator.aggregator import Aggregator
 from coordinator.engine import collecting, rounds
@@ -103,24 +106,17 @@ def _blob_before_write() -> Patches:
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))
 def _wrong_round_body() -> Patches:
     """Nobody looks which round an update was made for."""
-    decode = vars(intake)["decode_report"]
+    check = intake.check
 
-    class Anything:
-        def __init__(self, report: Any) -> None:
-            self._report = report
+    def trusting(path: Path, manifest: Any, plan: Any, *, run: str, round: int, attempt: int) -> Any:
+        try:
+            made = decode_report(read_header(path))
+        except TensorError:
+            return check(path, manifest, plan, run=run, round=round, attempt=attempt)
+        report, measures = check(path, manifest, plan, run=made.run, round=made.round, attempt=made.attempt)
+        return report.model_copy(update={"run": run, "round": round, "attempt": attempt}), measures
 
-        def __getattr__(self, name: str) -> Any:
-            return _Any() if name in ("run", "round", "attempt") else getattr(self._report, name)
-
-    return [(intake, "decode_report", lambda header: Anything(decode(header)))]
-
-
-class _Any:
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
+    return [(intake, "check", trusting)]
 
 
 @mutant("uncapped-weight", "ack-durable", "named")

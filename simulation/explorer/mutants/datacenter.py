@@ -55,7 +55,7 @@ def _lease_never_ends() -> Patches:
     return [(datacenter, "tick", lambda state, at, section: (state, []))]
 
 
-@mutant("two-results", "lease", "ack-durable", "one-end", "line", "no-bug", plan=CENTER, workers=2)
+@mutant("two-results", "lease", "ack-durable", plan=CENTER, workers=2, focus=("worker-lie", "training"))
 def _two_results() -> Patches:
     """Whoever had the round before, and comes with a result while the next one is trained, is committed too."""
 
