@@ -13,6 +13,7 @@ from client_sdk.tensors import TensorError, Tensors, from_bytes
 from coordinator.engine.plan import Plan, PlanError
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
+from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, WORSE
 
 LEARNER = "simulation:learner"
 """The name that a plan without one gives to the learner that is handed over."""
@@ -43,15 +44,34 @@ def _read(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
 
 
 def require_enough(plan: Plan, clients: Clients) -> None:
-    """ValueError where no round of this plan could ever be made of these clients."""
-    least = plan.cohort.min_examples
-    able = int(np.count_nonzero(clients.sizes >= least))
-    if able < plan.cohort.quorum_count:
-        having = f" with at least {least} examples" if least > 1 else ""
-        raise ValueError(
-            f"the plan's quorum is {plan.cohort.quorum_count} reports and there are {able} clients{having}: "
-            f"lower cohort.goal ({plan.cohort.goal}) or cohort.quorum, or bring more clients"
-        )
+    """ValueError where no round of this plan could ever be made of these clients. Looks at no more of them than it
+    must: their data may be made when it is asked for."""
+    least, quorum, able = plan.cohort.min_examples, plan.cohort.quorum_count, 0
+    for number in range(len(clients)):
+        able += clients.holdings.examples(number) >= least
+        if able >= quorum:
+            return
+    having = f" with at least {least} example{'s' * (least > 1)}" if able < len(clients) else ""
+    raise ValueError(
+        f"the plan's quorum is {quorum} reports and there are {able} clients{having}: "
+        f"lower cohort.goal ({plan.cohort.goal}) or cohort.quorum, or bring more clients"
+    )
+
+
+def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
+    """ValueError where the plan's end hangs on a score that nobody would give."""
+    metric, source = plan.finish.metric, plan.finish.source
+    if metric is None or source == DEVICES:
+        return
+    fix = ""
+    if source == CENTRAL and test is None:
+        fix = "give test="
+    elif (source in (CLIENTS, WORSE) or source.startswith(BY_CLASS)) and not scored:
+        fix = "give score_clients="
+    elif source not in (CENTRAL, CLIENTS, WORSE) and not source.startswith(BY_CLASS):
+        fix = f"there are {CENTRAL}, {CLIENTS}, {WORSE}, {BY_CLASS}<name> and {DEVICES}"
+    if fix:
+        raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
 
 
 def class_of(classes: Mapping[str, str] | Callable[[str], str] | None, clients: Clients) -> Callable[[str], str]:

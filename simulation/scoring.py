@@ -25,6 +25,9 @@ from client_sdk.protocol import Score
 CENTRAL = "evaluator"
 CLIENTS = "clients"
 WORSE = "clients.p10"
+BY_CLASS = "class."
+DEVICES = "devices"
+"""The source of what devices report themselves, where a plan's task asks them to."""
 
 
 def by_source(
@@ -45,7 +48,7 @@ def by_source(
 
 def class_source(name: str) -> str:
     """The source of a class's scores: its name in the letters that a source may have."""
-    return "class." + (re.sub(r"[^a-z0-9._-]+", "-", name.lower()) or "none")[:58]
+    return BY_CLASS + (re.sub(r"[^a-z0-9._-]+", "-", name.lower()) or "none")[:58]
 
 
 def _mean(scores: Sequence[Score]) -> Score:

@@ -192,7 +192,9 @@ def _asked(
     checked.require_enough(whole, known)
     of = checked.class_of(classes, known)
     habits = checked.habits_of(behaviour, of, known, seed)
-    return _Asked(whole, known, test, checked.scored_clients(score_clients, known, seed), score_every, of, habits)
+    scored = checked.scored_clients(score_clients, known, seed)
+    checked.require_scores(whole, test, scored)
+    return _Asked(whole, known, test, scored, score_every, of, habits)
 
 
 def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:
@@ -233,9 +235,15 @@ def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, flo
     model, shown = simulation.model(), {}
     found: dict[str, Score] = {}
     if asked.test is not None:
-        found[CENTRAL] = evaluate(learner, asked.plan.task.learner, model, asked.test)
+        found[CENTRAL] = _central(learner, asked, model)
     if asked.scored:
-        found |= by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+        held_out = by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+        if not held_out:
+            raise ValueError(
+                f"score_clients asks for the scores of {len(asked.scored)} clients, and none of them has held-out "
+                "examples: partition(..., held_out=0.2) makes some"
+            )
+        found |= held_out
     for source, score in found.items():
         simulation.score(source, score)
     for source in (CENTRAL, CLIENTS):
@@ -243,6 +251,13 @@ def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, flo
             shown = found[source].metrics
             break
     return dict(shown)
+
+
+def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
+    try:
+        return evaluate(learner, asked.plan.task.learner, model, asked.test)
+    except Exception as error:
+        raise SimulationError(f"the model could not be scored on the test data: {error}") from error
 
 
 class _Failing:

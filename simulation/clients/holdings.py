@@ -124,7 +124,7 @@ class Given:
 
     def data(self, number: int) -> ClientData:
         train, test = self._parts(number)
-        return ClientData(partial(_same, train), None if test is None else partial(_same, test))
+        return ClientData(partial(_same, train), None if test is None or not _count(test) else partial(_same, test))
 
     def labels(self, number: int) -> Indices | None:
         found = [labels_of(part) for part in self._parts(number) if part is not None]

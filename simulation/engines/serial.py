@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from client_sdk.tensors import ManifestMismatch, Tensors
 from simulation.engines.kernel import Kernel
 from simulation.engines.partial import Partial
 from simulation.engines.port import Job, Result
+from simulation.errors import SimulationError
 
 
 class SerialEngine:
@@ -41,7 +43,14 @@ class SerialEngine:
         return self._partial.columns(devices)
 
     def score(self, model: Tensors, devices: Sequence[str]) -> list[Score | None]:
-        return [self._kernel.score(model, device) for device in devices]
+        return [self._score(model, device) for device in devices]
 
     def close(self) -> None:
         pass
+
+    def _score(self, model: Tensors, device: str) -> Score | None:
+        try:
+            return self._kernel.score(model, device)
+        except Exception as error:
+            said = f"client {device!r} could not be scored: {type(error).__name__}: {error}"
+            raise SimulationError(f"{said}\n\n{traceback.format_exc().rstrip()}") from error

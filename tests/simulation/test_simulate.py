@@ -6,9 +6,10 @@ import io
 import json
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from client_sdk.protocol import Funnel, RoundView, Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.engine.plan import PlanError
-from simulation import Behaviour, ClientFailed, Clients, History, Stalled, partition, simulate
+from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.progress import Progress
 from simulation.virtual.simulation import _Sizes
 
@@ -421,3 +422,68 @@ def test_checkpoints_survive_the_simulation() -> None:
     history = simulate(plan(2), NET, clients(), progress=False)
     body = to_bytes(history.checkpoint(0))
     assert np.array_equal(from_bytes(body)["weight"], NET.initial(0)["weight"])
+
+
+# ------------------------------------------------------------ scores that cannot be had
+
+
+def scored_parts(test: Any) -> list[Any]:
+    x, y = examples(60)
+    return [SimpleNamespace(train=(x[k::6], y[k::6]), test=test if k else (x[:5], y[:5])) for k in range(6)]
+
+
+def test_repro_client_with_nothing_held_out_is_left_out_of_the_scores() -> None:
+    x, y = examples(10)
+    history = simulate(plan(1), NET, scored_parts((x[:0], y[:0])), score_clients="all", progress=False)
+    assert {view.examples for view in history.metrics if view.source == "clients"} == {5}
+    with pytest.raises(ValueError, match="none of them has held-out examples"):
+        simulate(plan(1), NET, clients(), score_clients="all", progress=False)
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_repro_scoring_that_fails_names_the_client(engine: Any) -> None:
+    """The serial engine let the learner's own error through, which says nothing of a client, and no history."""
+    wrong = (np.zeros((5, 9), np.float32), np.zeros(5, np.int64))
+    with pytest.raises(SimulationError, match="client 'client-1' could not be scored: LearnerFailed: ") as failed:
+        simulate(plan(1), NET, scored_parts(wrong), score_clients="all", engine=engine, progress=False)
+    assert "Traceback" in str(failed.value)
+    assert failed.value.history is not None
+    with pytest.raises(SimulationError, match="could not be scored on the test data: The learner failed"):
+        simulate(plan(1), NET, clients(), test=wrong, engine=engine, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("evaluator", "give test="),
+        ("clients", "give score_clients="),
+        ("clients.p10", "give score_clients="),
+        ("class.phone", "give score_clients="),
+        ("somebody", "there are evaluator, clients"),
+    ],
+)
+def test_repro_plan_whose_end_hangs_on_no_score_is_refused(source: str, words: str) -> None:
+    """It ran to its last round, and the target was never looked at."""
+    finish = {"metric": "accuracy", "source": source, "target": 0.5, "rounds": 50}
+    with pytest.raises(ValueError, match=f"accuracy of '{source}', which nothing here would score: {words}"):
+        simulate({**plan(), "finish": finish}, NET, clients(), progress=False)
+
+
+def test_repro_lazy_clients_are_made_when_they_are_needed() -> None:
+    """All of them were, to see that there are enough."""
+
+    class Lazy(Mapping[str, Any]):
+        asked: ClassVar[set[str]] = set()
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __iter__(self) -> Iterator[str]:
+            return (f"c{number}" for number in range(1000))
+
+        def __getitem__(self, name: str) -> Any:
+            self.asked.add(name)
+            return examples(10)
+
+    simulate(plan(2), NET, Lazy(), progress=False)
+    assert len(Lazy.asked) <= 2 + 2 * 4
