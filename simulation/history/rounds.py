@@ -25,6 +25,8 @@ class Round:
     round: int
     kind: str
     """federated | secure | datacenter."""
+    because: str = ""
+    """Why it is of its kind; empty for a federated one."""
     status: str
     """open | committed | abandoned."""
     reason: str
@@ -90,6 +92,7 @@ def _round(view: RoundView, wall_s: float | None) -> Round:
     return Round(
         round=view.round,
         kind=view.kind,
+        because=view.because,
         status=view.status,
         reason=view.reason,
         opened_at=view.opened_at,
