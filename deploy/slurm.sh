@@ -1,0 +1,47 @@
+#!/bin/bash
+# Trains a learner by synchronous SGD on several machines under SLURM: one torchrun a machine, one process a GPU.
+# A template: read it, adapt the #SBATCH lines and the paths, then `sbatch slurm.sh`. It was written from the
+# documentation of SLURM and torchrun and has not been run on a cluster.
+#
+# LEARNER, DATA, STEPS, BATCH and SHARED come from the environment: sbatch --export=ALL,LEARNER=... slurm.sh
+# SHARED must be a folder that all machines see. Run again, the job goes on from the last step saved there.
+
+#SBATCH --job-name=quorate
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+
+set -euo pipefail
+
+LEARNER=${LEARNER:-quorate:mnist-cnn}
+DATA=${DATA:-mnist}
+STEPS=${STEPS:-10000}
+BATCH=${BATCH:-2048}
+SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-$SLURM_JOB_NAME}
+
+# The first machine of the allocation is where the processes meet; the port is the job's own.
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((29500 + SLURM_JOB_ID % 1000))
+
+export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_PER_NODE))
+
+srun torchrun \
+    --nnodes "$SLURM_JOB_NUM_NODES" \
+    --nproc-per-node "$SLURM_GPUS_PER_NODE" \
+    --rdzv-backend c10d \
+    --rdzv-endpoint "$head:$port" \
+    --rdzv-id "$SLURM_JOB_ID" \
+    --max-restarts 3 \
+    -m client_sdk.cli datacenter train "$LEARNER" \
+    --data "$DATA" \
+    --device cuda \
+    --steps "$STEPS" \
+    --batch "$BATCH" \
+    --linear-scaling \
+    --warmup-steps 500 \
+    --checkpoints "$SHARED/steps" \
+    --resume \
+    --out "$SHARED/model.safetensors"
