@@ -1,0 +1,1 @@
+"""The curves of docs/recipes.md: measured, drawn and put on their page."""
