@@ -24,49 +24,50 @@ def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:
     ``tell`` hears what rank 0 tells. ``fail`` hears ``failed``, on the one rank that knows why, and ``lost``, on each
     rank that found the group broken.
     """
-    from client_sdk.learning.group import Group, GroupLost, RankFailed, joined
-    from coordinator.datacenter.training import train
-
     wrong = fail or tell
+    try:
+        return _run(spec, tell, wrong)
+    except Exception as error:
+        if os.environ.get("QUORATE_DEBUG"):
+            raise
+        wrong({"event": "failed", "reason": sentence_of(error)})
+        return 1
 
-    def work(group: Group) -> None:
-        learner, data, model = _loaded(spec, group)
-        trained, report = train(
-            learner,
-            model,
-            data,
-            spec.recipe,
-            group=group,
-            name=spec.learner,
-            checkpoints=spec.checkpoints,
-            checkpoint_every=spec.checkpoint_every,
-            resume=spec.resume or _restarted(),
-            tell=tell,
-        )
-        error, digest = None, ""
-        if group.rank == 0:
-            try:
-                digest = _write(trained, spec.out)
-            except OSError as found:
-                error = found
-        group.agree(error)
-        if group.rank == 0:
-            out = None if spec.out is None else str(spec.out)
-            tell({"event": "done", "report": report.as_json(), "out": out, "digest": digest})
+
+def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
+    from client_sdk.learning.group import GroupLost, RankFailed, joined
+    from coordinator.datacenter.training import train
 
     try:
         with joined(spec.device, spec.hang_s) as group:
-            work(group)
+            learner, data, model = _loaded(spec, group)
+            trained, report = train(
+                learner,
+                model,
+                data,
+                spec.recipe,
+                group=group,
+                name=spec.learner,
+                checkpoints=spec.checkpoints,
+                checkpoint_every=spec.checkpoint_every,
+                resume=spec.resume or _restarted(),
+                tell=tell,
+            )
+            error, digest = None, ""
+            if group.rank == 0:
+                try:
+                    digest = _write(trained, spec.out)
+                except OSError as found:
+                    error = found
+            group.agree(error)
+            if group.rank == 0:
+                out = None if spec.out is None else str(spec.out)
+                tell({"event": "done", "report": report.as_json(), "out": out, "digest": digest})
         return 0
     except RankFailed:
         return 1
     except GroupLost as lost:
         wrong({"event": "lost", "reason": str(lost)})
-        return 1
-    except Exception as error:
-        if os.environ.get("QUORATE_DEBUG"):
-            raise
-        wrong({"event": "failed", "reason": sentence_of(error)})
         return 1
 
 

@@ -1,0 +1,128 @@
+"""What needs no second process: layers that see their batch, and a group of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk.learning import Diverged, LearnerFailed
+from client_sdk.learning.data import as_examples
+from client_sdk.learning.group import Group, NoDevice, joined
+from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+
+pytestmark = pytest.mark.datacenter
+
+ALONE = Group()
+TWO_CPUS = Group(rank=0, world=2)
+TWO_GPUS = Group(rank=0, world=2, device=torch.device("cuda", 0))
+
+
+@pytest.fixture(autouse=True)
+def chance_untouched() -> Iterator[None]:
+    """These tests make modules of their own, which draw."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def normalized(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), layer, nn.Linear(4, 3))
+
+
+def test_batch_norm_becomes_synchronous_on_gpus() -> None:
+    module = normalized(nn.BatchNorm1d(4))
+    names, weights = list(module.state_dict()), list(module.parameters())
+    changed = for_group(module, TWO_GPUS, smallest=2)
+    assert isinstance(changed[1], nn.SyncBatchNorm)  # type: ignore[index]
+    assert list(changed.state_dict()) == names
+    assert all(mine is before for mine, before in zip(changed.parameters(), weights, strict=True))
+    assert changed.training
+
+
+@pytest.mark.parametrize(
+    ("layer", "group", "options", "words"),
+    [
+        (nn.BatchNorm1d(4), TWO_CPUS, {}, "each of the 2 ranks has others: use GroupNorm"),
+        (nn.BatchNorm1d(4), ALONE, {"accumulate": 2}, "each part of a batch has others"),
+        (nn.BatchNorm1d(4), TWO_GPUS, {"accumulate": 2}, "each part of a batch has others"),
+        (nn.BatchNorm1d(4), TWO_GPUS, {"smallest": 1}, "needs an example of every batch; the smallest has 1"),
+        (nn.InstanceNorm1d(4, track_running_stats=True), TWO_GPUS, {}, "layer 1 is a InstanceNorm1d"),
+    ],
+)
+def test_statistics_that_would_differ_are_refused(
+    layer: nn.Module, group: Group, options: dict[str, int], words: str
+) -> None:
+    with pytest.raises(LearnerFailed, match=words):
+        for_group(normalized(layer), group, **options)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4)], ids=lambda layer: type(layer).__name__
+)
+def test_layers_that_see_single_examples_are_welcome(layer: nn.Module) -> None:
+    module = normalized(layer)
+    assert for_group(module, TWO_CPUS, accumulate=3) is module
+
+
+def test_one_process_may_keep_its_batch_norm() -> None:
+    module = normalized(nn.BatchNorm1d(4))
+    assert for_group(module, ALONE) is module
+
+
+def gradient_of(loss: object) -> tuple[GlobalGradient, nn.Module]:
+    module = nn.Linear(6, 3).double()
+    found = GlobalGradient(module, list(module.parameters()), loss, ALONE, floating=torch.float64)  # type: ignore[arg-type]
+    return found, module
+
+
+EXAMPLES = as_examples((np.eye(6), np.arange(6) % 3))
+
+
+def test_a_group_of_one_gives_the_mean_gradient_and_its_loss() -> None:
+    gradient, module = gradient_of(nn.functional.cross_entropy)
+    batch = torch.tensor([4, 0, 3])
+    means = gradient.compute(EXAMPLES, batch, 0)
+    got = [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
+    module.zero_grad()
+    loss = nn.functional.cross_entropy(module(torch.eye(6).double()[batch]), batch % 3)
+    loss.backward()
+    assert means == {"loss": pytest.approx(loss.item(), rel=1e-12)}
+    for weight, mine in zip(module.parameters(), got, strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, mine, rtol=1e-12, atol=0)
+    assert gradient.communication_s() is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "words"),
+    [
+        (lambda outputs, targets: outputs.sum() * float("nan"), Diverged, "The loss at step 8 is not finite"),
+        (lambda outputs, targets: outputs, LearnerFailed, r"loss gave a tensor of shape \[2, 3\]"),
+        (lambda outputs, targets: 0.5, LearnerFailed, "loss gave a float"),
+        (lambda outputs, targets: torch.tensor(1.0), LearnerFailed, "does not depend on any trained tensor"),
+        (lambda outputs, targets: [][0], LearnerFailed, "at step 8, on a batch of 2: IndexError"),
+    ],
+)
+def test_what_a_loss_gets_wrong_is_said(loss: object, kind: type[Exception], words: str) -> None:
+    gradient, module = gradient_of(loss)
+    before = [weight.detach().clone() for weight in module.parameters()]
+    with pytest.raises(kind, match=words):
+        gradient.compute(EXAMPLES, torch.tensor([1, 2]), 7)
+    assert all(torch.equal(mine, weight) for mine, weight in zip(before, module.parameters(), strict=True))
+
+
+def test_a_device_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(NoDevice, match="'tpu' is no device"), joined("tpu"):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(NoDevice, match="2 ranks or more were asked for on a machine with 1 GPUs"), joined("cuda"):
+        pass
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with joined("auto") as group:
+        assert group.device == torch.device("cuda", 0)
