@@ -65,6 +65,8 @@ def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str]:
         runs = [row.run for row in store.runs() if row.plan_digest == plan.digest]
         if not runs:
             raise ValueError(f"{folder} has no run of this plan")
+        if not any(row.round == round for row in store.rounds(runs[-1], round - 1)):
+            raise ValueError(f"round {round} of run {runs[-1]} in {folder} has not begun")
         line = [row for row in store.checkpoints(runs[-1]) if row.round is None or row.round < round]
         with FileBlobs(folder / BLOBS_FOLDER).open(line[-1].digest) as file:
             return from_bytes(file.read()), runs[-1]

@@ -100,6 +100,10 @@ def test_a_folder_goes_on(place: Path, capsys: pytest.CaptureFixture[str]):
     assert "The same command goes on from here: quorate simulate small.toml" in out
     assert "quorate serve --data kept, and then quorate rounds small" in out
     assert not err
+    assert quorate(*common, "--only", "client-3", "--round", "2") == 0
+    assert capsys.readouterr().out.startswith("client-3 in round 2: 75 examples, 4 of 4 steps")
+    assert quorate(*common, "--only", "client-3", "--round", "3") == 1
+    assert "round 3 of run small in kept has not begun" in capsys.readouterr().err
     assert quorate(*common) == 0
     out, _ = capsys.readouterr()
     assert "3 of 3 rounds committed, finished (reached 3 rounds)" in out
