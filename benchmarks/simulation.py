@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,14 @@ def quartiles(name: str, spread: Spread, unit: str) -> Iterator[Row]:
 def engine_ms(parameters: int, clients: Clients, select: int, rounds: int) -> Spread:
     """CPU milliseconds per client where nobody trains."""
     model: Tensors = {"w": np.zeros(parameters, np.float32)}
-    ready = Update({"w": np.full(parameters, 0.001, np.float32)}, 60, work=Work(steps=6, steps_planned=6))
+    delta = np.full(parameters, 0.001, np.float32)
+
+    @cache
+    def ready(examples: int) -> Update:
+        return Update({"w": delta}, examples, work=Work(steps=6, steps_planned=6))
 
     def learner(model: Tensors, data: Any, task: Task) -> Update:
-        return ready
+        return ready(len(data.y))
 
     with Played(learner, clients, select, init=model) as ours:
         ours.play()
@@ -195,7 +200,7 @@ def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
 def measure(quick: bool) -> Iterator[Row]:
     """The rows, as they come."""
     torch.set_num_threads(1)
-    select, few, pairs = (20, 2, 7) if quick else (100, 100, 11)
+    select, few, pairs = (20, 2, 7) if quick else (100, 100, 21)
     clients = clients_of()
     yield from ratio_row(
         "mlp_vs_bare", beside_bare(mnist_mlp_200(), MnistMlp200, clients, select, pairs), 1.15, not quick
