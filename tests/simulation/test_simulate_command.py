@@ -219,7 +219,7 @@ class Told:
         self.train = self.test = type("Part", (), {"x": np.zeros((6, 2), np.float32), "y": np.arange(6) % 2})()
 
     def clients(self, min_examples: int = 2) -> dict[str, Any]:
-        return dict.fromkeys(self.user_names[:3 - min_examples], self)
+        return dict.fromkeys(self.user_names[: 3 - min_examples], self)
 
 
 def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
