@@ -1,0 +1,246 @@
+"""One attempt of secure aggregation played by hand, without any state machine: what tests build their cases from.
+
+Everything is a function of a seed, so the bytes of every message can be frozen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from client_sdk.identity import DeviceKey, verify
+from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
+from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.errors import BadMessage
+from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
+from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.shamir import split
+from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
+from client_sdk.secagg.statement import signed
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
+
+STRICT = Rule(profile="strict")
+
+
+def entropy(seed: object) -> Callable[[int], bytes]:
+    """Bytes that look random and depend on the seed alone: SHAKE-256 over a counter."""
+    state = {"calls": 0}
+
+    def draw(length: int) -> bytes:
+        state["calls"] += 1
+        return hashlib.shake_256(f"{seed!r} {state['calls']}".encode()).digest(length)
+
+    return draw
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def header(**changes: Any) -> Header:
+    """A small strict round, with these fields changed."""
+    fields: dict[str, Any] = {
+        "run": "run-1",
+        "round": 9,
+        "attempt": 0,
+        "model": digest("model"),
+        "plan": digest("plan"),
+        "dimension": 37,
+        "codec": "float32",
+        "codec_version": 1,
+        "codec_seed": bytes(32),
+        "q": 16,
+        "max_norm": 4.0,
+        "max_abs": 1.0,
+        "weight_cap": 1000,
+        "cipher": "aes-256-ctr",
+        "rule": STRICT,
+        "minimum_cohort": 3,
+        "revocations": 2,
+        "revocations_digest": digest("revocations"),
+        "expires_at": 1_800_000_000,
+    }
+    return Header(**{**fields, **changes})
+
+
+class Authority:
+    """A test's authority: a certificate is the identity's key and the authority's signature over (device, key)."""
+
+    def __init__(self) -> None:
+        self.key = DeviceKey.create(entropy("authority"))
+        self.revoked: set[str] = set()
+
+    def certify(self, device: str, identity: DeviceKey) -> bytes:
+        return bytes.fromhex(identity.public_hex) + self.key.sign(device.encode() + bytes.fromhex(identity.public_hex))
+
+    def vouch(self, device: str, certificate: bytes) -> str:
+        public, signature = certificate[:32], certificate[32:]
+        if device in self.revoked or not verify(self.key.public_hex, device.encode() + public, signature):
+            raise BadMessage(f"the authority does not vouch for device {device}")
+        return public.hex()
+
+
+@dataclass
+class Player:
+    """One device's half of the attempt, as far as it came."""
+
+    device: str
+    identity: DeviceKey
+    secrets: AttemptSecrets
+    place: int = -1
+    held: dict[int, SharePair] = field(default_factory=dict)
+    lanes: Lanes | None = None
+    packed: bytes = b""
+
+
+@dataclass
+class Attempt:
+    """All players, the server's view, and the messages by name."""
+
+    header: Header
+    authority: Authority
+    players: list[Player]
+    cohort: Cohort
+    bundles: dict[int, Bundle] = field(default_factory=dict)
+
+
+def opened(n: int, seed: object = 0, **changes: Any) -> Attempt:
+    """Exchange 1: ``n`` devices have advertised, and all know one roster."""
+    head, authority = header(**changes), Authority()
+    players, entries = [], []
+    for number in range(n):
+        device = f"device-{number:04d}"
+        identity = DeviceKey.create(entropy((seed, number, "identity")))
+        secrets = AttemptSecrets.draw(entropy((seed, number, "attempt", head.attempt)))
+        shown = secrets.advertisement(device)
+        players.append(Player(device, identity, secrets))
+        certificate = authority.certify(device, identity)
+        entries.append(Entry(shown, sign_advertisement(shown, head.digest, identity), certificate))
+    roster = Roster.parse(Roster.of(head, entries[::-1]).encoded)
+    cohort = join(head, roster, authority.vouch)
+    for player in players:
+        player.place = cohort.place_of(player.device)
+    players.sort(key=lambda player: player.place)
+    return Attempt(head, authority, players, cohort)
+
+
+def share(attempt: Attempt, seed: object = 0, silent: Collection[int] = ()) -> None:
+    """Exchange 2: every device but the silent ones shares its two secrets, and holders unseal what is theirs."""
+    cohort = attempt.cohort
+    for dealer in attempt.players:
+        if dealer.place in silent:
+            continue
+        holders = cohort.graph.holders(dealer.place)
+        draw = entropy((seed, dealer.place, "shares"))
+        xs = [place + 1 for place in holders]
+        pairs = dict(
+            zip(
+                holders,
+                map(
+                    SharePair,
+                    split(dealer.secrets.self_mask, xs, cohort.parameters.threshold, draw),
+                    split(dealer.secrets.mask_key.private, xs, cohort.parameters.threshold, draw),
+                ),
+                strict=True,
+            )
+        )
+        sealed = []
+        for place in holders:
+            if place == dealer.place:
+                dealer.held[place] = pairs[place]
+                continue
+            agreed = dealer.secrets.share_key.agree(cohort.roster.entries[place].advertisement.share_key)
+            ends = (dealer.place, dealer.device), (place, cohort.device(place))
+            sealed.append((place, seal_pair(agreed, cohort.h, *ends, pairs[place])))
+        bundle = Bundle(dealer.place, tuple(sealed))
+        attempt.bundles[dealer.place] = Bundle.parse(bundle.encoded, cohort.n)
+        attempt.bundles[dealer.place].require_for(tuple(place for place in holders if place != dealer.place))
+    for dealer_place, bundle in attempt.bundles.items():
+        shown = cohort.roster.entries[dealer_place].advertisement
+        for place, sealed_pair in bundle.sealed:
+            holder = attempt.players[place]
+            agreed = holder.secrets.share_key.agree(shown.share_key)
+            ends = (dealer_place, shown.device), (place, holder.device)
+            holder.held[dealer_place] = unseal_pair(agreed, cohort.h, *ends, sealed_pair)
+
+
+def mask(attempt: Attempt, values: np.ndarray[Any, Any], weights: list[int], silent: Collection[int] = ()) -> None:
+    """Exchange 3: every device that shared masks its row of ``values`` (n, dimension) with all neighbours that did."""
+    cohort, head = attempt.cohort, attempt.header
+    bits = cohort.roster.lane_bits
+    masker = Masker(head.cipher, bits, 4096)
+    for player in attempt.players:
+        if player.place in silent or player.place not in attempt.bundles:
+            continue
+        key = rounding_key(digest(player.device), head.digest)
+        row = values[player.place].astype(np.float32)
+        player.lanes = head.quantizer.lanes(row, weights[player.place], bits, key, head.cipher)
+        vector = player.lanes.copy()
+        masker.apply(vector, self_seed(player.secrets.self_mask, cohort.h, player.place), 1)
+        for peer in cohort.graph.neighbours(player.place):
+            if peer in attempt.bundles:
+                agreed = player.secrets.mask_key.agree(cohort.roster.entries[peer].advertisement.mask_key)
+                seed = pair_seed(agreed, cohort.h, player.place, peer)
+                masker.apply(vector, seed, pair_sign(player.place, peer))
+        cut(vector, bits)
+        player.packed = pack(vector, bits)
+        said = MaskedInput.of(player.place, head.lanes, bits, player.packed)
+        assert MaskedInput.parse(said.encoded) == said
+
+
+def agree(attempt: Attempt) -> tuple[Survivors, Proof]:
+    """Exchange 4: all whose masked vectors are there sign the list of them."""
+    cohort = attempt.cohort
+    survivors = Survivors(tuple(player.place for player in attempt.players if player.packed))
+    signatures = tuple(
+        (place, signed(attempt.players[place].identity, cohort.h, "survivors", survivors.encoded))
+        for place in survivors.places
+    )
+    return Survivors.parse(survivors.encoded, cohort.n), Proof.parse(Proof(signatures).encoded, cohort.n)
+
+
+def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ()) -> Lanes:
+    """Exchange 5 and the server's work: the sum of the survivors' lanes, out of masked vectors and revealed shares."""
+    cohort, head = attempt.cohort, attempt.header
+    bits, threshold = cohort.roster.lane_bits, cohort.parameters.threshold
+    revealed: dict[int, dict[int, bytes]] = {}
+    for place in survivors.places:
+        if place in silent:
+            continue
+        said = Revealed.of(place, attempt.players[place].held, survivors)
+        for dealer, kind, piece in Revealed.parse(said.encoded, survivors, cohort.n).shares:
+            assert kind == (SURVIVED if dealer in survivors.members else GONE)
+            revealed.setdefault(dealer, {})[place + 1] = piece
+    total = np.zeros(head.lanes, lane_dtype(bits))
+    masker = Masker(head.cipher, bits, 4096)
+    for place in survivors.places:
+        total += unpack(attempt.players[place].packed, head.lanes, bits)
+        rebuilt = rebuild_self_mask(revealed[place], threshold, cohort.roster.entries[place].advertisement)
+        masker.apply(total, self_seed(rebuilt.secret, cohort.h, place), -1)
+    for place in attempt.bundles:
+        if place in survivors.members:
+            continue
+        key = AgreementKey(
+            rebuild_mask_key(revealed[place], threshold, cohort.roster.entries[place].advertisement).secret
+        )
+        for peer in cohort.graph.neighbours(place):
+            if peer in survivors.members:
+                agreed = key.agree(cohort.roster.entries[peer].advertisement.mask_key)
+                masker.apply(total, pair_seed(agreed, cohort.h, place, peer), pair_sign(place, peer))
+    cut(total, bits)
+    return total
+
+
+def changed(head: Header, **changes: Any) -> Header:
+    """The header with some fields changed."""
+    return replace(head, **changes)

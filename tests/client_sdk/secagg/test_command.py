@@ -1,0 +1,80 @@
+"""``quorate secagg parameters``: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from client_sdk import cli
+
+
+def quorate(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(arguments))
+    return int(end.value.code or 0)
+
+
+def parameters(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
+    assert quorate("secagg", "parameters", *options, "--json") == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+BASE = ("--n", "300", "--drop", "44", "--corrupt", "0.1")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parameters(capsys, *BASE) == {
+        "n": 300,
+        "drop": 44,
+        "colluding": 30,
+        "adversary": "semi-malicious",
+        "neighbours": 106,
+        "threshold": 68,
+        "sigma": 41.04,
+        "eta": 40.02,
+        "complete": False,
+        "plan": True,
+    }
+
+
+def test_what_is_asked_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+    found = parameters(capsys, *BASE, "--sigma", "80", "--eta", "40", "--adversary", "semi-malicious")
+    assert (found["neighbours"], found["threshold"]) == (110, 71)
+    assert parameters(capsys, "--n", "300", "--drop", "44", "--corrupt", "1/10")["neighbours"] == 106
+
+
+def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parameters(capsys, *BASE, "--adversary", "curious")["plan"] is False
+    assert quorate("secagg", "parameters", *BASE, "--adversary", "curious") == 0
+    said = capsys.readouterr()
+    assert "64 neighbours a device, 33 of 64 shares rebuild a secret" in said.out
+    assert "no plan takes them" in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--n", "300", "--drop", "200", "--corrupt", "0.1"), "withstands both"),
+        (("--n", "300", "--drop", "300", "--corrupt", "0.1"), "may vanish"),
+        (("--n", "300", "--drop", "44", "--corrupt", "ten"), "--corrupt"),
+        (("--n", "300", "--drop", "44", "--corrupt", "1e9"), "--corrupt"),
+        (("--n", "300", "--drop", "44", "--corrupt", "1/0"), "--corrupt"),
+        (("--n", "300", "--drop", "44", "--corrupt", "1.5"), "fraction"),
+        ((*BASE, "--adversary", "angry"), "--adversary"),
+        (("--n", "30000", "--drop", "44", "--corrupt", "0.1"), "20000"),
+    ],
+)
+def test_bad_input_gets_one_sentence(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str) -> None:
+    assert quorate("secagg", "parameters", *options) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Error: ")
+    assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_options_out_of_range_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("secagg", "parameters", *BASE, "--sigma", "0") == 2
+    assert "--sigma" in capsys.readouterr().err

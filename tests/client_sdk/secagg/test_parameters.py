@@ -1,0 +1,176 @@
+"""Neighbours and thresholds: the figures of the design, the bounds against slow sums, and against lots drawn."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.secagg.errors import BadParameters
+from client_sdk.secagg.hypergeometric import at_most, bits_of, tail
+from client_sdk.secagg.parameters import achieved, fast, require_faults, require_threshold, strict
+
+TENTH = Fraction(1, 10)
+
+
+def test_strict_withstands_99_vanished_and_101_colluding_of_300() -> None:
+    found = strict(300)
+    assert (found.neighbours, found.holders, found.threshold, found.complete) == (299, 300, 201, True)
+    gone, colluding = 99, 101
+    assert 300 - gone >= found.threshold > 300 - gone - 1
+    # Colluders give both shares, the honest one: both secrets need 2t of n + C.
+    assert 2 * found.threshold > 300 + colluding
+    assert not 2 * found.threshold > 300 + colluding + 1
+
+
+@pytest.mark.parametrize("n", range(3, 301))
+def test_strict_holds_for_every_size(n: int) -> None:
+    found = strict(n)
+    assert 2 * found.threshold > n
+    assert found.threshold <= n
+    assert found.threshold == 2 * n // 3 + 1
+
+
+def test_the_designs_figure_for_fast() -> None:
+    """n = 300, 10 % colluding, 44 gone: k = 110, t = 71 for sigma = 80, and then no chance is left at all."""
+    found = fast(300, 44, TENTH, 80)
+    assert (found.neighbours, found.threshold, found.holders) == (110, 71, 110)
+    assert found.sigma == 128
+    assert found.eta == 41.99
+    assert 2 * 71 - 110 > 30
+
+
+def test_the_defaults_at_300() -> None:
+    found = fast(300, 44, TENTH)
+    assert (found.neighbours, found.threshold, found.sigma, found.eta) == (106, 68, 41.04, 40.02)
+
+
+def test_a_curious_server_needs_fewer() -> None:
+    found = fast(300, 44, TENTH, adversary="curious")
+    assert found.neighbours == 64
+    assert found.threshold == 33
+
+
+@pytest.mark.parametrize(
+    ("n", "drop", "corrupt"), [(20, 3, "0.1"), (64, 10, "0.1"), (256, 38, "0.1"), (300, 44, "0.1"), (500, 50, "0.05")]
+)
+@pytest.mark.parametrize("adversary", ["semi-malicious", "curious"])
+def test_no_smaller_number_of_neighbours_would_do(n: int, drop: int, corrupt: str, adversary: str) -> None:
+    """All even k and all t, slowly: the first that meets both bounds is the one found."""
+    found = fast(n, drop, Fraction(corrupt), 40, 40, adversary)  # type: ignore[arg-type]
+    for k in range(2, found.neighbours + 1, 2):
+        for threshold in range(k // 2 + 1, k + 1):
+            this = achieved(n, drop, Fraction(corrupt), k, threshold, adversary)  # type: ignore[arg-type]
+            if this.sigma >= 40 and this.eta >= 40:
+                assert (k, threshold) == (found.neighbours, found.threshold)
+                return
+    assert found.complete
+
+
+def test_small_cohorts_fall_back_to_everybody() -> None:
+    found = fast(5, 1, Fraction(0))
+    assert found.complete
+    assert found.holders == 5
+    assert found.threshold == 3
+    with pytest.raises(BadParameters, match="withstands both"):
+        fast(10, 5, Fraction(1, 2))
+    with pytest.raises(BadParameters, match="withstands both"):
+        fast(300, 200, TENTH)
+
+
+def slow_tail(total: int, marked: int, drawn: int, least: int) -> Fraction:
+    terms = (math.comb(marked, i) * math.comb(total - marked, drawn - i) for i in range(max(least, 0), drawn + 1))
+    return Fraction(sum(terms), math.comb(total, drawn))
+
+
+@given(data=st.data(), total=st.integers(1, 40))
+def test_the_tail_is_the_sum_of_its_terms(data: st.DataObject, total: int) -> None:
+    marked, drawn = data.draw(st.integers(0, total)), data.draw(st.integers(0, total))
+    least = data.draw(st.integers(-1, total + 1))
+    assert tail(total, marked, drawn, least) == slow_tail(total, marked, drawn, least)
+
+
+def test_the_tail_by_drawing_all_hands() -> None:
+    hands = list(combinations(range(9), 4))
+    for least in range(6):
+        share = Fraction(sum(sum(ball < 3 for ball in hand) >= least for hand in hands), len(hands))
+        assert tail(9, 3, 4, least) == share
+
+
+@given(numerator=st.integers(1, 10**40), denominator=st.integers(1, 10**45))
+def test_bits_are_rounded_down(numerator: int, denominator: int) -> None:
+    chance = Fraction(numerator, denominator)
+    bits = bits_of(chance)
+    exact = -(math.log2(chance.numerator) - math.log2(chance.denominator))
+    if exact >= 128:
+        assert bits == 128
+    elif exact <= 0:
+        assert bits == 0
+    else:
+        assert exact - 0.0101 < bits <= exact + 1e-9
+    assert at_most(chance, math.floor(bits)) or chance > 1
+
+
+def test_bits_at_whole_numbers() -> None:
+    assert bits_of(Fraction(1, 2**40)) == pytest.approx(40, abs=0.011)
+    assert bits_of(Fraction(0)) == 128
+    assert bits_of(Fraction(1, 2**128)) == 128
+    assert bits_of(Fraction(1)) == 0
+    assert at_most(Fraction(1, 2**40), 40)
+    assert not at_most(Fraction(1, 2**40), 41)
+
+
+def test_the_union_bound_by_hand() -> None:
+    """n = 300, k = 106, t = 68: 300 * P[all 30 colluders among 106 of 299], and the same for eta."""
+    found = achieved(300, 44, TENTH, 106, 68)
+    leak = 300 * Fraction(math.comb(106, 30), math.comb(299, 30))
+    assert found.sigma == pytest.approx(-math.log2(leak), abs=0.011)
+    lost = 300 * slow_tail(299, 44, 106, 106 - 68 + 1)
+    assert found.eta == pytest.approx(-math.log2(lost), abs=0.011)
+
+
+def test_a_ring_that_can_fall_apart_costs_sigma() -> None:
+    """k = 40 of 100 with 20 colluding and 30 gone: stretches of 20 places can be all bad."""
+    chance = Fraction(100 * 59, 2) * Fraction(math.comb(60, 10), math.comb(100, 50))
+    curious = achieved(100, 30, Fraction(1, 5), 40, 39, "curious")
+    betrayed = 100 * slow_tail(99, 20, 40, 39)
+    assert curious.sigma == pytest.approx(-math.log2(chance + betrayed), abs=0.011)
+    liar = achieved(100, 30, Fraction(1, 5), 40, 30)
+    apart = Fraction(100 * 59, 2) * slow_tail(100, 20, 40, 20)
+    betrayed = 100 * slow_tail(99, 20, 40, 20)
+    assert liar.sigma == pytest.approx(-math.log2(apart + betrayed), abs=0.011)
+
+
+@pytest.mark.parametrize(("threshold", "holders"), [(55, 110), (50, 110), (1, 2), (111, 110), (0, 3)])
+def test_thresholds_that_two_halves_could_meet_are_refused(threshold: int, holders: int) -> None:
+    with pytest.raises(BadParameters):
+        require_threshold(threshold, holders)
+    require_threshold(56, 110)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for wrong in (
+        lambda: strict(2),
+        lambda: strict(301),
+        lambda: fast(300, 300, TENTH),
+        lambda: fast(300, -1, TENTH),
+        lambda: fast(300, 4, Fraction(1)),
+        lambda: fast(300, 4, Fraction(-1, 10)),
+        lambda: fast(300, 4, TENTH, 0),
+        lambda: fast(300, 4, TENTH, 40, 129),
+        lambda: fast(20_001, 4, TENTH),
+        lambda: achieved(300, 44, TENTH, 111, 71),
+        lambda: achieved(300, 44, TENTH, 300, 201),
+    ):
+        with pytest.raises(BadParameters):
+            wrong()
+    assert require_faults(256, 3, TENTH) == 25
+
+
+def test_a_thousand_devices_of_whom_a_third_vanish() -> None:
+    found = fast(1000, 330, Fraction(1, 20), 40, 20)
+    assert (found.neighbours, found.threshold) == (398, 223)
