@@ -15,6 +15,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +71,8 @@ class Checkpoints:
         """Write the state after ``step`` steps. NotSaved, on one rank, where it cannot be written."""
         state = _state(module, optimizer, step, scaler)
         try:
-            dcp.save(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
+            with _quietly():
+                dcp.save(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
         except CheckpointException as failed:
             found = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {_cause(failed)}.")
             self._group.agree(found if self._group.rank == 0 else None)
@@ -85,7 +89,8 @@ class Checkpoints:
         """
         state = _state(module, optimizer, step, scaler)
         try:
-            dcp.load(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
+            with _quietly():
+                dcp.load(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
         except CheckpointException as failed:
             found = CheckpointMismatch(f"The checkpoint {self._path(step)} cannot be used: {_cause(failed)}.")
             self._group.agree(found if self._group.rank == 0 else None)
@@ -146,6 +151,14 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09d}"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without torch's warning that one process saves alone, which is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _state(

@@ -1,0 +1,143 @@
+"""``quorate datacenter join`` against a real coordinator: refusals, a round given back, a round lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk import cli
+from client_sdk.operator import OperatorClient
+from client_sdk.tensors import to_bytes
+from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
+from tests.coordinator.service.conftest import Server
+
+PLAN: dict[str, Any] = {
+    "name": "joined",
+    "task": {"learner": NAME},
+    "datacenter": {"data": "proxy", "every": 1, "steps": 5000, "batch_size": 10, "nproc": 1, "lease_s": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server.start(tmp_path_factory.mktemp("coordinator") / "data")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a learner and data, in which commands run."""
+    write_learner(tmp_path)
+    write_data(tmp_path / "proxy.npz", 50, seed=1)
+    monkeypatch.chdir(tmp_path)
+    for name in ("QUORATE_URL", "QUORATE_WORKER_TOKEN", "QUORATE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """The one sentence with which ``join`` ends."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(["datacenter", "join", *options])
+    told = capsys.readouterr()
+    assert (end.value.code, told.out) == (1, "")
+    assert told.err.startswith("Error: ")
+    assert told.err.count("\n") == 1
+    return told.err[len("Error: ") : -1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--data", "mnist"], "Give this worker's token with --token"),
+        (["--token", "t"], "Name the data held here with --data"),
+        (["--token", "t", "--data", "nosuch"], "There is no data 'nosuch'; there are adult, "),
+        (["--token", "t", "--data", "proxy=nosuch.npz"], "There is no file "),
+        (["--token", "t", "--data", "My Data=proxy.npz"], "'My Data' is no name that a plan can use"),
+        (["--token", "t", "--data", "a=proxy.npz", "--data", "a=mnist"], "--data: a is given twice."),
+        (["--token", "t", "--data", "a=proxy.npz", "--device", "tpu"], "'tpu' is no device"),
+        (["--token", "t", "--data", "a=proxy.npz", "--coordinator", "ftp://x"], "is not a coordinator's URL"),
+        (["--token", "t", "--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9"], "cannot be reached"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    assert sentence in refusal(capsys, *options)
+
+
+def test_a_token_that_no_operator_gave_is_refused(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--token", "t", "--data", "a=proxy.npz", "--coordinator", server.url]
+    assert "this worker token is not valid here" in refusal(capsys, *options)
+    with OperatorClient(server.url) as operator:
+        made = operator.add_worker()
+        operator.revoke_worker(made.worker)
+    options[1] = made.token
+    assert "was revoked by an operator" in refusal(capsys, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.datacenter
+def test_what_this_machine_lacks_is_told_before_it_asks_for_a_round(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    with OperatorClient(server.url) as operator:
+        token = operator.add_worker().token
+    (place / "cut.npz").write_bytes((place / "proxy.npz").read_bytes()[:100])
+    usual = ["--token", token, "--coordinator", server.url, "--data", "a=proxy.npz"]
+    assert "needs the module nosuch, which is not installed" in refusal(capsys, *usual, "--learner", "nosuch:x")
+    assert "cut.npz is not an .npz file" in refusal(capsys, *usual, "--data", "b=cut.npz")
+    if not torch.cuda.is_available():
+        assert "A GPU was asked for, and torch finds none" in refusal(capsys, *usual, "--device", "cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.datacenter
+def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trained(
+    place: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(place))
+    from fallback_learner import learner  # type: ignore[import-not-found]
+
+    started: list[Command] = []
+    try:
+        with OperatorClient(server.url) as operator:
+            token = operator.add_worker("first").token
+            started.append(first := agent(place, server.url, token))
+            run = operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
+            assert first.wait_for("ready")["examples"] == {"proxy": 50}
+            first.wait_for("started")
+            ranks = first.family()
+            assert ranks
+            first.process.send_signal(signal.SIGTERM)
+            assert first.process.wait(30) == 0
+            first.wait_for("given-back", round=1)
+            assert first.said[-1] == {"kind": "stopped", "rounds": 0}
+            assert gone(ranks)
+            assert operator.run(run).phase == "leasing", "at once, not when the lease would have ended"
+
+            started.append(second := agent(place, server.url, operator.add_worker("second").token))
+            assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
+            second.wait_for("started")
+            ranks = second.family()
+            assert ranks
+            operator.stop(run)
+            second.wait_for("lost")
+            assert gone(ranks)
+            assert second.process.poll() is None, "the agent waits for the next round"
+            view = operator.round(run, 1)
+            assert (view.kind, view.status) == ("datacenter", "abandoned")
+            second.process.send_signal(signal.SIGINT)
+            assert second.process.wait(30) == 0
+    finally:
+        for command in started:
+            command.end()

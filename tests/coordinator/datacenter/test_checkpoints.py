@@ -1,0 +1,138 @@
+"""Saved steps: what comes back is all that was there, whatever the model and the optimizer; half of a step is none."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk.learning import CheckpointMismatch, Learner
+from client_sdk.tensors import Tensors
+from coordinator.datacenter.job import whole_steps
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import Report, train
+from tests.coordinator.datacenter import models
+
+pytestmark = pytest.mark.datacenter
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a counter that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.second.weight = self.first.weight
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+LEARNERS: dict[str, Learner] = {
+    "momentum and dropout": Learner(
+        model=models.dropout, loss=nn.functional.cross_entropy, optimizer=partial(torch.optim.SGD, momentum=0.9)
+    ),
+    "Adam": models.plain(optimizer=torch.optim.Adam),
+    "tied weights and a counter": Learner(model=Tied, loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam),
+    "batch norm's buffers": Learner(model=models.batchnorm, loss=nn.functional.cross_entropy),
+    "a part frozen": Learner(
+        model=models.network, loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam, averaged=("3.*",)
+    ),
+    "lars": models.plain(),
+    "lamb": models.plain(),
+}
+
+
+def recipe(case: str, **more: Any) -> Recipe:
+    named = {"optimizer": case} if case in ("lars", "lamb") else {}
+    return Recipe(**{"steps": 12, "batch": 12, "learning_rate": 0.02, **named, **more})
+
+
+def run(case: str, folder: Path | None = None, *, steps: int = 12, **options: Any) -> tuple[Tensors, Report]:
+    learner = LEARNERS[case]
+    first = learner.initial(2)
+    plan = recipe(case, steps=steps)
+    return train(learner, first, models.examples(), plan, name=case, checkpoints=folder, checkpoint_every=3, **options)
+
+
+@pytest.mark.parametrize("case", LEARNERS)
+def test_going_on_gives_the_bits_of_never_stopping(case: str, tmp_path: Path) -> None:
+    whole, _ = run(case)
+    half, report = run(case, tmp_path, steps=7)
+    assert (report.began, report.steps) == (0, 7)
+    assert whole_steps(tmp_path) == [6, 7]
+    rest, report = run(case, tmp_path, resume=True)
+    assert (report.began, report.steps) == (7, 12)
+    assert {name: array.tobytes() for name, array in rest.items()} == {n: a.tobytes() for n, a in whole.items()}
+    assert models.largest_difference(half, whole) > 0
+
+
+def test_a_job_at_its_end_only_hands_out_its_model(tmp_path: Path) -> None:
+    done, _ = run("Adam", tmp_path)
+    told: list[dict[str, Any]] = []
+    again, report = run("Adam", tmp_path, resume=True, tell=told.append)
+    assert models.largest_difference(again, done) == 0
+    assert report.examples_seen == 0
+    assert [message["event"] for message in told] == ["started"]
+    assert report.as_json()["loss"] is None
+
+
+def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
+    whole, _ = run("Adam")
+    run("Adam", tmp_path, steps=6)
+    (tmp_path / "step-000000006" / ".metadata").unlink()
+    assert whole_steps(tmp_path) == [3]
+    rest, report = run("Adam", tmp_path, resume=True)
+    assert report.began == 3
+    assert models.largest_difference(rest, whole) == 0
+
+
+def test_a_folder_without_steps_begins_anew(tmp_path: Path) -> None:
+    assert run("Adam", tmp_path / "new", resume=True)[1].began == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("lamb", "of another learner: Adam there, lamb here"),
+        ("tied weights and a counter", "of another model: calls is absent there and I64 .. here"),
+    ],
+)
+def test_another_jobs_steps_are_refused(case: str, words: str, tmp_path: Path) -> None:
+    run("Adam", tmp_path, steps=3)
+    with pytest.raises(CheckpointMismatch, match=words):
+        run(case, tmp_path, resume=True)
+    assert whole_steps(tmp_path) == [3], "and not touched"
+
+
+def test_other_first_weights_data_or_records_are_refused(tmp_path: Path) -> None:
+    run("Adam", tmp_path, steps=3)
+    learner = LEARNERS["Adam"]
+    usual: dict[str, Any] = {"name": "Adam", "checkpoints": tmp_path, "resume": True}
+    with pytest.raises(CheckpointMismatch, match="it began from other weights"):
+        train(learner, learner.initial(3), models.examples(), recipe("Adam"), **usual)
+    with pytest.raises(CheckpointMismatch, match="50 examples there and 49 here"):
+        train(learner, learner.initial(2), models.examples(49), recipe("Adam"), **usual)
+    (tmp_path / "about.json").write_text("{}")
+    with pytest.raises(CheckpointMismatch, match=r"about.json is missing or unreadable"):
+        train(learner, learner.initial(2), models.examples(), recipe("Adam"), **usual)
+
+
+def test_saved_steps_are_private(tmp_path: Path) -> None:
+    run("Adam", tmp_path / "new", steps=3)
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+
+
+def test_numbers_that_are_no_longer_finite_are_no_result() -> None:
+    learner = Learner(model=models.network, loss=lambda outputs, targets: (outputs**2).mean())
+    huge = {name: array * 1e200 if array.ndim == 2 else array for name, array in learner.initial(0).items()}
+    with np.errstate(over="ignore"), pytest.raises(Exception, match="not finite"):
+        train(learner, huge, models.examples(), Recipe(steps=3, batch=10, learning_rate=100.0))
