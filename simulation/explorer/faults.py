@@ -56,9 +56,9 @@ FAULTS: dict[str, Fault] = {
     "fleet-away": Fault("datacenter", 0.6, "most devices vanish together, for a while"),
     "worker-crash": Fault("datacenter", 0.03, "the worker's process dies, and starts again as another instance"),
     "worker-silent": Fault("datacenter", 0.06, "the worker stands still, and its heartbeat comes late"),
-    "worker-slow": Fault("datacenter", 0.1, "training takes longer than the round has time"),
-    "worker-cannot": Fault("datacenter", 0.1, "training fails in the datacenter"),
-    "worker-wrong": Fault("datacenter", 0.1, "the result is no checkpoint of the run's model"),
+    "worker-slow": Fault("datacenter", 0.03, "training takes longer than the round has time"),
+    "worker-cannot": Fault("datacenter", 0.03, "training fails in the datacenter"),
+    "worker-wrong": Fault("datacenter", 0.03, "the result is no checkpoint of the run's model"),
     "worker-twin": Fault("datacenter", 0.5, "a second process works under the same worker's token"),
     "worker-lie": Fault("datacenter", 0.6, "a worker speaks under a fence that is old, or not given out yet"),
 }

@@ -8,7 +8,7 @@ fault and a phase is chosen to be likely, so that no pair stays rare.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from simulation.explorer.chance import Chance
@@ -73,21 +73,8 @@ class Shape:
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
         select = min(devices, goal + chance.below("spare", 3))
         focus = (chance.pick("focus", FLEET_FAULTS), chance.pick("focus-phase", FLEET_PHASES))
-        center = chance.unit("datacenter") < DATACENTER
-        if center:
-            of_center = chance.unit("focus of") < 0.35
-            phases = ("leasing", "training", "training") if not of_center else PHASES
-            faults = FLEET_FAULTS if not of_center else tuple(sorted(FAULTS.keys() - set(FLEET_FAULTS)))
-            focus = (chance.pick("focus", faults), chance.pick("focus-phase", phases))
-        workers = chance.pick("workers", (0, 1, 1, 1, 2, 2, 2, 3)) if center else 0
-        plan, rates = (
-            _plan(chance, goal, select, replicas),
-            _rates(chance, focus[1], FAULTS if center else FLEET_FAULTS),
-        )
-        if center:
-            plan = _with_datacenter(chance, plan)
-            rates |= {"fleet-away": max(0.7, rates.get("fleet-away", 0.0))} if rates else {}
-        return cls(
+        plan, rates = _plan(chance, goal, select, replicas), _rates(chance, focus[1], FLEET_FAULTS)
+        shape = cls(
             seed=seed,
             devices=devices,
             dead=chance.below("dead", devices - goal + 1) if chance.unit("any-dead") < 0.3 else 0,
@@ -96,17 +83,41 @@ class Shape:
             lost_replicas=chance.below("lost", replicas),
             store=store,
             blobs=blobs,
-            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.3 if center else 0.1),
+            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
-            storm_s=chance.between("storm", 15.0 if center else 6.0, 50.0 if center else 60.0 if size < 0.9 else 40.0),
+            storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
             rates=rates,
             focus=focus,
-            workers=workers,
-            lost_workers=chance.below("lost-workers", workers + 1) if chance.unit("any-lost") < 0.4 else 0,
-            alike=center and chance.unit("alike") < 0.4,
         )
+        return shape if chance.unit("datacenter") >= DATACENTER else _in_a_datacenter(shape, chance)
+
+
+def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
+    """The same with workers, a plan for them, and weather in which devices stay away."""
+    of_center = chance.unit("focus of") < 0.45
+    faults = CENTER_FOCUS if of_center else FLEET_FOCUS
+    phases = PHASES if of_center else ("leasing", "training")
+    focus = (chance.pick("center-focus", faults), chance.pick("center-phase", phases))
+    rates = _rates(chance, focus[1], FAULTS)
+    elsewhere = focus[0] in OF_WORK
+    if rates:
+        rates["fleet-away"] = 0.1 if elsewhere else max(0.7, rates.get("fleet-away", 0.0))
+        if elsewhere and focus[1] == "committing":
+            rates["lazy"] = 0.7
+    workers = chance.pick("workers", (1, 2) if elsewhere else (0, 1, 1, 1, 2, 2, 2, 3))
+    return replace(
+        shape,
+        two_runs=elsewhere or chance.unit("center-two-runs") < 0.3,
+        storm_s=chance.between("center-storm", 20.0, 60.0),
+        plan=_with_datacenter(chance, shape.plan, elsewhere),
+        rates=rates,
+        focus=focus,
+        workers=workers,
+        lost_workers=chance.below("lost-workers", workers + 1) if chance.unit("any-lost") < 0.4 else 0,
+        alike=chance.unit("alike") < 0.4,
+    )
 
 
 def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
@@ -139,15 +150,17 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     }
 
 
-def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds."""
+def _with_datacenter(chance: Chance, plan: dict[str, Any], alternating: bool) -> dict[str, Any]:
+    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds.
+    ``alternating``: every second round is the datacenter's, so that two runs are often in different phases.
+    """
     when = chance.unit("when")
     section = {
         "data": DATA,
         "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
-        "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
-        "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),
-        "lease_s": chance.pick("lease_s", (4.0, 12.0)),
+        "every": 2 if alternating else chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
+        "wait_s": 15.0 if alternating else chance.pick("wait_s", (0.0, 4.0, 15.0)),
+        "lease_s": 4.0 if alternating else chance.pick("lease_s", (4.0, 12.0)),
         "max_s": chance.pick("max_s", (25.0, 60.0)),
     }
     rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9))}
@@ -158,13 +171,15 @@ CENTER: dict[str, Any] = {
     "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
 }
 """The section of a plan that is often in the datacenter: of mutants that show there."""
-OF_WORK = (
-    *("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate"),
-    *("worker-slow", "worker-cannot", "worker-wrong", "worker-silent"),
-)
+OF_DEVICES = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
+OF_WORKERS = ("worker-slow", "worker-cannot", "worker-wrong")
+OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")
 """Faults that strike where a device or a worker works: in one phase of a round, hence hardly while its own run is in
 another.
 """
+CENTER_FOCUS = (*sorted(FAULTS.keys() - set(FLEET_FAULTS)), *OF_WORKERS * 3)
+FLEET_FOCUS = (*FLEET_FAULTS, *(OF_DEVICES + ("blob-full", "blob-torn", "blob-lost-ack")) * 2)
+"""Of schedules with a datacenter. What meets the focused phase seldom is in it more often."""
 _AWAY = {"fleet-away": 0.9}
 _LASTING = {
     "committing": {"lazy": 0.4, "delay": 0.15},

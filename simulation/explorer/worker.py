@@ -70,6 +70,9 @@ class Worker:
         self._job = 0
         self._job_reply: WorkerReply = None
         self._attending: tuple[int, int] | None = None
+        self._training: Lease | None = None
+        self._done_at = 0.0
+        self._wrong = False
 
     # ------------------------------------------------------------ life and death
 
@@ -150,13 +153,14 @@ class Worker:
                 self._ask(action, lambda answer: self._resume(ticket, self._reply(action, answer)), ticket, hold_s)
             case Begin():
                 self._job += 1
-                self._job_reply = None
+                self._job_reply, self._training = None, None
                 self._begin(action.job, (self.life, self._job))
                 self._resume(ticket, None)
             case Attend():
                 self._attend(action.for_s, ticket)
             case Halt():
                 self._job += 1
+                self._training = None
                 self._resume(ticket, None)
             case Ended():
                 world.tell(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
@@ -212,20 +216,32 @@ class Worker:
 
     def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world = self.world
-        seconds = world.chance.between("worker-train-s", 0.5, 1.5 * lease.lease_s)
-        if world.strikes("worker-slow", self.name):
-            seconds = lease.within_s * world.chance.between("worker-slow-s", 0.7, 1.5)
+        seconds = world.chance.between("worker-train-s", 0.5, 1.2 * lease.lease_s)
+        self._training, self._done_at, self._wrong = lease, world.agenda.now + seconds, False
+        self._happens_to_training(ticket)
         world.agenda.after(seconds, self._trained, lease, ticket)
+
+    def _happens_to_training(self, ticket: tuple[int, int]) -> None:
+        """At its start and at each heartbeat: it may turn out slow, impossible, or wrong."""
+        world, lease = self.world, self._training
+        if lease is None:
+            return
+        if world.strikes("worker-slow", self.name):
+            self._done_at += lease.within_s * world.chance.between("worker-slow-s", 0.5, 1.5)
+        self._wrong = world.strikes("worker-wrong", self.name) or self._wrong
+        if world.strikes("worker-cannot", self.name):
+            self._training = None
+            self._end_job(ticket, Failed("The loss is not finite.", world.agenda.now))
 
     def _trained(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world, at = self.world, self.world.agenda.now
-        if ticket != (self.life, self._job):
+        if ticket != (self.life, self._job) or self._training is not lease:
             return
-        if world.strikes("worker-cannot", self.name):
-            self._end_job(ticket, Failed("The loss is not finite.", at))
+        if at < self._done_at - 1e-6:
+            world.agenda.after(self._done_at - at, self._trained, lease, ticket)
             return
-        wrong = world.strikes("worker-wrong", self.name)
-        body = result_of(world, lease.run, lease.round, lease.fence, self._fetched, wrong=wrong)
+        self._training = None
+        body = result_of(world, lease.run, lease.round, lease.fence, self._fetched, wrong=self._wrong)
         digest = hashlib.sha256(body).hexdigest()
         self._bodies = {digest: body}
         self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=at))
@@ -252,6 +268,8 @@ class Worker:
         if ticket != (self.life, self._waiting_for):
             return
         self._attending = None
+        if self._job_reply is None:
+            self._happens_to_training((self.life, self._job))
         reply, self._job_reply = self._job_reply, None
         self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.world.agenda.now))
 

@@ -191,7 +191,7 @@ class World:
         for device in self.devices:
             self.agenda.after(self.chance.between("start", 0.0, 5.0), device.start)
         for worker in self.workers:
-            self.agenda.after(self.chance.between("worker start", 0.0, 15.0), worker.start)
+            self.agenda.after(self.chance.between("worker start", 0.0, 3.0), worker.start)
         if self.stormy:
             self.operator.plan_storm()
             for worker in self.workers:
