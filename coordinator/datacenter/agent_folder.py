@@ -65,7 +65,7 @@ class AgentFolder:
         kept = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
         older = [path for path in kept if path.name.rpartition("-")[0] == run]
         others = [path for path in kept if path not in older]
-        for path in [*older, *others[: len(others) - (KEEP_JOBS - 1)]]:
+        for path in [*older, *others[: max(0, len(others) - (KEEP_JOBS - 1))]]:
             shutil.rmtree(path, ignore_errors=True)
         return mine
 
