@@ -1,0 +1,184 @@
+"""Values as lanes: clipped, rounded without bias, by a stream of their own; and the mean out of a sum of lanes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.manifest import NotFinite
+from client_sdk.secagg.errors import BadParameters, BadVector
+from client_sdk.secagg.lanes import Lanes, cut, lane_bits, lane_dtype
+from client_sdk.secagg.quantize import Quantizer, rounding_key
+from client_sdk.secagg.stream import KeyStream
+from tests.client_sdk.secagg.attempt import digest, entropy
+
+PLAN = Quantizer(q=16, max_norm=2.0, max_abs=0.5, weight_cap=1000)
+KEY = digest("rounding")
+FROZEN = [9830, 14418, 23592, 32767, 41942, 51117, 55705, 700, 1]
+
+
+def lanes(values: object, weight: int = 1000, plan: Quantizer = PLAN, key: bytes = KEY, bits: int = 25) -> Lanes:
+    return plan.lanes(np.asarray(values, np.float32), weight, bits, key, "aes-256-ctr")
+
+
+def slow_lanes(values: list[float], weight: int, plan: Quantizer, key: bytes) -> list[int]:
+    """The formula, value by value, in Python floats."""
+    stream = KeyStream("aes-256-ctr", 4096)
+    stream.start(key)
+    norm = math.sqrt(math.fsum(float(np.float32(value)) ** 2 for value in values))
+    clip = min(1.0, plan.max_norm / norm) if norm else 1.0
+    share = weight / plan.weight_cap
+    found = []
+    for value in values:
+        word = int.from_bytes(bytes(stream.take(4)), "little")
+        scaled = float(np.float32(value)) * (clip * share)
+        scaled = min(max(scaled, -plan.max_abs * share), plan.max_abs * share)
+        level = (scaled + plan.max_abs) * (plan.levels / (2 * plan.max_abs))
+        found.append(min(math.floor(level + word / 2**32), plan.levels))
+    return [*found, weight, 1]
+
+
+@given(
+    values=st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=40),
+    q=st.integers(1, 24),
+    data=st.data(),
+)
+def test_lanes_by_the_formula(values: list[float], q: int, data: st.DataObject) -> None:
+    cap = data.draw(st.integers(1, 2**q - 1))
+    weight = data.draw(st.integers(0, cap))
+    plan = Quantizer(q=q, max_norm=2.0, max_abs=0.5, weight_cap=cap)
+    assert lanes(values, weight, plan, bits=48).tolist() == slow_lanes(values, weight, plan, KEY)
+
+
+@given(
+    values=st.lists(st.floats(-0.75, 0.75, width=32), min_size=1, max_size=30),
+    q=st.integers(2, 24),
+    key=st.binary(min_size=32, max_size=32),
+)
+def test_a_lane_is_within_one_step_of_its_value(values: list[float], q: int, key: bytes) -> None:
+    plan = Quantizer(q=q, max_norm=1000.0, max_abs=0.5, weight_cap=3)
+    found, weight = plan.mean(lanes(values, 3, plan, key, 48), 1)
+    assert weight == 3
+    step = 2 * plan.max_abs / plan.levels
+    assert np.abs(found - np.clip(np.asarray(values, np.float32), -0.5, 0.5)).max() <= step * (1 + 1e-6)
+
+
+def test_the_ends_of_the_range_are_the_ends_of_a_lane() -> None:
+    for seed in range(50):
+        found = lanes([0.5, -0.5, 9.0, -9.0], plan=replace(PLAN, max_norm=100.0), key=entropy(seed)(32))
+        assert found.tolist() == [65535, 0, 65535, 0, 1000, 1]
+
+
+def test_clipping_is_to_the_norm_first_then_to_the_range() -> None:
+    found, _ = PLAN.mean(lanes([3.0, 4.0]), 1)  # norm 5 -> 2: 1.2 and 1.6, then 0.5 each
+    assert found == pytest.approx([0.5, 0.5], abs=1e-9)
+    found, _ = PLAN.mean(lanes([2.4] + [0.4] * 100), 1)
+    clip = 2.0 / math.sqrt(2.4**2 + 100 * 0.4**2)
+    assert found == pytest.approx([0.5] + [0.4 * clip] * 100, abs=2 / 65535)
+
+
+def test_rounding_is_unbiased() -> None:
+    """40,000 roundings of one value: their mean is off by less than 5 standard deviations, at most 1/2 / 200 steps."""
+    plan = Quantizer(q=4, max_norm=1e9, max_abs=1.0, weight_cap=1)
+    for value in (0.0, 0.123, -0.77, 0.999):
+        found = lanes([value] * 40_000, 1, plan, bits=25)[:-2]
+        level = (float(np.float32(value)) + 1) * 15 / 2
+        assert set(found.tolist()) <= {math.floor(level), math.floor(level) + 1}
+        assert abs(float(found.mean()) - level) < 5 * 0.5 / 200
+
+
+def test_rounding_depends_on_secret_and_header_alone() -> None:
+    values = np.linspace(-0.5, 0.5, 200)
+    first = lanes(values, key=rounding_key(digest("device"), digest("header")))
+    assert np.array_equal(first, lanes(values, key=rounding_key(digest("device"), digest("header"))))
+    for other in (
+        rounding_key(digest("device"), digest("another header")),
+        rounding_key(digest("another device"), digest("header")),
+    ):
+        assert not np.array_equal(first, lanes(values, key=other))
+
+
+@given(
+    n=st.integers(1, 9),
+    q=st.integers(1, 24),
+    seed=st.integers(0, 2**32),
+    dimension=st.integers(1, 20),
+)
+def test_the_mean_is_the_weighted_mean(n: int, q: int, seed: int, dimension: int) -> None:
+    rng = np.random.default_rng(seed)
+    cap = int(rng.integers(1, 2**q))
+    plan = Quantizer(q=q, max_norm=1.0, max_abs=0.25, weight_cap=cap)
+    values = rng.normal(0, 0.05, (n, dimension)).astype(np.float32)
+    values /= np.maximum(1, np.linalg.norm(values, axis=1, keepdims=True))
+    weights = rng.integers(1, cap + 1, n)
+    bits = lane_bits(n, q)
+    total = np.zeros(dimension + 2, lane_dtype(bits))
+    for row, weight in zip(values, weights, strict=True):
+        total += plan.lanes(row, int(weight), bits, rng.bytes(32), "chacha20")
+    cut(total, bits)
+    mean, weight_sum = plan.mean(total, n)
+    assert weight_sum == weights.sum()
+    wanted = (weights[:, None] * values).sum(axis=0) / weights.sum()
+    steps = n * 2 * plan.max_abs / plan.levels * cap / weight_sum
+    assert np.abs(mean - np.clip(wanted, -0.25, 0.25)).max() <= steps * (1 + 1e-6) + 1e-9
+
+
+def test_impossible_sums_are_refused() -> None:
+    total = lanes([0.1, 0.2]) + lanes([0.3, 0.4])
+    assert PLAN.require_possible(total, 2) == 2000
+    with pytest.raises(BadVector, match="canary"):
+        PLAN.mean(total, 3)
+    for place, value, words in ((-1, 1, "canary"), (-2, 2001, "weights"), (0, 2 * 65535 + 1, "lane")):
+        wrong = total.copy()
+        wrong[place] = value
+        with pytest.raises(BadVector, match=words):
+            PLAN.mean(wrong, 2)
+    with pytest.raises(BadVector, match="no mean"):
+        PLAN.mean(lanes([0.1], 0), 1)
+
+
+def test_what_cannot_be_quantized() -> None:
+    for wrong in ([math.nan], [math.inf, 0.0]):
+        with pytest.raises(NotFinite):
+            lanes(wrong)
+    for weight in (-1, 1001):
+        with pytest.raises(BadVector, match="weight"):
+            lanes([0.1], weight)
+    with pytest.raises(BadVector):
+        PLAN.lanes(np.zeros((2, 2), np.float32), 1, 25, KEY, "aes-256-ctr")
+    with pytest.raises(BadVector):
+        PLAN.lanes(np.zeros(2, np.float64), 1, 25, KEY, "aes-256-ctr")  # type: ignore[arg-type]
+    with pytest.raises(BadParameters):
+        lanes([0.1], bits=15)
+
+
+def test_huge_values_are_clipped_not_refused() -> None:
+    assert lanes([3e38, -3e38])[:-2].tolist() == [65535, 0]
+    assert lanes([0.0, 0.0]).tolist()[2:] == [1000, 1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q": 0},
+        {"q": 25},
+        {"max_norm": 0.0},
+        {"max_norm": math.inf},
+        {"max_abs": -1.0},
+        {"max_abs": math.nan},
+        {"weight_cap": 0},
+        {"weight_cap": 65536},
+    ],
+)
+def test_plans_that_make_no_sense(changes: dict[str, float]) -> None:
+    with pytest.raises(BadParameters):
+        replace(PLAN, **changes)  # type: ignore[arg-type]
+
+
+def test_lanes_are_frozen() -> None:
+    assert lanes(np.linspace(-0.6, 0.6, 7), 700).tolist() == FROZEN
