@@ -173,7 +173,7 @@ class _Losses(nn.Module):
         try:
             with explained(where):
                 objective, values = self._measured(*fetch())
-            share = objective * (size * self._group.world / total)
+            share = objective.to(self.told) * (size * self._group.world / total)
             words = [
                 *(value * size for value in values),
                 (~values[0].isfinite()).to(self.told),

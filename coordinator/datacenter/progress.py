@@ -67,7 +67,8 @@ def plain_line(message: dict[str, Any]) -> str:
         case "done":
             report = message["report"]
             out = f" The model is in {message['out']} ({message['digest'][:12]})." if message.get("out") else ""
-            return f"Done: {report['steps']} steps in {report['seconds']:.1f} s, loss {report['loss']:.4g}.{out}"
+            loss = "" if report["loss"] is None else f", loss {report['loss']:.4g}"
+            return f"Done: {report['steps']} steps{loss}, in {report['seconds']:.1f} s.{out}"
         case _:
             return str(message.get("reason", message["event"]))
 

@@ -56,7 +56,7 @@ class Recipe(BaseModel):
     """Shell patterns of the tensors that are trained, as a plan's task names them. None: those that the learner
     trains."""
     unused_parameters: bool = False
-    """Whether a step may leave parameters untouched. Costs a walk over the graph at every step."""
+    """Whether a loss may leave parameters out; their gradient is zero. Costs a walk over the graph at every step."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Orders the data and draws what layers draw: each step's are a function of (seed, step)."""
 

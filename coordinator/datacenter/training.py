@@ -180,7 +180,11 @@ class _Job:
             self.scaler.load_state_dict(scaler)
 
     def move(self, recipe: Recipe, group: Group, step: int) -> None:
-        """Clip and step. Every rank holds the same gradients, so every rank comes to the same."""
+        """Clip and step. Every rank holds the same gradients, so every rank comes to the same. What the loss did not
+        reach has a gradient of zero, and so a state in the optimizer like all others."""
+        for weight in self.params:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if recipe.max_grad_norm is not None and not self._overflowed():

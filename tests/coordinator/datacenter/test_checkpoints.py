@@ -13,7 +13,9 @@ from torch import nn
 
 from client_sdk.learning import CheckpointMismatch, Learner
 from client_sdk.tensors import Tensors
+from coordinator.datacenter import training
 from coordinator.datacenter.job import whole_steps
+from coordinator.datacenter.progress import plain_line
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import Report, train
 from tests.coordinator.datacenter import models
@@ -46,13 +48,16 @@ LEARNERS: dict[str, Learner] = {
     "a part frozen": Learner(
         model=models.network, loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam, averaged=("3.*",)
     ),
+    "a layer without use": Learner(model=models.Half, loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam),
     "lars": models.plain(),
     "lamb": models.plain(),
 }
 
 
 def recipe(case: str, **more: Any) -> Recipe:
-    named = {"optimizer": case} if case in ("lars", "lamb") else {}
+    named: dict[str, Any] = {"optimizer": case} if case in ("lars", "lamb") else {}
+    if case == "a layer without use":
+        named = {"unused_parameters": True}
     return Recipe(**{"steps": 12, "batch": 12, "learning_rate": 0.02, **named, **more})
 
 
@@ -82,7 +87,8 @@ def test_a_job_at_its_end_only_hands_out_its_model(tmp_path: Path) -> None:
     assert models.largest_difference(again, done) == 0
     assert report.examples_seen == 0
     assert [message["event"] for message in told] == ["started"]
-    assert report.as_json()["loss"] is None
+    done_line = plain_line({"event": "done", "report": report.as_json(), "out": None, "digest": ""})
+    assert done_line.startswith("Done: 12 steps, in 0.")
 
 
 def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
@@ -136,3 +142,22 @@ def test_numbers_that_are_no_longer_finite_are_no_result() -> None:
     huge = {name: array * 1e200 if array.ndim == 2 else array for name, array in learner.initial(0).items()}
     with np.errstate(over="ignore"), pytest.raises(Exception, match="not finite"):
         train(learner, huge, models.examples(), Recipe(steps=3, batch=10, learning_rate=100.0))
+
+
+def test_scaled_losses_of_float16_end_near_full_precision_and_resume_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fp16 is for GPUs; its code is run here on the CPU, with the CPU's scaler, which torch has for such tests."""
+    scaler = torch.amp.GradScaler
+    monkeypatch.setattr(training, "_check_fit", lambda *arguments: None)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scaler("cpu", init_scale=1024.0, growth_interval=4))
+    learner = Learner(model=partial(models.network, dtype=torch.float32), loss=nn.functional.cross_entropy)
+    first, half = learner.initial(2), recipe("Adam", precision="fp16", max_grad_norm=0.5)
+    usual: dict[str, Any] = {"checkpoints": tmp_path, "checkpoint_every": 3}
+    whole, report = train(learner, first, models.examples(), half)
+    full, _ = train(learner, first, models.examples(), half.model_copy(update={"precision": "full"}))
+    assert 0 < models.largest_difference(whole, full) < 0.02
+    assert 0 < report.loss < 5
+    train(learner, first, models.examples(), half.model_copy(update={"steps": 7}), **usual)
+    rest, _ = train(learner, first, models.examples(), half, resume=True, **usual)
+    assert models.largest_difference(rest, whole) == 0
