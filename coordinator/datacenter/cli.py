@@ -63,7 +63,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest step in --checkpoints.")] = False,
     learning_rate: Annotated[float, typer.Option("--lr", help="Step size.")] = 0.1,
     optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner",
-    momentum: Annotated[float, typer.Option(help="Of sgd and lars.")] = 0.9,
+    momentum: Annotated[float, typer.Option(help="Of sgd and lars; beta1 of lamb.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0,
     linear_scaling: Annotated[
         bool, typer.Option("--linear-scaling", help="--lr is for a batch of 256, and grows with the batch.")
