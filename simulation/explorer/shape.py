@@ -178,7 +178,7 @@ OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")
 another.
 """
 CENTER_FOCUS = (*sorted(FAULTS.keys() - set(FLEET_FAULTS)), *OF_WORKERS * 3)
-FLEET_FOCUS = (*FLEET_FAULTS, *(OF_DEVICES + ("blob-full", "blob-torn", "blob-lost-ack")) * 2)
+FLEET_FOCUS = (*FLEET_FAULTS, *(*OF_DEVICES, "blob-full", "blob-torn", "blob-lost-ack") * 2)
 """Of schedules with a datacenter. What meets the focused phase seldom is in it more often."""
 _AWAY = {"fleet-away": 0.9}
 _LASTING = {
