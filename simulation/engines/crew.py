@@ -242,8 +242,7 @@ class Crew:
 def _forked(number: int, serve: Serve) -> _Worker:
     """A process that serves one end of a channel, seen from the other end. Ctrl-C is held back meanwhile."""
     ours, theirs = socket.socketpair()
-    for stream in (sys.stdout, sys.stderr):
-        _flush(stream)
+    flush_output()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: a worker needs none of them
         pid = os.fork()
@@ -277,8 +276,7 @@ def _serve(number: int, channel: Channel, serve: Serve) -> Never:
     except BaseException:  # noqa: BLE001 - whatever it is, the parent's frames below must not see it
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        flush_output()
         os._exit(status)
 
 
@@ -290,11 +288,13 @@ def _ends_with(end: socket.socket) -> None:
     os._exit(0)
 
 
-def _flush(stream: Any) -> None:
-    try:
-        stream.flush()
-    except (OSError, ValueError, AttributeError):
-        pass
+def flush_output() -> None:
+    """What has been printed is seen now, as far as somebody is there to see it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
 
 
 def _kill(pid: int) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.tensors import TensorError
+from simulation.engines.crew import flush_output
 from simulation.engines.frames import Channel, Said
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
@@ -70,8 +71,7 @@ class Worker:
                 return
             task = self._tasks.popleft()
             said = self._trained(task) if task["do"] == "train" else self._scored(task)
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            flush_output()
             self._channel.send({"task": task["task"], **said})
 
     def _hear(self, message: Said) -> None:
