@@ -21,13 +21,6 @@ LEARNER = "simulation:learner"
 
 def plan_of(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
     """A plan from whatever the user wrote it as. PlanError."""
-    found = _read(plan)
-    if found.datacenter is not None:
-        raise PlanError("datacenter: a simulation has no datacenter; leave the section out")
-    return found
-
-
-def _read(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, str | PathLike):
@@ -41,6 +34,21 @@ def _read(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
     if isinstance(task, Mapping):
         whole["task"] = {"learner": LEARNER, **task}
     return Plan.parse(whole)
+
+
+def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> None:
+    """ValueError where the plan's datacenter rounds could not be simulated."""
+    if plan.datacenter is None:
+        if data:
+            raise ValueError("datacenter= is given, and the plan has no section [datacenter]")
+        return
+    if plan.datacenter.data not in data:
+        raise ValueError(
+            f"the plan's datacenter rounds train on {plan.datacenter.data!r}: give datacenter="
+            f"{{{plan.datacenter.data!r}: data}}, or leave the section [datacenter] out"
+        )
+    if not hasattr(learner, "loss"):
+        raise ValueError("datacenter rounds need a client_sdk.learning.Learner")
 
 
 def require_enough(plan: Plan, clients: Clients) -> None:

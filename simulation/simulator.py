@@ -48,6 +48,7 @@ def simulate(
     score_every: int = 1,
     behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
     classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    datacenter: Mapping[str, Any] | None = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: Tensors | str | PathLike[str] | None = None,
@@ -69,6 +70,7 @@ def simulate(
     score_every: int = 1,
     behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
     classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    datacenter: Mapping[str, Any] | None = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: Tensors | str | PathLike[str] | None = None,
@@ -89,6 +91,7 @@ def simulate(
     score_every: int = 1,
     behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
     classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    datacenter: Mapping[str, Any] | None = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: Tensors | str | PathLike[str] | None = None,
@@ -110,6 +113,8 @@ def simulate(
       ``seed`` (sources ``clients``, ``clients.p10`` and ``class.<name>``).
     - ``behaviour``: who vanishes, who is slow, for all devices or by class; None: an ideal fleet. ``classes``: the
       class of each client.
+    - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
+      are trained in this process, as by one rank.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
     - ``init``: the first checkpoint, as tensors or a safetensors file; None: the learner's, from ``seed``.
@@ -140,6 +145,7 @@ def simulate(
     asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None and rounds < 1:
         raise ValueError(f"rounds={rounds}: at least one round is to be played")
+    checked.require_datacenter(asked.plan, datacenter or {}, learner)
     first, origin = checked.first_model(init, learner, seed)
     failing = _Failing(folder)
     with Simulation(
@@ -154,6 +160,7 @@ def simulate(
         folder=None if folder is None else Path(folder),
         seed=seed,
         failed=failing,
+        datacenter=datacenter or {},
     ) as simulation:
         failing.model = simulation.model
         left = asked.plan.finish.rounds - simulation.state.version

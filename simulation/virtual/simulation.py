@@ -35,6 +35,7 @@ from simulation.engines import Failed, Job, Kernel, MakeEngine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
 from simulation.virtual.clock import VirtualClock
+from simulation.virtual.datacenter import Datacenter
 from simulation.virtual.sums import sums_of
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import World
@@ -60,6 +61,7 @@ class Simulation:
         folder: Path | None,
         seed: int,
         failed: Callable[[Job, Failed], None],
+        datacenter: Mapping[str, Any],
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
 
@@ -114,6 +116,7 @@ class Simulation:
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
+                datacenter=Datacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
             )
             self._exits.callback(self.world.close)
             if before is not None:

@@ -5,6 +5,7 @@ coordinator's.
 
     selecting    devices arrive in random order until the pool is full; where
                  all have come, those who still train are waited for        -> the coordinator draws the cohort
+    leasing      where the plan has a datacenter: it trains the round, while devices check in
     collecting   each of them trains for as long as its speed says, then reports, or vanishes, or comes too late
     committing   the engine's sum becomes the next checkpoint               -> the next round opens
 
@@ -29,6 +30,7 @@ from simulation.agenda import Agenda
 from simulation.behaviour import Habits, work_done
 from simulation.clients import Clients
 from simulation.engines.port import Engine, Failed, Job
+from simulation.virtual.datacenter import Datacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.unfinished import Unfinished
 
@@ -57,6 +59,7 @@ class World:
         begin: Callable[[RunState], None],
         failed: Callable[[Job, Failed], None],
         class_of: Callable[[str], str],
+        datacenter: Datacenter | None = None,
     ) -> None:
         """``size_of``: bytes that an update with this report would have on the wire. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
@@ -72,6 +75,7 @@ class World:
         self._begin = begin
         self._failed = failed
         self._class_of = class_of
+        self._datacenter = datacenter
         task = coordinator.state(run).plan.task
         self._learner, self._version = task.learner, task.learner_version or "simulated"
         self._known: set[int] = set()
@@ -103,13 +107,15 @@ class World:
                 break
             if state.phase == "selecting":
                 self._arrive(state)
+            elif state.phase == "leasing":
+                self._lease(state)
             self.coordinator.tick()
             self._perform()
             state = self.coordinator.state(self._run)
             if state.phase == "collecting" and state.round == number:
                 self._assign(state)
                 self._collect(number)
-            elif state.phase == "selecting" and state.round == number and state.deadline is not None:
+            elif state.phase in ("selecting", "leasing") and state.round == number and state.deadline is not None:
                 self._wait(state.deadline)
             state = self.coordinator.state(self._run)
         return state
@@ -214,6 +220,14 @@ class World:
         row: DeviceRow = device_row(name, examples, self._class_of(name), self.now)
         learners = {self._learner: self._version}
         return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
+
+    def _lease(self, state: RunState) -> None:
+        """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
+        they have come by now, and the fleet may have its turn again."""
+        if not state.planned and state.away_since != state.round:
+            self._arrive(state)
+        if self._datacenter is not None:
+            self._datacenter.take(state, lambda: self._arrive(state))
 
     # ------------------------------------------------------------ collecting
 

@@ -15,11 +15,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from client_sdk.learning import Learner, accuracy
 from client_sdk.protocol import Funnel, RoundView, Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
+from coordinator.cli import app as coordinator_app
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import train
 from coordinator.engine.plan import PlanError
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.progress import Progress
@@ -217,6 +221,49 @@ def test_diverging_client_withdraws_and_the_others_make_the_round() -> None:
     assert set(history.participation) == {"good-1", "good-2"}
 
 
+# ------------------------------------------------------------ datacenter rounds
+
+
+def test_rounds_alternate_between_fleet_and_datacenter_on_one_line(tmp_path: Path) -> None:
+    section = {"data": "proxy", "steps": 5, "batch_size": 16, "learning_rate": 0.1, "every": 2}
+    asked: dict[str, Any] = {"datacenter": {"proxy": examples(60, seed=4)}, "progress": False}
+    history = simulate(plan(5, datacenter=section), NET, clients(), folder=tmp_path, **asked)
+    assert [found.kind for found in history.rounds if found.status == "committed"] == [
+        "federated", "datacenter", "federated", "datacenter", "federated",
+    ]  # fmt: skip
+    assert digests(history) == digests(simulate(plan(5, datacenter=section), NET, clients(), **asked))
+    assert CliRunner().invoke(coordinator_app, ["verify", str(tmp_path)]).exit_code == 0
+    recipe = Recipe(steps=5, batch=16, learning_rate=0.1, momentum=0.9, seed=1)
+    alone, _ = train(NET, history.checkpoint(1), examples(60, seed=4), recipe)
+    assert to_bytes(alone) == to_bytes(history.checkpoint(2))
+
+
+def test_fleet_that_cannot_make_a_quorum_falls_back_and_returns() -> None:
+    section = {"data": "proxy", "steps": 3, "batch_size": 8, "patience": 2}
+    history = simulate(
+        plan(6, cohort={"quorum": 1.0}, datacenter=section),
+        NET,
+        clients(),
+        behaviour=Behaviour(dropout=0.3),
+        datacenter={"proxy": examples(60, seed=4)},
+        progress=False,
+    )
+    kinds = [(found.kind, found.status) for found in history.rounds if found.status != "open"]
+    assert len(history) == 6
+    fallen = [number for number, found in enumerate(kinds) if found == ("datacenter", "committed")]
+    assert fallen
+    assert kinds[fallen[0] - 2 : fallen[0]] == [("federated", "abandoned")] * 2
+    assert ("federated", "committed") in kinds
+
+
+def test_datacenter_of_plan_and_call_must_agree() -> None:
+    section = {"data": "proxy", "steps": 1, "every": 2}
+    with pytest.raises(ValueError, match="give datacenter="):
+        simulate(plan(datacenter=section), NET, clients())
+    with pytest.raises(ValueError, match="has no section"):
+        simulate(plan(), NET, clients(), datacenter={"proxy": examples(8)})
+
+
 # ------------------------------------------------------------ folder, resume, Ctrl-C
 
 
@@ -360,7 +407,6 @@ def test_bad_arguments_are_refused_in_a_sentence(change: dict[str, Any], words: 
         ({"cohort": {"select": 3, "goal": 4}}, "a round could never reach it"),
         (7, "is none of these"),
         ("no-such.toml", "cannot read the plan"),
-        ({"datacenter": {"data": "proxy", "steps": 1, "patience": 1}}, "a simulation has no datacenter"),
     ],
 )
 def test_bad_plans_are_refused_in_a_sentence(bad: Any, words: str) -> None:

@@ -1,0 +1,87 @@
+"""A simulated datacenter: a worker that takes a run's datacenter rounds, in this process and in virtual time.
+
+It asks for leases and delivers results at the coordinator's desk for workers, and trains by the function that a real
+worker's processes run, as one process. This file has never heard of devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from client_sdk.data import training_part
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.worker_protocol import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.runtime import Coordinator
+from coordinator.store.port import WorkerRow
+from simulation.agenda import Agenda
+
+STEP_S = 0.01
+"""Virtual seconds that an optimizer step takes in the datacenter."""
+_BEATS = 4
+"""Heartbeats in ``lease_s``."""
+_NAME = "simulated"
+
+
+class Datacenter:
+    """``data``: what the datacenter holds, by the names that plans use."""
+
+    def __init__(self, coordinator: Coordinator, agenda: Agenda, learner: Any, data: Mapping[str, Any]) -> None:
+        self._coordinator = coordinator
+        self._agenda = agenda
+        self._learner = learner
+        self._data = data
+        self._worker = WorkerRow(worker=_NAME, token_hash="", label="simulated", created_at=agenda.now)
+        with coordinator.store.transaction() as tx:
+            if tx.worker(_NAME) is None:
+                tx.insert_worker(self._worker)
+
+    def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
+        """Trains the round that is open and delivers its model. False where the coordinator gives it none: the fleet
+        is back. ``meanwhile`` is called once while it trains."""
+        lease = self._coordinator.poll(self._worker, self._poll(state.plan))
+        if not isinstance(lease, Lease):
+            return False
+        meanwhile()
+        try:
+            model, report = self._trained(lease)
+        except Exception as error:
+            failed = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=True, reason=str(error)[:500])
+            self._coordinator.end_lease(self._worker, lease.run, lease.round, failed)
+            raise
+        if not self._time_passes(lease, report.steps * STEP_S):
+            return True
+        metrics = {"loss": report.loss} if math.isfinite(report.loss) else {}
+        result = ResultReport(fence=lease.fence, steps=report.steps, examples=report.examples_seen, metrics=metrics)
+        with self._coordinator.blobs.spool() as spool:
+            spool.write(to_bytes(model))
+            self._coordinator.result(self._worker, lease.run, lease.round, lease.attempt, result, spool)
+        return True
+
+    def _poll(self, plan: Plan) -> WorkerPoll:
+        nproc = plan.datacenter.nproc if plan.datacenter is not None else 1
+        learners = {plan.task.learner: plan.task.learner_version or "simulated"}
+        return WorkerPoll(instance=_NAME, learners=learners, data=tuple(self._data), nproc=nproc, hold_s=0)
+
+    def _trained(self, lease: Lease) -> tuple[Tensors, Any]:
+        from coordinator.datacenter.leased import recipe_of
+        from coordinator.datacenter.training import train
+
+        with self._coordinator.blobs.open(lease.checkpoint.digest) as file:
+            model = from_bytes(file.read())
+        return train(self._learner, model, training_part(self._data[lease.datacenter.data]), recipe_of(lease))
+
+    def _time_passes(self, lease: Lease, seconds: float) -> bool:
+        """The time of training, with a heartbeat now and then. False where the round ended meanwhile."""
+        until = self._agenda.now + seconds
+        while self._agenda.now < until:
+            self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)
+            self._coordinator.tick()
+            if self._coordinator.state(lease.run).round != lease.round:
+                return False
+            beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
+            self._coordinator.heartbeat(self._worker, lease.run, lease.round, beat)
+        return True
