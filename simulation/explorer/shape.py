@@ -101,12 +101,13 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     phases = PHASES if of_center else ("leasing", "training")
     focus = (chance.pick("center-focus", faults), chance.pick("center-phase", phases))
     rates = _rates(chance, focus[1], FAULTS)
-    elsewhere = focus[0] in OF_WORK
+    elsewhere = focus[0] in OF_WORK or focus[0].startswith("blob-")
     if rates:
         rates["fleet-away"] = 0.1 if elsewhere else max(0.7, rates.get("fleet-away", 0.0))
         if elsewhere and focus[1] == "committing":
             rates["lazy"] = 0.7
-    workers = chance.pick("workers", (1, 2) if elsewhere else (0, 1, 1, 1, 2, 2, 2, 3))
+    some = (0, 1, 1, 1, 2, 2, 2, 3) if not elsewhere else (1,) if focus[1] == "leasing" else (1, 2)
+    workers = chance.pick("workers", some)
     return replace(
         shape,
         two_runs=elsewhere or chance.unit("center-two-runs") < 0.3,

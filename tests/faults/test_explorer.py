@@ -121,18 +121,19 @@ def test_schedules_have_different_shapes() -> None:
     assert not any(shape.workers for shape in shapes if "datacenter" not in shape.plan)
 
 
-def test_schedule_with_a_datacenter_shows_takeover_and_return() -> None:
-    """Lease, takeover and return are in the stories, not only in the counts."""
-    told: list[str] = []
-    for seed in range(400):
+@pytest.mark.slow
+def test_schedules_with_a_datacenter_show_lease_takeover_and_return() -> None:
+    """In the stories, not only in the counts."""
+    wanted = {" Leased: ", " Heartbeat: ", " LeaseEnded: ", " Delivered: ", " FleetReturned: ", "fence 2 "}
+    for seed in range(1000):
         if "datacenter" in Shape.of(seed).plan:
             story: list[str] = []
             _, broken = play(Shape.of(seed), story=story)
             assert broken is None, (seed, broken)
-            told += story
-    for kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
-        assert any(f" {kind}: " in line for line in told), kind
-    assert any(" Leased: " in line and "fence 2" in line for line in told)
+            wanted -= {words for words in wanted if any(words in line for line in story)}
+            if not wanted:
+                return
+    raise AssertionError(f"never seen: {wanted}")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.worker_protocol import DatacenterTask
 from coordinator.engine.plan import MOST_WEIGHT, Aggregation, Cohort, Finish, Plan, PlanError, Retention
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
@@ -247,6 +248,52 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         Plan.from_toml(tmp_path / "missing.toml")
     with pytest.raises(PlanError, match=r"cannot read the plan .*: Is a directory"):
         Plan.from_toml(tmp_path)
+
+
+# ---------------------------------------------------------------- datacenter
+
+
+CENTER: dict[str, Any] = {"data": "proxy", "patience": 3}
+
+
+def test_a_datacenter_section_has_defaults_and_comes_back() -> None:
+    section = plan(datacenter=CENTER).datacenter
+    assert section is not None
+    assert (section.lease_s, section.max_s, section.wait_s, section.every) == (60, 3600, 60, None)
+    assert (section.steps, section.batch_size, section.nproc, section.optimizer) == (100, 256, 1, "sgd")
+    assert section.devices_back(plan().cohort) == 256
+    assert set(section.work.model_dump()) == set(DatacenterTask.model_fields)
+    assert Plan.parse(plan(datacenter=CENTER).model_dump(mode="json")) == plan(datacenter=CENTER)
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"data": "proxy"}, "datacenter: set patience .* every .* or both"),
+        ({"patience": 3}, "datacenter.data: is required"),
+        ({**CENTER, "data": "Proxy Data"}, "datacenter.data"),
+        (
+            {**CENTER, "batch_size": 7, "nproc": 4, "accumulate": 2},
+            r"batch_size \(7\) is below nproc times accumulate \(8\)",
+        ),
+        ({**CENTER, "warmup_steps": 101}, r"warmup_steps \(101\) is above steps \(100\)"),
+        ({**CENTER, "max_s": 59}, r"max_s \(59\) is below lease_s \(60\)"),
+        ({**CENTER, "return_devices": 217}, r"return_devices \(217\) is below the cohort's quorum \(218\)"),
+        ({**CENTER, "optimizer": "adam"}, "datacenter.optimizer"),
+        ({**CENTER, "colour": "blue"}, "datacenter.colour: there is no such field"),
+        ({**CENTER, "every": 0}, "datacenter.every"),
+        ({**CENTER, "learning_rate": INF}, "plan"),
+    ],
+)
+def test_a_datacenter_section_that_contradicts_itself(section: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence if sentence != "plan" else "learning_rate|finite|plan"):
+        plan(datacenter=section)
+
+
+def test_a_plan_without_a_datacenter_reads_as_it_did_before_there_were_any() -> None:
+    assert "datacenter" not in plan().model_dump(mode="json")
+    assert plan(datacenter=CENTER).digest != plan().digest
+    assert plan(datacenter=CENTER).digest != plan(datacenter={**CENTER, "steps": 7}).digest
 
 
 # ---------------------------------------------------------------- digest
