@@ -10,12 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from coordinator.store import StoreError, open_store
-from coordinator.store.migrate import newest
+from coordinator.store.migrate import _config, newest
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
 from tests.coordinator.store import rows
@@ -166,3 +167,19 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(StoreError, match=r"database URL|driver"):
         open_store(url)
+
+
+def test_a_database_of_the_first_schema_keeps_its_rows_and_learns_of_workers(tmp_path: Path) -> None:
+    plain = SqlStore(url_of(tmp_path))
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0001")
+        connection.commit()
+    with plain.transaction() as tx:
+        rows.world(tx)
+    plain.close()
+    store = opened(url_of(tmp_path))
+    assert [row.device for row in store.devices()] == ["d1", "d2", "d3"]
+    with store.transaction() as tx:
+        tx.insert_worker(rows.worker("w1"))
+    assert store.workers() == [rows.worker("w1")]
+    store.close()
