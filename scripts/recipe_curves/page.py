@@ -88,8 +88,8 @@ STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absol
 % on average (abstract; five data sets). Its figure 1 has the curves; there is no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with
 two windows of 80 characters or more; **4 of them in a round** (the paper: 10 % of 1,146), B = 10, learning rate 1.
-Scored on 200 windows of what the roles hold out. An LSTM step costs a core some 80 ms, so these runs are short:
-they show the order of the methods, not where they end."""
+Scored on 200 windows of what the roles hold out. An LSTM step costs a core some 50 ms, so these runs are short: they
+show the order of the methods, not where they end. The plateau at the start is a model that always says a blank."""
 SHAKESPEARE_PUBLISHED = """Published (McMahan et al. 2017, table 2, LSTM, C = 0.1), rounds to 54 %, for which
 nothing here was run long enough:"""
 
@@ -162,7 +162,7 @@ def _mnist(kept: Mapping[str, Any]) -> list[str]:
                 own.append(f"{told}: {mean} in the mean, {worse} at the 10th percentile of the clients")
     alone = (
         "A client alone is scored on the whole test set above, whose digits it may never have seen. On its own\n"
-        f"held-out digits its own model does well ({'; '.join(own)}):\n"
+        f"held-out digits its own model does better ({'; '.join(own)}):\n"
         "what federation adds is everybody else's digits."
     )
     cnn = [f"| {e} | {b} | {alike} | {shards} |" for e, b, alike, shards in PUBLISHED_CNN]
