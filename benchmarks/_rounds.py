@@ -66,6 +66,7 @@ class Played:
             folder=None,
             seed=0,
             failed=_failed,
+            datacenter={},
         )
 
     def __enter__(self) -> Played:
