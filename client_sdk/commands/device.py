@@ -184,18 +184,19 @@ def log_plainly() -> None:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once."""
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once. (``timeout`` and others send SIGTERM
+    twice.)"""
     stop = Event()
     if current_thread() is not main_thread():
         yield stop
         return
 
     def ask(number: int, frame: object) -> None:
-        if stop.is_set():
+        if number == signal.SIGINT and stop.is_set():
             raise KeyboardInterrupt
-        stop.set()
         if number == signal.SIGINT:
             note("Stopping; once more ends it at once.")
+        stop.set()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
