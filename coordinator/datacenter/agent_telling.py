@@ -57,7 +57,7 @@ class Teller:
         if self._as_json:
             say_json({"kind": kind, "run": run, "round": round, "text": text, **(about or {})})
         else:
-            say(f"{run} round {round}: {text}" if about is not None else text)
+            say(f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:])
 
     def ready(self, url: str, ready: Ready, nproc: int) -> None:
         if self._as_json:
