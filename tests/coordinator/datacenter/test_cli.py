@@ -59,13 +59,13 @@ def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].endswith("on 50 examples, 1 process on cpu to step 8.")
     assert lines[1].startswith("Step 8 of 8: loss ")
-    assert lines[2].startswith("Done: 8 steps in ")
+    assert lines[2].startswith("Done: 8 steps, loss ")
     expected, _ = train(plain(), plain().initial(0), examples(), Recipe(steps=8, batch=12, learning_rate=0.05))
     assert largest_difference(load_file(out), expected) == 0
 
 
 @pytest.mark.slow
-def test_under_torchrun_by_hand_rank_0_tells_and_one_rank_complains(data: str, tmp_path: Path) -> None:
+def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     torchrun = (
         "-m",
         "torch.distributed.run",
@@ -89,10 +89,6 @@ def test_under_torchrun_by_hand_rank_0_tells_and_one_rank_complains(data: str, t
     assert told[1]["samples_per_s"] > 0
     expected, _ = train(plain(), plain().initial(5), examples(), Recipe(steps=8, batch=12, learning_rate=0.05))
     assert largest_difference(load_file(out), expected) <= 1e-10
-
-    done = quorate(*usual, "--batch", "1", before=torchrun)
-    assert done.returncode == 1
-    assert done.stderr.count("Error: A batch of 1 cannot be split over 2 processes") == 1
 
 
 @pytest.mark.slow
