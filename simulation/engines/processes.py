@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lane
 from simulation.engines.port import Done, Failed, Job, Result
 from simulation.engines.worker import Shared, Worker
 from simulation.errors import SimulationError
+
+_JOB = tuple(found.name for found in fields(Job))
 
 
 class ProcessEngine:
@@ -153,7 +155,9 @@ class ProcessEngine:
 
     def _put(self, crew: Crew, job: Job, *, now: bool = False) -> int:
         what = f"trained client {job.device!r} in round {job.round}"
-        return crew.put({"do": "train", "job": asdict(job)}, what, cost=job.cost, now=now)
+        return crew.put(
+            {"do": "train", "job": {name: getattr(job, name) for name in _JOB}}, what, cost=job.cost, now=now
+        )
 
     def _settle(self, crew: Crew) -> None:
         """Whoever trains has finished; what nobody has begun is as if it had never been submitted."""
