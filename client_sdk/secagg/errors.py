@@ -7,6 +7,7 @@
     |- BadKey            a public key that is none, or on which nothing secret can be agreed
     |- BadShare          a share that cannot be opened, or shares that do not give the secret that was committed to
     |- BadVector         values or packed lanes that are not what the round takes
+    |- Refusal           nothing is malformed, and the device will not: its rules, or its owner's, say no
     '- BadMessage        bytes that are no message of this protocol, or not in the one form that it takes
        '- BadSignature   a signature that is not the device's over this
 """
@@ -32,6 +33,15 @@ class BadShare(SecaggError):
 
 class BadVector(SecaggError):
     """Values or packed lanes that are not what the round takes."""
+
+
+class Refusal(SecaggError):
+    """Nothing is malformed, and the device will not: its rules, or its owner's, say no."""
+
+    def __init__(self, reason: str, retry_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_s = retry_s
+        """Seconds after which the same may be asked again; None: never."""
 
 
 class BadMessage(SecaggError):

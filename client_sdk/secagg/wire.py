@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from itertools import pairwise
+from typing import NoReturn
 
 from client_sdk.secagg.errors import BadMessage
 
@@ -104,6 +105,10 @@ class Reader:
         if count < least or count * item_bytes > len(self._data) - self._at:
             raise BadMessage(f"{self.what}: it cannot hold {count} entries")
         return count
+
+    def refuse(self, why: str) -> NoReturn:
+        """BadMessage, in this message's name."""
+        raise BadMessage(f"{self.what}: {why}")
 
     def end(self) -> None:
         """BadMessage where something follows."""

@@ -1,0 +1,284 @@
+"""The device's half of one attempt, as a generator of actions; it can be crashed after any of them.
+
+This file decides what a device says and when it stops; it has never heard of sockets, storage or clocks (times come
+with replies, entropy is an argument). Whoever drives it makes every Keep durable before it goes on, delivers every Say
+until it is answered, and sends back what the coordinator answered.
+
+::
+
+    header      consent, old attempt deleted, fresh keys -> Keep -> Say(advertise)     answer: the roster
+    roster      every entry vouched for; secrets split  -> Keep -> Say(share)         answer: shares of peers, sealed
+    shares      unsealed; vector masked                 -> Keep -> Say(mask)          answer: the survivors
+    survivors   listed, enough, each one known: *spent* -> Keep -> Say(survivors)     answer: their signatures
+    proof       t right ones over its own h             ->         Say(unmask)        answer: the round is over
+    over        everything secret of the attempt deleted -> Keep
+
+What makes a lying coordinator fail:
+
+- A step's result is kept before it is said, and a step that was kept is never taken again: one roster an advertisement,
+  one masked vector, one list a checkpoint. Started again under the same header, the device says the same bytes.
+- Advertising under another header deletes the older attempt first; nothing of it can be asked for any more.
+- A list is signed when this device and enough others are on it and every neighbour on it has shared with this device;
+  the checkpoint is then spent, over all headers. What is revealed follows from that list alone: for a peer one share,
+  of its self-mask secret or of its mask key, for ever.
+- Anything else is Refusal or another SecaggError, and the device says nothing further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+
+from client_sdk.floats import Float32
+from client_sdk.identity import Entropy, Signer
+from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
+from client_sdk.secagg.consent import Expected, SecurePolicy, require_consent, require_time
+from client_sdk.secagg.errors import BadMessage, Refusal
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.lanes import cut, pack
+from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.memory import Live, Memory, Tries
+from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
+from client_sdk.secagg.shamir import split
+from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
+from client_sdk.secagg.statement import Stage, signed
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.unmask import Revealed
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Make this durable before anything else happens."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One message of the device, the same bytes however often it is sent."""
+
+    stage: Stage
+    body: bytes
+    signature: bytes
+    """Over the header's digest (advertise) or h, the stage and the body."""
+    blob: bytes = b""
+    """With *advertise* the certificate, with *mask* the packed vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the coordinator answered, and when (Unix seconds, device's clock)."""
+
+    at: float
+    body: bytes
+
+
+Half = Generator[Keep | Say, Told | None, Memory]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contribution:
+    """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes)."""
+
+    values: Float32
+    weight: int
+    rounding_secret: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Primitives:
+    """The costly and the secret steps, for tests and simulations that watch or replace them."""
+
+    split: Callable[..., list[bytes]] = split
+    seal: Callable[..., bytes] = seal_pair
+    unseal: Callable[..., SharePair] = unseal_pair
+    masker: Callable[..., Masker] = Masker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecureDevice:
+    """Who takes part: what stays the same over attempts."""
+
+    device: str
+    """Its id, as in its certificate."""
+    certificate: bytes
+    signer: Signer
+    entropy: Entropy
+    vouched: Vouching
+    policy: SecurePolicy = field(default_factory=SecurePolicy)
+    primitives: Primitives = field(default_factory=Primitives)
+
+    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: Contribution, at: float) -> Half:
+        """This device's half of the attempt of ``header``, from what it remembers; returns what it remembers after.
+
+        Begins anew, or goes on where ``memory`` says that it was. ``at``: Unix seconds. Raises Refusal and other
+        SecaggError; what was kept until then stays true.
+        """
+        return _Attempt(self, memory, Header.parse(header), expected, put_in, at).play()
+
+
+class _Attempt:
+    """The steps, in the order of the picture above."""
+
+    def __init__(
+        self, device: SecureDevice, memory: Memory, header: Header, expected: Expected, put_in: Contribution, at: float
+    ) -> None:
+        self.me, self.header, self.expected, self.put_in, self.at = device, header, expected, put_in, at
+        self.memory = memory
+
+    def play(self) -> Half:
+        swept = _swept(self.memory, self.at)
+        if swept is not self.memory:
+            yield from self._keep(swept)
+        live = self.memory.live.get(self.header.model)
+        if live is None or live.header != self.header.encoded:
+            live = yield from self._open()
+        require_time(self.header, self.at)
+        shown = live.secrets.advertisement(self.me.device)
+        if not live.roster:
+            signature = sign_advertisement(shown, self.header.digest, self.me.signer)
+            roster = yield from self._say("advertise", shown.encoded, signature, self.me.certificate)
+            live = yield from self._share(live, Roster.parse(roster))
+        cohort = self._joined(live, Roster.parse(live.roster))
+        place = cohort.place_of(self.me.device)
+        if not live.vector:
+            delivered = yield from self._say_over(cohort, "share", live.bundle)
+            live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
+        if not live.survivors:
+            said = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
+            listed = yield from self._say_over(cohort, "mask", said.encoded, live.vector)
+            live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
+        survivors = Survivors.parse(live.survivors, cohort.n)
+        proof = yield from self._say_over(cohort, "survivors", survivors.encoded)
+        Proof.parse(proof, cohort.n).require(cohort, place, survivors)
+        yield from self._say_over(cohort, "unmask", Revealed.of(place, live.held, survivors).encoded)
+        yield from self._keep(self.memory.without(self.header.model))
+        return self.memory
+
+    def _open(self) -> Generator[Keep | Say, Told | None, Live]:
+        """Consent, and fresh secrets in the place of whatever was left of an older attempt on this checkpoint."""
+        header, memory = self.header, self.memory
+        require_consent(header, self.expected, self.me.policy, memory, self.at)
+        tries = memory.tries.get(header.model)
+        count = 1 if tries is None else tries.count + 1
+        made = Tries(count=count, last_at=self.at, round=header.round, attempt=header.attempt)
+        live = Live(header=header.encoded, secrets=AttemptSecrets.draw(self.me.entropy))
+        memory = replace(memory, revocations=header.revocations, tries={**memory.tries, header.model: made})
+        yield from self._keep(memory.going_on(header.model, live))
+        return live
+
+    def _joined(self, live: Live, roster: Roster) -> Cohort:
+        """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""
+        cohort = join(self.header, roster, self.me.vouched)
+        place = cohort.place_of(self.me.device)
+        if roster.entries[place].advertisement != live.secrets.advertisement(self.me.device):
+            raise BadMessage("the roster shows other keys under this device's id than it advertised")
+        if cohort.identities[place] != self.me.signer.public_hex:
+            raise BadMessage("the roster shows another identity under this device's id")
+        return cohort
+
+    def _share(self, live: Live, roster: Roster) -> Generator[Keep | Say, Told | None, Live]:
+        """Both secrets split and sealed for the holders; the roster is the one of this advertisement from now on."""
+        cohort = self._joined(live, roster)
+        place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
+        holders = cohort.graph.holders(place)
+        xs = [holder + 1 for holder in holders]
+        secrets, tools = live.secrets, self.me.primitives
+        seeds = tools.split(secrets.self_mask, xs, threshold, self.me.entropy)
+        keys = tools.split(secrets.mask_key.private, xs, threshold, self.me.entropy)
+        sealed, held = [], {}
+        for holder, seed, key in zip(holders, seeds, keys, strict=True):
+            pair = SharePair(seed, key)
+            if holder == place:
+                held[place] = pair
+                continue
+            agreed = secrets.share_key.agree(roster.entries[holder].advertisement.share_key)
+            peer = (holder, cohort.device(holder))
+            sealed.append((holder, tools.seal(agreed, cohort.h, (place, self.me.device), peer, pair)))
+        bundle = Bundle(place, tuple(sealed)).encoded
+        live = replace(live, roster=roster.encoded, bundle=bundle, held=held)
+        yield from self._keep(self.memory.going_on(self.header.model, live))
+        return live
+
+    def _mask(
+        self, live: Live, cohort: Cohort, place: int, delivered: Bundle
+    ) -> Generator[Keep | Say, Told | None, Live]:
+        """Peers' shares unsealed, and the vector masked with all who shared."""
+        neighbours = cohort.graph.neighbours(place)
+        if delivered.owner != place or not set(delivered.places) <= set(neighbours):
+            raise BadMessage("shares were delivered that are not for this device, or not of its neighbours")
+        secrets, tools, held = live.secrets, self.me.primitives, dict(live.held)
+        for dealer, sealed in delivered.sealed:
+            agreed = secrets.share_key.agree(cohort.roster.entries[dealer].advertisement.share_key)
+            peer = (dealer, cohort.device(dealer))
+            held[dealer] = tools.unseal(agreed, cohort.h, peer, (place, self.me.device), sealed)
+        if len(held) < cohort.parameters.threshold:
+            raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
+        bits = cohort.roster.lane_bits
+        rounding = rounding_key(self.put_in.rounding_secret, self.header.digest)
+        vector = self.header.quantizer.lanes(self.put_in.values, self.put_in.weight, bits, rounding, self.header.cipher)
+        if vector.size != self.header.lanes:
+            raise Refusal("This device's update has another number of values than the header says.")
+        masker = tools.masker(self.header.cipher, bits)
+        masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
+        for peer_place in delivered.places:
+            agreed = secrets.mask_key.agree(cohort.roster.entries[peer_place].advertisement.mask_key)
+            masker.apply(vector, pair_seed(agreed, cohort.h, place, peer_place), pair_sign(place, peer_place))
+        masker.wipe()
+        cut(vector, bits)
+        live = replace(live, held=held, vector=pack(vector, bits))
+        memory = replace(self.memory, learners=self.memory.learners | {self.expected.learner})
+        yield from self._keep(memory.going_on(self.header.model, live))
+        return live
+
+    def _agree(
+        self, live: Live, cohort: Cohort, place: int, survivors: Survivors
+    ) -> Generator[Keep | Say, Told | None, Live]:
+        """The list checked; with it this checkpoint is spent."""
+        model = self.header.model
+        if place not in survivors.members:
+            raise Refusal("The survivor list lacks this device.")
+        survivors.require_enough(cohort)
+        near = survivors.members & set(cohort.graph.neighbours(place))
+        if not near <= live.held.keys():
+            raise Refusal("The survivor list names a neighbour that never shared with this device.")
+        if model in self.memory.spent:
+            raise Refusal("This device has signed a survivor list on this checkpoint and is spent there.")
+        live = replace(live, survivors=survivors.encoded)
+        what = hashlib.sha256(cohort.h + survivors.encoded).digest()
+        memory = replace(self.memory, spent={**self.memory.spent, model: what})
+        yield from self._keep(memory.going_on(model, live))
+        return live
+
+    def _say_over(
+        self, cohort: Cohort, stage: Stage, body: bytes, blob: bytes = b""
+    ) -> Generator[Keep | Say, Told | None, bytes]:
+        return (yield from self._say(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
+
+    def _say(
+        self, stage: Stage, body: bytes, signature: bytes, blob: bytes = b""
+    ) -> Generator[Keep | Say, Told | None, bytes]:
+        """Say it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
+        told = yield Say(stage, body, signature, blob)
+        if not isinstance(told, Told):
+            raise TypeError(f"the driver answered a message with {told!r}")
+        self.at = told.at
+        if self.at > self.header.expires_at and stage != "unmask":
+            yield from self._keep(self.memory.without(self.header.model))
+            require_time(self.header, self.at)
+        return told.body
+
+    def _keep(self, memory: Memory) -> Generator[Keep | Say, Told | None, None]:
+        self.memory = memory
+        yield Keep(memory)
+
+
+def _swept(memory: Memory, at: float) -> Memory:
+    """The memory without attempts that have expired."""
+    expired = [model for model, live in memory.live.items() if Header.parse(live.header).expires_at < at]
+    for model in expired:
+        memory = memory.without(model)
+    return memory

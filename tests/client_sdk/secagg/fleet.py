@@ -1,0 +1,247 @@
+"""Devices with their state machines, and a coordinator that does what a test tells it: it collects what they say and
+answers each as it likes.
+
+The devices' memories are kept as bytes and parsed again before every start, as after a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from client_sdk.identity import DeviceKey
+from client_sdk.secagg.advertisement import Advertisement
+from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.consent import Expected, SecurePolicy
+from client_sdk.secagg.device import Contribution, Half, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
+from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.shares import Bundle
+from client_sdk.secagg.statement import require_signed
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.unmask import Revealed
+from tests.client_sdk.secagg.attempt import Authority, digest, entropy
+
+LEARNER = "my_package:learner"
+POLICY = SecurePolicy(smallest_cohort=3, rekey_pause_s=10, most_fast_tries=3, smallest_sigma=20)
+
+
+def expected(header: Header) -> Expected:
+    """What a device expects that was asked for just this."""
+    return Expected(
+        run=header.run,
+        round=header.round,
+        model=header.model,
+        plan=header.plan,
+        learner=LEARNER,
+        dimension=header.dimension,
+        codec=header.codec,
+        codec_version=header.codec_version,
+    )
+
+
+@dataclass
+class Member:
+    """One device: who it is, what is on its disk, and its generator."""
+
+    device: SecureDevice
+    values: Any
+    weight: int
+    disk: bytes = field(default_factory=lambda: Memory().encoded)
+    half: Half | None = None
+    said: Say | None = None
+    log: list[Say] = field(default_factory=list)
+    """All that ever left the device."""
+
+    @property
+    def memory(self) -> Memory:
+        return Memory.parse(self.disk)
+
+    def start(self, header: Header, at: float = 0.0, wants: Expected | None = None) -> Say | None:
+        """A fresh process: what it remembers is what was kept."""
+        put_in = Contribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
+        half = self.device.attempt(self.memory, header.encoded, wants or expected(header), put_in, at)
+        self.half = half
+        return self._on(None)
+
+    def tell(self, body: bytes, at: float = 0.0) -> Say | None:
+        """The coordinator's answer; what the device says next, None when it is through."""
+        return self._on(Told(at, body))
+
+    def _on(self, told: Told | None) -> Say | None:
+        assert self.half is not None
+        self.said = None
+        try:
+            action = self.half.send(told)
+            while isinstance(action, Keep):
+                self.disk = action.memory.encoded
+                action = self.half.send(None)
+        except StopIteration as end:
+            self.disk = end.value.encoded
+            return None
+        self.said = action
+        self.log.append(action)
+        return action
+
+
+def fleet(n: int, dimension: int = 5, policy: SecurePolicy = POLICY) -> tuple[list[Member], Authority]:
+    """``n`` devices under one authority, each with a one-hot mark in its values."""
+    authority, members = Authority(), []
+    for number in range(n):
+        name = f"device-{number:04d}"
+        key = DeviceKey.create(entropy(("identity", number)))
+        device = SecureDevice(
+            device=name,
+            certificate=authority.certify(name, key),
+            signer=key,
+            entropy=entropy(("secrets", number)),
+            vouched=authority.vouch,
+            policy=policy,
+        )
+        values = np.full(dimension, 0.01 * number, np.float32)
+        values[number % dimension] = 0.9
+        members.append(Member(device, values, weight=10 * number + 10))
+    return members, authority
+
+
+@dataclass
+class Coordinator:
+    """An honest one, step by step; tests bend its answers."""
+
+    header: Header
+    authority: Authority
+    members: list[Member]
+    roster: Roster | None = None
+    bundles: dict[int, Bundle] = field(default_factory=dict)
+    vectors: dict[int, bytes] = field(default_factory=dict)
+    signatures: dict[int, bytes] = field(default_factory=dict)
+    revealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
+
+    _cohort: Cohort | None = None
+
+    @property
+    def cohort(self) -> Cohort:
+        assert self.roster is not None
+        if self._cohort is None or self._cohort.roster is not self.roster:
+            self._cohort = join(self.header, self.roster, self.authority.vouch)
+        return self._cohort
+
+    def open(self, at: float = 0.0) -> bytes:
+        """All advertise; the roster's bytes."""
+        entries = []
+        for member in self.members:
+            said = member.start(self.header, at)
+            assert said is not None
+            assert said.stage == "advertise"
+            entries.append(Entry(Advertisement.parse(said.body), said.signature, said.blob))
+        self.roster = Roster.of(self.header, entries)
+        return self.roster.encoded
+
+    def hear_share(self, place: int) -> None:
+        self.bundles[place] = Bundle.parse(self._heard(place, "share").body, len(self.members))
+
+    def delivery(self, place: int, silent: tuple[int, ...] = ()) -> bytes:
+        """What peers sealed for the device at ``place``."""
+        sealed = tuple(
+            (dealer, dict(bundle.sealed)[place])
+            for dealer, bundle in sorted(self.bundles.items())
+            if dealer != place and dealer not in silent and place in bundle.places
+        )
+        return Bundle(place, sealed).encoded
+
+    def hear_mask(self, place: int) -> None:
+        self.vectors[place] = self._heard(place, "mask").blob
+
+    def survivors(self) -> Survivors:
+        return Survivors(tuple(sorted(self.vectors)))
+
+    def hear_survivors(self, place: int) -> None:
+        self.signatures[place] = self._heard(place, "survivors").signature
+
+    def proof(self) -> bytes:
+        return Proof(tuple(sorted(self.signatures.items()))).encoded
+
+    def hear_unmask(self, place: int, survivors: Survivors) -> None:
+        said = Revealed.parse(self._heard(place, "unmask").body, survivors, len(self.members))
+        for dealer, _, share in said.shares:
+            self.revealed.setdefault(dealer, {})[place + 1] = share
+
+    def unmasked(self, survivors: Survivors) -> Lanes:
+        cohort = self.cohort
+        bits, threshold = cohort.roster.lane_bits, cohort.parameters.threshold
+        total = np.zeros(self.header.lanes, lane_dtype(bits))
+        masker = Masker(self.header.cipher, bits)
+        for place in survivors.places:
+            total += unpack(self.vectors[place], self.header.lanes, bits)
+            shown = cohort.roster.entries[place].advertisement
+            secret = rebuild_self_mask(self.revealed[place], threshold, shown).secret
+            masker.apply(total, self_seed(secret, cohort.h, place), -1)
+        for gone in set(self.bundles) - survivors.members:
+            shown = cohort.roster.entries[gone].advertisement
+            key = AgreementKey(rebuild_mask_key(self.revealed[gone], threshold, shown).secret)
+            for peer in set(cohort.graph.neighbours(gone)) & survivors.members:
+                agreed = key.agree(cohort.roster.entries[peer].advertisement.mask_key)
+                masker.apply(total, pair_seed(agreed, cohort.h, gone, peer), pair_sign(gone, peer))
+        cut(total, bits)
+        return total
+
+    def _heard(self, place: int, stage: str) -> Say:
+        said = self.members[place].said
+        assert said is not None
+        assert said.stage == stage
+        whose = f"device {place}"
+        require_signed(self.cohort.identities[place], said.signature, self.cohort.h, said.stage, said.body, whose)
+        return said
+
+
+def until_masked(coordinator: Coordinator, silent: tuple[int, ...] = ()) -> Survivors:
+    """Exchanges 1 to 3, honestly; the ``silent`` vanish after sharing."""
+    roster = coordinator.open()
+    n = len(coordinator.members)
+    for place in range(n):
+        coordinator.members[place].tell(roster)
+        coordinator.hear_share(place)
+    for place in range(n):
+        if place not in silent:
+            coordinator.members[place].tell(coordinator.delivery(place))
+            coordinator.hear_mask(place)
+    return coordinator.survivors()
+
+
+def until_signed(coordinator: Coordinator, silent: tuple[int, ...] = ()) -> Survivors:
+    """Exchanges 1 to 4, honestly."""
+    survivors = until_masked(coordinator, silent)
+    for place in survivors.places:
+        coordinator.members[place].tell(survivors.encoded)
+        coordinator.hear_survivors(place)
+    return survivors
+
+
+def finished(coordinator: Coordinator, survivors: Survivors) -> Lanes:
+    """Exchange 5, and the sum."""
+    for place in survivors.places:
+        coordinator.members[place].tell(coordinator.proof())
+        coordinator.hear_unmask(place, survivors)
+        assert coordinator.members[place].tell(b"") is None
+    return coordinator.unmasked(survivors)
+
+
+def plain_sum(coordinator: Coordinator, survivors: Survivors) -> Lanes:
+    """The survivors' lanes, unmasked, added as integers."""
+    from client_sdk.secagg.quantize import rounding_key
+
+    header = coordinator.header
+    bits = coordinator.cohort.roster.lane_bits
+    rows = []
+    for place in survivors.places:
+        member = coordinator.members[place]
+        key = rounding_key(digest(member.device.device), header.digest)
+        rows.append(header.quantizer.lanes(member.values, member.weight, bits, key, header.cipher))
+    total: Lanes = np.sum(np.stack(rows).astype(np.uint64), axis=0).astype(lane_dtype(bits))
+    return total
