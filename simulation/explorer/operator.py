@@ -44,11 +44,13 @@ class Operator:
         """Uploads the first checkpoint and creates a run; again and again until it is answered."""
         world = self._world
 
+        plan = world.shape.second if world.watch.runs and world.shape.second is not None else world.shape.plan
+
         def work(coordinator: Coordinator) -> RunView:
             with coordinator.blobs.spool() as spool:
                 spool.write(self._body)
                 coordinator.put_checkpoint(spool, self._init)
-            return coordinator.create_run(CreateRun(plan=world.shape.plan, init=self._init, origin="explorer"))
+            return coordinator.create_run(CreateRun(plan=plan, init=self._init, origin="explorer"))
 
         view = self._ask("create", work)
         world.watch.discover()

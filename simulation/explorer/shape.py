@@ -43,6 +43,8 @@ class Shape:
     storm_s: float
     """Virtual seconds in which faults strike; afterwards the world heals, and must get somewhere."""
     plan: dict[str, Any] = field(default_factory=dict)
+    second: dict[str, Any] | None = None
+    """The plan of further runs, where it is another one."""
     rates: dict[str, float] = field(default_factory=dict)
     focus: tuple[str, str] = ("", "")
     """(fault, phase) that is made likely."""
@@ -51,6 +53,11 @@ class Shape:
     """How many of those never come back once they have died."""
     alike: bool = False
     """Whether every lease of a round trains to the very same bytes."""
+
+    @property
+    def datacenter(self) -> bool:
+        """Whether a run of it may go to the datacenter."""
+        return any("datacenter" in plan for plan in (self.plan, self.second or {}))
 
     @classmethod
     def of(cls, seed: int) -> Shape:
@@ -98,26 +105,48 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     """The same with workers, a plan for them, and weather in which devices stay away."""
     of_center = chance.unit("focus of") < 0.45
     faults = CENTER_FOCUS if of_center else FLEET_FOCUS
-    phases = PHASES if of_center else ("leasing", "training")
+    phases = (*PHASES, "committing") if of_center else ("leasing", "training")
     focus = (chance.pick("center-focus", faults), chance.pick("center-phase", phases))
     rates = _rates(chance, focus[1], FAULTS)
-    elsewhere = focus[0] in OF_WORK or focus[0].startswith("blob-")
     if rates:
-        rates["fleet-away"] = 0.1 if elsewhere else max(0.7, rates.get("fleet-away", 0.0))
-        if elsewhere and focus[1] == "committing":
-            rates["lazy"] = 0.7
-    some = (0, 1, 1, 1, 2, 2, 2, 3) if not elsewhere else (1,) if focus[1] == "leasing" else (1, 2)
-    workers = chance.pick("workers", some)
-    return replace(
+        rates["fleet-away"] = max(0.7, rates.get("fleet-away", 0.0))
+    shape = replace(
         shape,
-        two_runs=elsewhere or chance.unit("center-two-runs") < 0.3,
+        two_runs=chance.unit("center-two-runs") < 0.3,
         storm_s=chance.between("center-storm", 20.0, 60.0),
-        plan=_with_datacenter(chance, shape.plan, elsewhere),
+        plan=_with_datacenter(chance, shape.plan),
         rates=rates,
         focus=focus,
-        workers=workers,
-        lost_workers=chance.below("lost-workers", workers + 1) if chance.unit("any-lost") < 0.4 else 0,
+        workers=chance.pick("workers", (0, 1, 1, 1, 2, 2, 2, 3)),
         alike=chance.unit("alike") < 0.4,
+    )
+    if chance.unit("any-lost") < 0.4:
+        shape = replace(shape, lost_workers=chance.below("lost-workers", shape.workers + 1))
+    return _side_by_side(shape) if focus[0] in OF_WORK or focus[0].startswith("blob-") else shape
+
+
+def _side_by_side(shape: Shape) -> Shape:
+    """For faults that strike where somebody works: one run is always in the datacenter, the other never, unless it is
+    to wait for a worker that the first one keeps busy. Nobody disturbs them for long.
+    """
+    fault, phase = shape.focus
+    center = {**shape.plan, "datacenter": {**shape.plan["datacenter"], "every": 1, "wait_s": 15.0, "lease_s": 4.0}}
+    fleet = {name: section for name, section in shape.plan.items() if name != "datacenter"}
+    plan, second = (fleet, center) if phase in FLEET_PHASES else (center, fleet)
+    if phase == "leasing" and fault not in OF_DEVICES:
+        second = center
+    disturbing = ("fleet-away", "op-stop", *OF_WORKERS, *(("op-pause",) if phase != "idle" else ()))
+    rates = {name: rate for name, rate in shape.rates.items() if name not in disturbing}
+    return replace(
+        shape,
+        dead=0,
+        two_runs=True,
+        storm_s=60.0,
+        plan={**plan, "finish": {"rounds": 12}},
+        second={**second, "finish": {"rounds": 12}},
+        workers=1 if phase == "leasing" else max(1, shape.workers),
+        lost_workers=0,
+        rates=rates | ({"lazy": 0.8} if rates and phase == "committing" else {}),
     )
 
 
@@ -151,17 +180,15 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     }
 
 
-def _with_datacenter(chance: Chance, plan: dict[str, Any], alternating: bool) -> dict[str, Any]:
-    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds.
-    ``alternating``: every second round is the datacenter's, so that two runs are often in different phases.
-    """
+def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds."""
     when = chance.unit("when")
     section = {
         "data": DATA,
         "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
-        "every": 2 if alternating else chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
-        "wait_s": 15.0 if alternating else chance.pick("wait_s", (0.0, 4.0, 15.0)),
-        "lease_s": 4.0 if alternating else chance.pick("lease_s", (4.0, 12.0)),
+        "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
+        "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),
+        "lease_s": chance.pick("lease_s", (4.0, 12.0)),
         "max_s": chance.pick("max_s", (25.0, 60.0)),
     }
     rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9))}

@@ -216,7 +216,7 @@ class Worker:
 
     def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world = self.world
-        seconds = world.chance.between("worker-train-s", 0.5, 1.2 * lease.lease_s)
+        seconds = world.chance.between("worker-train-s", 0.5, min(2.5 * lease.lease_s, 14.0))
         self._training, self._done_at, self._wrong = lease, world.agenda.now + seconds, False
         self._happens_to_training(ticket)
         world.agenda.after(seconds, self._trained, lease, ticket)

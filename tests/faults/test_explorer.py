@@ -114,11 +114,11 @@ def test_schedules_have_different_shapes() -> None:
     assert min(shape.devices for shape in shapes) == 3
     assert max(shape.devices for shape in shapes) > 60
     assert sorted(shape.devices for shape in shapes)[2000] <= 7
-    centers = [shape for shape in shapes if "datacenter" in shape.plan]
+    centers = [shape for shape in shapes if shape.datacenter]
     assert 0.07 < len(centers) / len(shapes) < 0.13
     assert {shape.workers for shape in centers} == {0, 1, 2, 3}
     assert {shape.alike for shape in centers} == {True, False}
-    assert not any(shape.workers for shape in shapes if "datacenter" not in shape.plan)
+    assert not any(shape.workers for shape in shapes if not shape.datacenter)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_schedules_with_a_datacenter_show_lease_takeover_and_return() -> None:
     """In the stories, not only in the counts."""
     wanted = {" Leased: ", " Heartbeat: ", " LeaseEnded: ", " Delivered: ", " FleetReturned: ", "fence 2 "}
     for seed in range(1000):
-        if "datacenter" in Shape.of(seed).plan:
+        if Shape.of(seed).datacenter:
             story: list[str] = []
             _, broken = play(Shape.of(seed), story=story)
             assert broken is None, (seed, broken)
