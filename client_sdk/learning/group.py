@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,6 +170,7 @@ class Group:
             yield
         except (RuntimeError, ValueError) as error:
             line = (str(error).strip() or type(error).__name__).split("\n", 1)[0]
+            line = re.sub(r"^\[/\S+\] ", "", line).split(". This is typically", 1)[0].rstrip(".")  # Gloo's own lines
             raise GroupLost(
                 f"The group of {self.world} ranks broke at rank {self.rank}: a rank died, or was silent for "
                 f"{self.hang_s:g} s ({line[:200]})."
