@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from client_sdk.data import names
 from client_sdk.protocol import CheckpointRef, Task
 from client_sdk.tensors import to_bytes
 from client_sdk.worker import Halted, TrainedCheckpoint, TrainingFailed
@@ -24,6 +25,7 @@ from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train
+from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import examples, plain, slow
 
 SLOW = "tests.coordinator.datacenter.models:slow"
@@ -125,6 +127,13 @@ def test_momentum_is_the_first_decay_of_lamb() -> None:
         return to_bytes(train(plain(), plain().initial(1), examples(), recipe)[0])
 
     assert end(0.9) == end(0.9) != end(0.5)
+
+
+def test_the_example_plan_is_one_that_an_agent_can_train() -> None:
+    plan = Plan.from_toml(Path(__file__).parents[3] / "examples" / "fallback.toml")
+    assert plan.datacenter is not None
+    found = recipe_of(lease(plan.datacenter.work.model_dump(), plan.task.model_dump()))
+    assert (found.steps, found.batch, plan.datacenter.data in names()) == (300, 256, True)
 
 
 # ------------------------------------------------------------ the folder
