@@ -128,7 +128,8 @@ def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[
 def _close_if_complete(state: RunState, at: float) -> Step:
     """Closes at goal, or when nobody is left to hear of; abandons when the quorum is out of reach."""
     cohort = state.plan.cohort
-    have, withdrawn, selected = state.count("reported"), state.count("withdrawn"), len(state.members)
+    heard = [member.status for member in state.members.values()]
+    have, withdrawn, selected = heard.count("reported"), heard.count("withdrawn"), len(heard)
     if have >= cohort.goal or (have + withdrawn == selected and have >= cohort.quorum_count):
         return close(state, at)
     if selected - withdrawn < cohort.quorum_count:

@@ -93,10 +93,9 @@ class Device:
         if result is None:
             self._go_on(Trained(b"late", complete, now))
         elif isinstance(result, Done):
-            size = self._world.size_of(result.report)
-            self.update = Arrived(self.row, result.report, "", size, now)
-            body = f"{self.row.device}\n{result.report.model_dump_json()}".encode()
-            self._go_on(Trained(body, result.report.work.complete, now))
+            text = result.report.model_dump_json()
+            self.update = Arrived(self.row, result.report, "", self._world.size_of(text), now)
+            self._go_on(Trained(f"{self.row.device}\n{text}".encode(), result.report.work.complete, now))
         else:
             self._go_on(Failed(result.reason, now))
 

@@ -6,7 +6,6 @@ This file knows how the parts fit. It decides nothing about rounds, and has neve
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.learning.budget import planned_steps
-from client_sdk.protocol import REPORT_KEY, CreateRun, MetricReport, RoundView, Score, UpdateReport
+from client_sdk.protocol import REPORT_KEY, CreateRun, MetricReport, RoundView, Score
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
@@ -216,9 +215,9 @@ class _Sizes:
         self._header = len(empty[8 : 8 + length].rstrip(b" "))
         self._data = len(empty) - 8 - length
 
-    def __call__(self, report: UpdateReport) -> int:
-        text = json.dumps(report.model_dump_json(), ensure_ascii=False).encode()
-        header = self._header + len(text) - 2
+    def __call__(self, report: str) -> int:
+        """``report``: its JSON, which stands in the header as a JSON text: quotes and backslashes are doubled there."""
+        header = self._header + len(report.encode()) + report.count('"') + report.count("\\")
         return 8 + -(-header // 8) * 8 + self._data
 
 

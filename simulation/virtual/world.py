@@ -22,7 +22,7 @@ from contextlib import suppress
 import numpy as np
 
 from client_sdk.problems import ProblemError
-from client_sdk.protocol import CheckIn, UpdateReport
+from client_sdk.protocol import CheckIn
 from coordinator.engine.state import RunState
 from coordinator.runtime import Coordinator
 from coordinator.store.port import DeviceRow
@@ -55,13 +55,13 @@ class World:
         *,
         seed: int,
         planned: Planned,
-        size_of: Callable[[UpdateReport], int],
+        size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
         failed: Callable[[Job, Failed], None],
         class_of: Callable[[str], str],
         datacenter: Datacenter | None = None,
     ) -> None:
-        """``size_of``: bytes that an update with this report would have on the wire. ``begin``: told when a cohort
+        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
         self.coordinator = coordinator
         self.size_of = size_of
@@ -86,6 +86,7 @@ class World:
         self._asked_at = 0.0
         self._trained: Callable[[int, int, int], None] = lambda *_: None
         self._sent: list[Device] = []
+        self._reported = 0
         self._starting: list[tuple[float, Device, Job | None]] = []
 
     @property
@@ -288,12 +289,13 @@ class World:
         Updates that arrive one after another are handed over together, each with its own time: before anything else
         happens, and at the latest when the round is about to close.
         """
-        state, missing = self.coordinator.state(self._run), 0
+        state = self.coordinator.state(self._run)
         known: RunState | None = None
         while state.round == round and state.phase == "collecting" and state.deadline is not None:
             if state is not known:
-                known, missing = state, state.plan.cohort.goal - state.count("reported")
-            if self._agenda.next_at < state.deadline and len(self._sent) < missing:
+                known, self._reported = state, state.count("reported")
+            missing = state.plan.cohort.goal - self._reported - len(self._sent)
+            if self._agenda.next_at < state.deadline and missing > 0:
                 self._happen()
             elif self._sent:
                 self._hand_over()
@@ -324,7 +326,7 @@ class World:
             device.trained(result)
             if device.update is not None:
                 self._sent.append(device)
-            self._trained(state.round, state.count("reported") + len(self._sent), state.plan.cohort.goal)
+            self._trained(state.round, self._reported + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
 
     def _comes_late(self, one: Unfinished) -> None:

@@ -24,8 +24,11 @@ from client_sdk.update import Update, encode_update
 from coordinator.cli import app as coordinator_app
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
+from coordinator.datafolder import locked
 from coordinator.engine.plan import PlanError
+from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
+from simulation.history.ledger import copy_run
 from simulation.progress import Progress
 from simulation.virtual.simulation import _Sizes
 
@@ -129,7 +132,7 @@ def test_bytes_of_an_update_are_those_of_its_real_body(codec: str) -> None:
     from client_sdk.update import report_of
 
     sizes = _Sizes(update.manifest, codec)
-    assert sizes(report_of(update, codec, "a-run", 12)) == len(body)
+    assert sizes(report_of(update, codec, "a-run", 12).model_dump_json()) == len(body)
 
 
 # ------------------------------------------------------------ scores
@@ -310,6 +313,38 @@ def test_ctrl_c_returns_the_history_so_far(tmp_path: Path) -> None:
     assert digests(simulate(plan(6), NET, clients(), folder=tmp_path, progress=False)) == digests(
         simulate(plan(6), NET, clients(), progress=False)
     )
+
+
+def test_repro_folder_that_cannot_be_used_is_a_simulation_error(tmp_path: Path) -> None:
+    """It was whatever the storage raised, of types that a user has never heard of."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(SimulationError, match="cannot be used"):
+        simulate(plan(), NET, clients(), folder=tmp_path / "file", progress=False)
+    with locked(tmp_path / "busy"), pytest.raises(SimulationError, match="Another coordinator or simulation"):
+        simulate(plan(), NET, clients(), folder=tmp_path / "busy", progress=False)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "quorate.sqlite3").write_text("no database" * 99)
+    with pytest.raises(SimulationError, match="other: The file is no SQLite database"):
+        simulate(plan(), NET, clients(), folder=tmp_path / "other", progress=False)
+
+
+def test_repro_full_disk_ends_the_run_with_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+
+    def write(*arguments: Any, **more: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written == 4:
+            raise StoreFull("The database could not be written: the disk is full.")
+        return copy_run(*arguments, **more)
+
+    monkeypatch.setattr("simulation.virtual.simulation.copy_run", write)
+    with pytest.raises(SimulationError, match=r"could not be kept: .*disk is full") as failed:
+        simulate(plan(6), NET, clients(), folder=tmp_path / "run", progress=False)
+    assert failed.value.history is not None
+    assert len(failed.value.history) == 3
+    rest = simulate(plan(6), NET, clients(), folder=tmp_path / "run", progress=False)
+    assert digests(rest) == digests(simulate(plan(6), NET, clients(), progress=False))
 
 
 def test_run_begins_from_a_checkpoint_file(tmp_path: Path) -> None:
