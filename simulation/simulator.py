@@ -21,7 +21,10 @@ from client_sdk.learners import evaluate
 from client_sdk.protocol import Score
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
+from coordinator.blobs import BlobError
+from coordinator.datafolder import FolderError
 from coordinator.engine.plan import Plan
+from coordinator.store import StoreError
 from simulation import checked
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
@@ -133,7 +136,8 @@ def simulate(
 
     Ctrl-C ends it between two steps and returns the history so far (``history.interrupted``). Raises PlanError and
     ValueError for what makes no sense, ClientFailed when the user's own code fails on a client, Stalled when round
-    after round is abandoned; the latter two have the history so far in ``.history``.
+    after round is abandoned, another SimulationError for a folder that cannot be used, a full disk or a worker that
+    died; all but the first two have the history so far in ``.history``.
     """
     if (only is None) != (round is None):
         raise ValueError("only= and round= go together: which client, and as in which round")
@@ -148,20 +152,26 @@ def simulate(
     checked.require_datacenter(asked.plan, datacenter or {}, learner)
     first, origin = checked.first_model(init, learner, seed)
     failing = _Failing(folder)
-    with Simulation(
-        asked.plan,
-        learner,
-        asked.clients,
-        asked.habits,
-        class_of=asked.class_of,
-        make_engine=engine_called(engine, workers),
-        init=first,
-        origin=origin,
-        folder=None if folder is None else Path(folder),
-        seed=seed,
-        failed=failing,
-        datacenter=datacenter or {},
-    ) as simulation:
+    try:
+        simulation = Simulation(
+            asked.plan,
+            learner,
+            asked.clients,
+            asked.habits,
+            class_of=asked.class_of,
+            make_engine=engine_called(engine, workers),
+            init=first,
+            origin=origin,
+            folder=None if folder is None else Path(folder),
+            seed=seed,
+            failed=failing,
+            datacenter=datacenter or {},
+        )
+    except (StoreError, BlobError) as error:
+        raise SimulationError(f"the run cannot be kept in {folder or 'a temporary folder'}: {error}") from error
+    except FolderError as error:
+        raise SimulationError(str(error)) from error
+    with simulation:
         failing.model = simulation.model
         left = asked.plan.finish.rounds - simulation.state.version
         shown = Progress(left if rounds is None else min(left, rounds), progress)
@@ -232,6 +242,10 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
     except SimulationError as error:
         error.history = simulation.history(wall)
         raise
+    except (StoreError, BlobError) as error:
+        broken = SimulationError(f"round {simulation.state.round} could not be kept: {error}")
+        broken.history = simulation.history(wall)
+        raise broken from error
     finally:
         shown.close()
     return simulation.history(wall, interrupted=interrupted)

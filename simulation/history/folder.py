@@ -36,7 +36,10 @@ def reading(folder: Path) -> tuple[SqlStore, BlobFolder]:
         raise HistoryError(
             f"The folder {folder} holds no {DATABASE_FILE}: it is not a data folder of a coordinator or a simulation."
         )
-    store = SqlStore(database_url(folder))
+    try:
+        store = SqlStore(database_url(folder))
+    except StoreError as error:
+        raise HistoryError(f"The database of {folder} cannot be read: {error}") from None
     try:
         found = revision(store.engine)
     except StoreError as error:
