@@ -1,6 +1,6 @@
 """Text: which character comes next? Each client is a role in one of Shakespeare's plays, and speaks as it does.
 
-python examples/simulate_text.py               a few minutes
+python examples/simulate_text.py               two minutes of one core
 ROUNDS=1 python examples/simulate_text.py      a quick look
 """
 
