@@ -118,7 +118,8 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             first.wait_for("started")
             ranks = first.family()
             assert ranks
-            first.process.send_signal(signal.SIGTERM)
+            for _ in range(2):  # as `timeout` does: to the process, and to its group
+                first.process.send_signal(signal.SIGTERM)
             assert first.process.wait(30) == 0
             first.wait_for("given-back", round=1)
             assert first.said[-1] == {"kind": "stopped", "rounds": 0}
@@ -138,6 +139,45 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             assert (view.kind, view.status) == ("datacenter", "abandoned")
             second.process.send_signal(signal.SIGINT)
             assert second.process.wait(30) == 0
+    finally:
+        for command in started:
+            command.end()
+
+
+@pytest.mark.slow
+@pytest.mark.datacenter
+def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_nothing(
+    place: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(place))
+    from fallback_learner import learner  # type: ignore[import-not-found]
+
+    plan = {**PLAN, "name": "asleep", "finish": {"rounds": 1}}
+    plan["datacenter"] = {**PLAN["datacenter"], "steps": 60, "lease_s": 3}
+    started: list[Command] = []
+    try:
+        with OperatorClient(server.url) as operator:
+            sleeper, other = operator.add_worker("sleeper"), operator.add_worker("other")
+            started.append(first := agent(place, server.url, sleeper.token, "--folder", "first"))
+            first.wait_for("ready")
+            run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
+            first.wait_for("saved")
+            ranks = first.family()
+            first.process.send_signal(signal.SIGSTOP)
+            started.append(second := agent(place, server.url, other.token, "--folder", "second"))
+            assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
+            assert second.wait_for("started")["step"] == 0, "another machine begins from the checkpoint"
+            assert second.wait_for("committed")["text"].endswith("is version 1.")
+            first.process.send_signal(signal.SIGCONT)
+            first.wait_for("lost")
+            assert gone(ranks)
+            view = operator.round(run, 1)
+            assert view.lease is not None
+            assert (view.status, view.version, view.lease.worker) == ("committed", 1, other.worker)
+            assert [line.version for line in operator.checkpoints(run)] == [0, 1]
+            for command in started:
+                command.process.send_signal(signal.SIGTERM)
+            assert [command.process.wait(30) for command in started] == [0, 0]
     finally:
         for command in started:
             command.end()
