@@ -141,8 +141,10 @@ class _Attempt:
         if not live.roster:
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
             roster = yield from self._say("advertise", shown.encoded, signature, self.me.certificate)
-            live = yield from self._share(live, Roster.parse(roster))
-        cohort = self._joined(live, Roster.parse(live.roster))
+            cohort = self._joined(live, Roster.parse(roster))
+            live = yield from self._share(live, cohort)
+        else:
+            cohort = self._joined(live, Roster.parse(live.roster))
         place = cohort.place_of(self.me.device)
         if not live.vector:
             delivered = yield from self._say_over(cohort, "share", live.bundle)
@@ -180,9 +182,8 @@ class _Attempt:
             raise BadMessage("the roster shows another identity under this device's id")
         return cohort
 
-    def _share(self, live: Live, roster: Roster) -> Generator[Keep | Say, Told | None, Live]:
+    def _share(self, live: Live, cohort: Cohort) -> Generator[Keep | Say, Told | None, Live]:
         """Both secrets split and sealed for the holders; the roster is the one of this advertisement from now on."""
-        cohort = self._joined(live, roster)
         place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
         holders = cohort.graph.holders(place)
         xs = [holder + 1 for holder in holders]
@@ -195,11 +196,11 @@ class _Attempt:
             if holder == place:
                 held[place] = pair
                 continue
-            agreed = secrets.share_key.agree(roster.entries[holder].advertisement.share_key)
+            agreed = secrets.share_key.agree(cohort.roster.entries[holder].advertisement.share_key)
             peer = (holder, cohort.device(holder))
             sealed.append((holder, tools.seal(agreed, cohort.h, (place, self.me.device), peer, pair)))
         bundle = Bundle(place, tuple(sealed)).encoded
-        live = replace(live, roster=roster.encoded, bundle=bundle, held=held)
+        live = replace(live, roster=cohort.roster.encoded, bundle=bundle, held=held)
         yield from self._keep(self.memory.going_on(self.header.model, live))
         return live
 
