@@ -251,7 +251,7 @@ class World:
             device.started()
         for device in cohort:
             self._leave(device)
-        self._starting.sort(key=lambda one: (one[0], one[1].number))
+        self._starting.sort(key=lambda one: (one[0], self._habits.unit("order", one[1].row.device, state.round)))
         jobs = [job for _, _, job in self._starting if job is not None]
         self._engine.submit(jobs[: state.plan.cohort.goal])
         for at, device, job in self._starting:

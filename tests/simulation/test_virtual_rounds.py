@@ -148,3 +148,22 @@ def test_repro_plan_that_insists_on_a_version_is_simulated() -> None:
     """The learner that is handed over is the one that the plan means."""
     wanted = plan(1, task={"learner_version": "3.1"})
     assert len(simulate(wanted, Stepping(), clients(10), rounds=1, progress=False)) == 1
+
+
+def test_repro_who_reports_first_of_equally_fast_devices_is_drawn() -> None:
+    """It was the client with the lowest number, in every round: of an ideal fleet half of each cohort never counted."""
+    wanted = plan(120, cohort={"select": 8, "goal": 4, "quorum": 0.5})
+    history = simulate(wanted, Stepping(), clients(16, (2,)), progress=False)
+    counted = np.array([history.participation.get(name, 0) for name in clients(16)])
+    assert counted.sum() == 480
+    chi_square = float(((counted - 30.0) ** 2 / 30.0).sum())
+    assert chi_square < 40  # 15 degrees of freedom, and draws without replacement: 0.05 % above 40
+
+
+def test_order_of_clients_with_everybody_selected_changes_nothing() -> None:
+    held = clients(6)
+    asked = plan(3, cohort={"select": 6, "goal": 4})
+    turned = dict(reversed(held.items()))
+    assert told(simulate(asked, Stepping(), held, progress=False)) == told(
+        simulate(asked, Stepping(), turned, progress=False)
+    )
