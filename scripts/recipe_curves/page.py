@@ -86,7 +86,7 @@ FedAvg drops stragglers, FedProx counts their work in full. Two differences: our
 (the paper's follow a power law), and each selected client is a straggler with this probability (the paper's are an
 exact share). So a round may have nobody left, and is abandoned: the curves are over committed rounds."""
 STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absolute test accuracy over FedAvg by 22
-% on average (abstract; five data sets). Its figure 1 has the curves; there is no table to compare with."""
+% on average (abstract; five data sets). The paper shows curves, and no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with
 two windows of 80 characters or more; **4 of them in a round** (the paper: 10 % of 1,146), B = 10, learning rate 1.
 Scored on 200 windows of what the roles hold out. An LSTM step costs a core some 50 ms, so these runs are short: they
