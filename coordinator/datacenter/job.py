@@ -30,6 +30,7 @@ from coordinator.datacenter.recipe import Recipe
 ENV_JOB = "QUORATE_JOB"
 ENV_LIFELINE = "QUORATE_LIFELINE"
 ENV_ATTEMPT = "QUORATE_ATTEMPT"
+ENV_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 STEP_FOLDER = re.compile(r"step-([0-9]{9})")
 SHUTDOWN_S = 2
 """Seconds that the other processes of a group have to end, once one has died or hangs."""
@@ -138,7 +139,7 @@ class _Watch:
                 if message is not None:
                     self._hear(message)
                     if message["event"] == "lost":
-                        _clear_away(processes.pid)
+                        _clear_away(processes.pid, str(message.get("attempt")))
                     if self.failed is not None:
                         break
                 else:
@@ -203,13 +204,18 @@ def kill_all(pid: int) -> None:
             process.kill()
 
 
-def _clear_away(pid: int) -> None:
+def _clear_away(pid: int, attempt: str) -> None:
     """SIGKILL for all processes of a broken group that have not ended after SHUTDOWN_S. torchrun asks a hung one
-    politely, and would wait for half a minute."""
-    try:
-        group = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return
+    politely, and would wait for half a minute.
+
+    ``attempt``: torchrun's count of restarts when the group broke. It may have started the next group already.
+    """
+    group = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.environ().get(ENV_RESTARTS) == attempt:
+                    group.append(process)
 
     def kill() -> None:
         for process in group:

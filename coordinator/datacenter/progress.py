@@ -7,6 +7,7 @@
     saved       step
     restarted   attempt, reason                       from the launcher: the processes died and were started again
     done        report, out, digest                   the last line of a job that reached its end
+    lost        reason, attempt                       from a process to the launcher: its group broke
     failed      reason                                one sentence; the last line of a job that cannot be done
 
 Messages travel on standard output behind a mark, so that what a learner prints is not taken for one.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from client_sdk.terminal import sentence_of
-from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, JobSpec
+from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS, JobSpec
 from coordinator.datacenter.progress import Tell, write_line
 
 
@@ -67,7 +67,7 @@ def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
     except RankFailed:
         return 1
     except GroupLost as lost:
-        wrong({"event": "lost", "reason": str(lost)})
+        wrong({"event": "lost", "reason": str(lost), "attempt": int(os.environ.get(ENV_RESTARTS, "0"))})
         return 1
 
 
@@ -140,7 +140,7 @@ def _check_writable(out: Path) -> None:
 
 def _restarted() -> bool:
     """Whether this is not the first attempt: then what the first has saved is ours."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
+    return int(os.environ.get(ENV_RESTARTS, "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
 
 
 def _end_with_launcher() -> None:
