@@ -15,7 +15,10 @@ doi 10.1145/3372297.3417885), in the form that holds against a server that lies.
     quantize     a clipped delta, a weight and a canary as lanes
     masks        seeds expanded into lanes, added and taken away
     wire         how numbers and strings become bytes, in exactly one way
-    header, advertisement, roster, shares, survivors   the messages of the five exchanges
+    header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
+    rebuild      a secret out of revealed shares, wrong ones set aside
+    opening      the sum out of masked vectors and shares: the server's arithmetic
+    memory, consent, device      the device's half as a generator: what it keeps, what it agrees to, what it says
 
 Nothing here draws a random number, reads a clock or opens a socket: entropy and signer are arguments.
 """

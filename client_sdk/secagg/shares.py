@@ -59,7 +59,7 @@ class Bundle:
         read = Reader(data, KIND, "share bundle")
         owner = read.number(4)
         count = read.count(4, 4 + SEALED_BYTES)
-        found = cls(owner, tuple((read.number(4), read.fixed(SEALED_BYTES)) for _ in range(count)))
+        found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s", count)))
         read.end()
         require_ascending(found.places, "share bundle", n)
         if owner >= n or owner in found.places:

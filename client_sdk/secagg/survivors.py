@@ -46,7 +46,7 @@ class Survivors:
         """The list of these bytes, in a roster of ``n``. BadMessage otherwise."""
         read = Reader(data, KIND, "survivor list")
         count = read.count(4, 4, 1)
-        found = cls(tuple(read.number(4) for _ in range(count)))
+        found = cls(tuple(place for (place,) in read.rows(">I", count)))
         read.end()
         require_ascending(found.places, "survivor list", n)
         return found
@@ -77,7 +77,7 @@ class Proof:
         """The proof of these bytes, in a roster of ``n``. BadMessage otherwise."""
         read = Reader(data, PROOF_KIND, "proof of survivors")
         count = read.count(4, 4 + SIGNATURE_BYTES)
-        found = cls(tuple((read.number(4), read.fixed(SIGNATURE_BYTES)) for _ in range(count)))
+        found = cls(tuple(read.rows(f">I{SIGNATURE_BYTES}s", count)))
         read.end()
         require_ascending(tuple(place for place, _ in found.signatures), "proof of survivors", n)
         return found

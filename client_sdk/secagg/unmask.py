@@ -55,7 +55,7 @@ class Revealed:
         read = Reader(data, KIND, "unmask response")
         place = read.number(4)
         count = read.count(4, 5 + SHARE_BYTES)
-        found = cls(place, tuple((read.number(4), read.number(1), read.fixed(SHARE_BYTES)) for _ in range(count)))
+        found = cls(place, tuple(read.rows(f">IB{SHARE_BYTES}s", count)))
         read.end()
         require_ascending(tuple(dealer for dealer, _, _ in found.shares), "unmask response", n)
         if place not in survivors.members:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from client_sdk.secagg.errors import BadMessage
 
@@ -97,6 +98,10 @@ class Reader:
         if not raw or not all(32 <= byte < 127 for byte in raw):
             raise BadMessage(f"{self.what}: a name is not 1 to 255 printable ASCII characters")
         return raw.decode("ascii")
+
+    def rows(self, layout: str, count: int) -> Iterator[tuple[Any, ...]]:
+        """``count`` entries of one fixed ``struct`` layout (big-endian, as ``>I33s``), each a tuple."""
+        return struct.iter_unpack(layout, self._take(count * struct.calcsize(layout)))
 
     def count(self, width: int, item_bytes: int, least: int = 0) -> int:
         """A number of items that follow, each of at least ``item_bytes``: checked against what is left, before

@@ -1,0 +1,113 @@
+"""The sum out of masked vectors and revealed shares: what a server computes at the end of an attempt, and no more.
+
+Knows a cohort, a list of survivors, shares and masks. Has never heard of blobs, events or who fetches what. It
+rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone its
+mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum of
+the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.errors import BadMessage, BadShare
+from client_sdk.secagg.lanes import Lanes
+from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.unmask import Revealed
+
+
+@dataclass(frozen=True, repr=False)
+class Opened:
+    """Secrets by place, and whose fault it was where one is lacking."""
+
+    secrets: dict[int, bytes]
+    """32 bytes each: self-mask secrets of survivors, private mask keys of the others. Delete them with the round."""
+    wrong: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Dealer -> the holders whose shares of its secret were seen to be wrong, and were set aside."""
+    lost: tuple[int, ...] = ()
+    """Dealers whose t or more shares give nothing that fits the commitment: they, or too many holders, lied. The
+    attempt cannot be finished."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the sum can be unmasked."""
+        return not self.lost
+
+
+class Opening:
+    """Shares as they come in, and what they give once there are enough."""
+
+    def __init__(self, cohort: Cohort, survivors: Survivors, sharers: Collection[int]) -> None:
+        """``sharers``: the places whose shares were delivered, hence with whom peers masked."""
+        if not survivors.members <= set(sharers):
+            raise BadMessage("a survivor never shared")
+        self.cohort, self.survivors, self.sharers = cohort, survivors, tuple(sorted(sharers))
+        self._shares: dict[int, dict[int, bytes]] = {place: {} for place in self.sharers}
+        self._heard: set[int] = set()
+
+    def take(self, revealed: Revealed) -> None:
+        """One survivor's shares. Those of dealers whose shares it does not hold are BadMessage, and nothing is taken;
+        so is a second response."""
+        if revealed.place in self._heard:
+            raise BadMessage(f"device {self.cohort.device(revealed.place)} has revealed its shares before")
+        dealt = set(self.cohort.graph.holders(revealed.place))  # who holds of whom is symmetric
+        if any(dealer not in dealt or dealer not in self._shares for dealer, _, _ in revealed.shares):
+            raise BadMessage("a share is revealed that its sender does not hold")
+        self._heard.add(revealed.place)
+        for dealer, _, share in revealed.shares:
+            self._shares[dealer][revealed.place + 1] = share
+
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Places of whose secret fewer than t shares are there yet: empty when ``open`` can be tried."""
+        threshold = self.cohort.parameters.threshold
+        return tuple(place for place, shares in self._shares.items() if len(shares) < threshold)
+
+    def open(self) -> Opened:
+        """Every secret that is needed, rebuilt and checked. BadShare where shares are lacking still."""
+        if self.lacking:
+            raise BadShare(f"the secrets of {len(self.lacking)} devices lack shares")
+        threshold = self.cohort.parameters.threshold
+        secrets, wrong, lost = {}, {}, []
+        for place, shares in self._shares.items():
+            shown = self.cohort.roster.entries[place].advertisement
+            rebuild = rebuild_self_mask if place in self.survivors.members else rebuild_mask_key
+            try:
+                rebuilt = rebuild(shares, threshold, shown)
+            except BadShare:
+                lost.append(place)
+                continue
+            secrets[place] = rebuilt.secret
+            if rebuilt.wrong:
+                wrong[place] = tuple(x - 1 for x in rebuilt.wrong)
+        return Opened(secrets, wrong, tuple(lost))
+
+    def masks(self, secrets: dict[int, bytes]) -> Iterator[tuple[bytes, Sign]]:
+        """(seed, sign) of each mask that is still on the survivors' sum, to be added: in any order, by any number of
+        workers, since addition modulo 2^b has none.
+
+        A survivor's own mask comes off; where a peer is gone, the survivor's side of their mask stayed on, and the
+        gone peer's side takes it off.
+        """
+        h, entries = self.cohort.h, self.cohort.roster.entries
+        for place in self.sharers:
+            if place in self.survivors.members:
+                yield self_seed(secrets[place], h, place), -1
+                continue
+            key = AgreementKey(secrets[place])
+            for peer in self.cohort.graph.neighbours(place):
+                if peer in self.survivors.members:
+                    agreed = key.agree(entries[peer].advertisement.mask_key)
+                    yield pair_seed(agreed, h, place, peer), pair_sign(place, peer)
+
+
+def unmask(total: Lanes, masks: Iterable[tuple[bytes, Sign]], masker: Masker) -> None:
+    """Adds the masks to ``total``, in place; cut it to b bits afterwards. Memory: one block of key stream."""
+    for seed, sign in masks:
+        masker.apply(total, seed, sign)
+    masker.wipe()
