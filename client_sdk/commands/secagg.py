@@ -61,6 +61,7 @@ def parameters(
                 "adversary": adversary,
                 "neighbours": found.neighbours,
                 "threshold": found.threshold,
+                "signers": found.signers,
                 "sigma": found.sigma,
                 "eta": found.eta,
                 "complete": found.complete,

@@ -19,7 +19,9 @@ hypergeometric. *sigma*: no secret of an honest device leaks, except with chance
    *Semi-malicious*: the server names the vanished, at most D, so at least k - D of the k collude. A survivor at the
    edge of a stretch needs t neighbours, of whom k/2 stand in the stretch, and so does its like at the other: at least
    2t - k of the k collude as well. Never, where k > C + D. This rests on devices refusing a survivor list that lacks
-   more than D of the roster: D belongs into the plan as the minimum cohort n - D. It counts one list of survivors.
+   more than D of the roster, and on there being one list for all: devices ask for *signers* = floor((n + C) / 2) + 1
+   signatures under it from the whole roster. Two lists cannot both have as many: some honest device would have signed
+   both.
 
 *eta*: with chance at least 1 - 2^-eta every device keeps t neighbours when D devices vanish, so that every secret can
 be rebuilt; a union over the n devices. Errors: BadParameters.
@@ -44,6 +46,8 @@ SMALLEST = 3
 LARGEST = 20_000
 """Fewest and most devices of a secure round."""
 
+_TOO_MANY = "of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
@@ -58,6 +62,9 @@ class Parameters:
     neighbours."""
     threshold: int
     """How many shares rebuild a secret: more than half of the holders'."""
+    signers: int
+    """How many of the roster must have signed a survivor list before anything is revealed under it: so many that two
+    lists cannot both have them, however the colluders sign."""
     sigma: float
     """Bits of secrecy: no secret leaks, except with chance 2^-sigma. At most 128."""
     eta: float
@@ -78,7 +85,7 @@ def strict(n: int) -> Parameters:
         raise BadParameters(f"a strict round has at most {STRICT_LIMIT} devices, not {n}")
     threshold = 2 * n // 3 + 1
     require_threshold(threshold, n)
-    return Parameters(n=n, neighbours=n - 1, holders=n, threshold=threshold, sigma=128.0, eta=128.0)
+    return Parameters(n=n, neighbours=n - 1, holders=n, threshold=threshold, signers=threshold, sigma=128.0, eta=128.0)
 
 
 @lru_cache(maxsize=64)
@@ -100,6 +107,8 @@ def fast(
     for name, bits in (("sigma", sigma), ("eta", eta)):
         if not 1 <= bits <= 128:
             raise BadParameters(f"{name} is from 1 to 128 bits, not {bits}")
+    if adversary == "semi-malicious" and _signers(n, colluding) > n - drop:
+        raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     for k in range(2, n - 1, 2):
         threshold = _largest_threshold(n, drop, k, eta)
         if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma, adversary):
@@ -107,11 +116,9 @@ def fast(
         while threshold - 1 > k // 2 and _secret(n, drop, colluding, k, threshold - 1, sigma, adversary):
             threshold -= 1
         return achieved(n, drop, corrupt, k, threshold, adversary)
-    threshold = (n + colluding) // 2 + 1 if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
+    threshold = _signers(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
     if threshold > n - drop:
-        raise BadParameters(
-            f"of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
-        )
+        raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     return achieved(n, drop, corrupt, n - 1, threshold, adversary)
 
 
@@ -134,6 +141,7 @@ def achieved(
         neighbours=neighbours,
         holders=holders,
         threshold=threshold,
+        signers=_signers(n, colluding),
         sigma=bits_of(leak),
         eta=bits_of(lost),
     )
@@ -149,6 +157,10 @@ def require_threshold(threshold: int, holders: int) -> None:
         raise BadParameters(f"a threshold of {threshold} can never be met by {holders} share holders")
     if 2 * threshold <= holders:
         raise BadParameters(f"a threshold of {threshold} is not above half of the {holders} share holders")
+
+
+def _signers(n: int, colluding: int) -> int:
+    return (n + colluding) // 2 + 1
 
 
 def require_faults(n: int, drop: int, corrupt: Fraction) -> int:

@@ -1,8 +1,8 @@
 """Exchange 4, ConsistencyCheck: the list of survivors, and proof that enough others signed the same one.
 
 Knows places and signatures. Has never heard of shares. A device reveals nothing until t of those who hold shares of its
-secrets have signed the very list that it signed, over its own h: with t above half of them, no second list finds as
-many. Errors: BadMessage.
+secrets, and more than half of the roster and of the colluders in it together, have signed the very list that it signed,
+over its own h: no second list finds as many. Errors: BadMessage.
 """
 
 from __future__ import annotations
@@ -83,21 +83,30 @@ class Proof:
         return found
 
     def require(self, cohort: Cohort, place: int, survivors: Survivors) -> None:
-        """BadMessage unless t holders of the shares of the device at ``place`` have signed ``survivors`` over its h.
+        """BadMessage unless, over this device's h, ``survivors`` is signed by t of those who hold shares of the
+        secrets of the device at ``place``, and by ``signers`` of the whole roster.
 
-        Only survivors' signatures count, and only right ones; others are passed over. Stops at t.
+        Only survivors' signatures count, and only right ones; others are passed over. Stops when there are enough.
         """
-        holders, valid = set(cohort.graph.holders(place)), 0
-        for signer, signature in self.signatures:
-            if signer in holders and signer in survivors.members:
-                identity, whose = cohort.identities[signer], f"device {cohort.device(signer)}"
-                try:
-                    require_signed(identity, signature, cohort.h, "survivors", survivors.encoded, whose)
-                except BadSignature:
-                    continue
-                valid += 1
-                if valid == cohort.parameters.threshold:
-                    return
-        raise BadMessage(
-            f"{valid} of this device's share holders signed the list; it takes {cohort.parameters.threshold}"
-        )
+        wanted = cohort.parameters
+        holders = set(cohort.graph.holders(place))
+        near = total = 0
+        for signer, signature in sorted(self.signatures, key=lambda item: item[0] not in holders):
+            if near >= wanted.threshold and total >= wanted.signers:
+                return
+            if signer in survivors.members and _signed(cohort, signer, signature, survivors):
+                near += signer in holders
+                total += 1
+        if near < wanted.threshold:
+            raise BadMessage(f"{near} of this device's share holders signed the list; it takes {wanted.threshold}")
+        if total < wanted.signers:
+            raise BadMessage(f"{total} of the roster signed the list; it takes {wanted.signers}")
+
+
+def _signed(cohort: Cohort, signer: int, signature: bytes, survivors: Survivors) -> bool:
+    whose = f"device {cohort.device(signer)}"
+    try:
+        require_signed(cohort.identities[signer], signature, cohort.h, "survivors", survivors.encoded, whose)
+    except BadSignature:
+        return False
+    return True

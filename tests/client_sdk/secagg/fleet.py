@@ -13,14 +13,13 @@ import numpy as np
 
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement
-from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import Contribution, Half, Keep, Say, SecureDevice, Told
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
-from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.opening import Opening, unmask
 from client_sdk.secagg.roster import Cohort, Entry, Roster, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import require_signed
@@ -121,7 +120,7 @@ class Coordinator:
     bundles: dict[int, Bundle] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
     signatures: dict[int, bytes] = field(default_factory=dict)
-    revealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    opening: Opening | None = None
 
     _cohort: Cohort | None = None
 
@@ -168,26 +167,20 @@ class Coordinator:
         return Proof(tuple(sorted(self.signatures.items()))).encoded
 
     def hear_unmask(self, place: int, survivors: Survivors) -> None:
-        said = Revealed.parse(self._heard(place, "unmask").body, survivors, len(self.members))
-        for dealer, _, share in said.shares:
-            self.revealed.setdefault(dealer, {})[place + 1] = share
+        if self.opening is None:
+            self.opening = Opening(self.cohort, survivors, self.bundles)
+        self.opening.take(Revealed.parse(self._heard(place, "unmask").body, survivors, len(self.members)))
 
     def unmasked(self, survivors: Survivors) -> Lanes:
-        cohort = self.cohort
-        bits, threshold = cohort.roster.lane_bits, cohort.parameters.threshold
+        assert self.opening is not None
+        assert self.opening.survivors == survivors
+        opened = self.opening.open()
+        assert opened.complete
+        bits = self.cohort.roster.lane_bits
         total = np.zeros(self.header.lanes, lane_dtype(bits))
-        masker = Masker(self.header.cipher, bits)
         for place in survivors.places:
             total += unpack(self.vectors[place], self.header.lanes, bits)
-            shown = cohort.roster.entries[place].advertisement
-            secret = rebuild_self_mask(self.revealed[place], threshold, shown).secret
-            masker.apply(total, self_seed(secret, cohort.h, place), -1)
-        for gone in set(self.bundles) - survivors.members:
-            shown = cohort.roster.entries[gone].advertisement
-            key = AgreementKey(rebuild_mask_key(self.revealed[gone], threshold, shown).secret)
-            for peer in set(cohort.graph.neighbours(gone)) & survivors.members:
-                agreed = key.agree(cohort.roster.entries[peer].advertisement.mask_key)
-                masker.apply(total, pair_seed(agreed, cohort.h, gone, peer), pair_sign(gone, peer))
+        unmask(total, self.opening.masks(opened.secrets), Masker(self.header.cipher, bits))
         cut(total, bits)
         return total
 

@@ -159,7 +159,7 @@ def test_a_proof_counts_holders_that_survived_and_signed_this_list() -> None:
         Survivors((0, 1, 2, 3)).require_enough(cohort)
 
 
-def test_in_a_ring_only_ones_own_neighbours_count() -> None:
+def test_in_a_ring_ones_own_neighbours_and_the_whole_roster_count() -> None:
     attempt = opened(20, rule=RING, minimum_cohort=17)
     share(attempt)
     mask(attempt, marked(20, 37), [10] * 20)
@@ -168,8 +168,17 @@ def test_in_a_ring_only_ones_own_neighbours_count() -> None:
     strangers = type(proof)(tuple(item for item in proof.signatures if item[0] not in near))
     with pytest.raises(BadMessage, match="0 of"):
         strangers.require(attempt.cohort, 7, survivors)
-    threshold = attempt.cohort.parameters.threshold
+    threshold, signers = attempt.cohort.parameters.threshold, attempt.cohort.parameters.signers
     own = tuple(item for item in proof.signatures if item[0] in near)
-    type(proof)(own[:threshold]).require(attempt.cohort, 7, survivors)
-    with pytest.raises(BadMessage):
-        type(proof)(own[: threshold - 1]).require(attempt.cohort, 7, survivors)
+    others = tuple(item for item in proof.signatures if item[0] not in near)
+
+    def enough(chosen: tuple[tuple[int, bytes], ...]) -> None:
+        type(proof)(tuple(sorted(chosen))).require(attempt.cohort, 7, survivors)
+
+    assert threshold < len(own) < signers
+    enough((*own, *others[: signers - len(own)]))
+    enough((*own[:threshold], *others[: signers - threshold]))
+    with pytest.raises(BadMessage, match=f"{threshold - 1} of this device's share holders"):
+        enough((*own[: threshold - 1], *others))
+    with pytest.raises(BadMessage, match=f"{signers - 1} of the roster"):
+        enough((*own, *others[: signers - len(own) - 1]))

@@ -44,6 +44,16 @@ def test_the_designs_figure_for_fast() -> None:
     assert 2 * 71 - 110 > 30
 
 
+@pytest.mark.parametrize(("n", "drop", "corrupt"), [(20, 3, "0.1"), (256, 38, "0.2"), (300, 44, "0.1"), (301, 9, "0")])
+def test_no_two_lists_can_both_be_signed(n: int, drop: int, corrupt: str) -> None:
+    """Two lists with ``signers`` signatures each share an honest signer; with one less they need not."""
+    found, colluding = fast(n, drop, Fraction(corrupt)), require_faults(n, drop, Fraction(corrupt))
+    assert 2 * (found.signers - colluding) > n - colluding
+    assert 2 * (found.signers - 1 - colluding) <= n - colluding
+    assert found.signers <= n - drop
+    assert strict(min(n, 300)).signers == strict(min(n, 300)).threshold
+
+
 def test_the_defaults_at_300() -> None:
     found = fast(300, 44, TENTH)
     assert (found.neighbours, found.threshold, found.sigma, found.eta) == (106, 68, 41.04, 40.02)
