@@ -43,6 +43,13 @@ def simulate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Of --engine processes. (default: one for each core)")
     ] = None,
+    datacenter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.npz",
+            help="What the datacenter holds, for a plan with [datacenter]. (default: the data that the plan names)",
+        ),
+    ] = None,
     clients: Annotated[
         int | None,
         typer.Option(min=1, rich_help_panel=_SPREAD, help="How many. (default: one for each user, or 100)"),
@@ -124,6 +131,7 @@ def simulate(
     A line for each round goes to standard error. Ctrl-C ends it between two steps; with --folder, the same command
     goes on from there.
     """
+    from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
     from simulation import simulator
@@ -177,6 +185,9 @@ def simulate(
         fleet.draw(picture)
     if not quiet:
         note(f"{data}: {fleet.summary()}")
+    held = whole.datacenter.data if whole.datacenter is not None else None
+    if datacenter is not None and held is None:
+        fail("--datacenter is given, and the plan has no section [datacenter].")
     try:
         history = simulator.simulate(
             whole,
@@ -186,6 +197,7 @@ def simulate(
             score_clients=scored,
             score_every=score_every,
             behaviour=behaviour,
+            datacenter=None if held is None else {held: load_data(datacenter or held)},
             engine=cast("EngineName", engine),
             workers=workers,
             init=init,

@@ -123,6 +123,19 @@ def test_pictures(place: Path, capsys: pytest.CaptureFixture[str]):
     assert "1 of 3 rounds committed" in capsys.readouterr().out
 
 
+def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str]):
+    section = '[datacenter]\ndata = "public"\nevery = 2\nsteps = 5\nbatch_size = 20\n'
+    (place / "mixed.toml").write_text(PLAN.format(learner="quorate:mnist-mlp") + section)
+    common = ["mixed.toml", "--data", "digits.npz", "--clients", "8", "--quiet", "--json"]
+    assert quorate(*common, "--datacenter", "digits.npz") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in said["rounds"]] == ["federated", "datacenter", "federated"]
+    assert quorate(*common) == 1
+    assert "There is no data 'public'" in capsys.readouterr().err
+    assert quorate("small.toml", "--data", "digits.npz", "--datacenter", "digits.npz") == 1
+    assert "the plan has no section [datacenter]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
