@@ -13,7 +13,7 @@ from client_sdk.tensors import TensorError, Tensors, from_bytes
 from coordinator.engine.plan import Plan, PlanError
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
-from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, WORSE
+from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 
 LEARNER = "simulation:learner"
 """The name that a plan without one gives to the learner that is handed over."""
@@ -74,10 +74,10 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
     fix = ""
     if source == CENTRAL and test is None:
         fix = "give test="
-    elif (source in (CLIENTS, WORSE) or source.startswith(BY_CLASS)) and not scored:
+    elif (source in (CLIENTS, LOW, HIGH) or source.startswith(BY_CLASS)) and not scored:
         fix = "give score_clients="
-    elif source not in (CENTRAL, CLIENTS, WORSE) and not source.startswith(BY_CLASS):
-        fix = f"there are {CENTRAL}, {CLIENTS}, {WORSE}, {BY_CLASS}<name> and {DEVICES}"
+    elif source not in (CENTRAL, CLIENTS, LOW, HIGH) and not source.startswith(BY_CLASS):
+        fix = f"there are {CENTRAL}, {CLIENTS}, {LOW}, {HIGH}, {BY_CLASS}<name> and {DEVICES}"
     if fix:
         raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
 

@@ -6,7 +6,9 @@ They go to the coordinator as an evaluator's do, so a plan's ``finish`` may look
 =============== ====================================================================================================
 evaluator       the central test set
 clients         mean over the held-out examples of all scored clients
-clients.p10     the 10th percentile over those clients, each counting once: a tenth of them is below
+clients.p10     the 10th percentile over those clients, each counting once: a tenth of them is below. Of a metric that
+                should be high, such as accuracy, it says how the worst served are served
+clients.p90     the 90th percentile: says so for a metric that should be low, such as the loss
 class.<name>    mean over the held-out examples of the clients of one class
 =============== ====================================================================================================
 
@@ -24,7 +26,7 @@ from client_sdk.protocol import Score
 
 CENTRAL = "evaluator"
 CLIENTS = "clients"
-WORSE = "clients.p10"
+LOW, HIGH = "clients.p10", "clients.p90"
 BY_CLASS = "class."
 DEVICES = "devices"
 """The source of what devices report themselves, where a plan's task asks them to."""
@@ -37,7 +39,8 @@ def by_source(
     scored = [(device, score) for device, score in zip(devices, scores, strict=True) if score is not None]
     if not scored:
         return {}
-    found = {CLIENTS: _mean([score for _, score in scored]), WORSE: _percentile([score for _, score in scored], 10.0)}
+    known = [score for _, score in scored]
+    found = {CLIENTS: _mean(known), LOW: _percentile(known, 10.0), HIGH: _percentile(known, 90.0)}
     classes: dict[str, list[Score]] = {}
     for device, score in scored:
         classes.setdefault(class_of(device), []).append(score)

@@ -113,7 +113,8 @@ def simulate(
       and ``.y``, a torch Dataset, or an object with parts ``.train`` and ``.test``.
     - ``test``: central test data; each ``score_every``-th checkpoint, the first and the last are scored on it (source
       ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
-      ``seed`` (sources ``clients``, ``clients.p10`` and ``class.<name>``).
+      ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
+      and ``class.<name>``).
     - ``behaviour``: who vanishes, who is slow, for all devices or by class; None: an ideal fleet. ``classes``: the
       class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds

@@ -27,7 +27,14 @@ BLUE, SKY, ORANGE, YELLOW, RED, GREEN, PINK = (
     "#0072B2", "#56B4E9", "#E69F00", "#F0E442", "#D55E00", "#009E73", "#CC79A7",
 )  # fmt: skip
 GREY = "#B8B8B8"
-_SOURCES = {"evaluator": BLUE, "clients": GREEN, "clients.p10": GREEN, "devices": ORANGE, "training": GREY}
+_SOURCES = {
+    "evaluator": BLUE,
+    "clients": GREEN,
+    "clients.p10": GREEN,
+    "clients.p90": GREEN,
+    "devices": ORANGE,
+    "training": GREY,
+}
 _MORE = (PINK, RED, SKY, YELLOW)
 _STYLES = ("-", "--", ":", "-.")
 _BARS = 60
@@ -140,8 +147,8 @@ def _metrics(axes: Axes, history: History) -> None:
     for where, keys in drawn:
         where.set_ylabel(", ".join(dict.fromkeys(name for _, name in keys)))
         for source, name in keys:
-            if source == "clients.p10" and ("clients", name) in curves:
-                continue  # the lower edge of a band
+            if source in ("clients.p10", "clients.p90") and ("clients", name) in curves:
+                continue  # an edge of a band
             lines += _curve(where, curves[source, name], source, name, _STYLES[names.index(name) % len(_STYLES)])
         lines += _spread(where, curves, keys)
     first, last = min(curve.versions[0] for curve in curves.values()), max(c.versions[-1] for c in curves.values())
@@ -173,22 +180,23 @@ def _curve(axes: Axes, curve: Curve, source: str, name: str, style: str) -> list
 
 
 def _spread(axes: Axes, curves: Any, keys: list[tuple[str, str]]) -> list[Any]:
-    """A band from the 10th percentile of the clients to their mean."""
+    """A band from the 10th percentile of the clients to the 90th; to the mean where that is not there."""
     bands: list[Any] = []
     for source, name in keys:
         if source != "clients.p10" or ("clients", name) not in curves:
             continue
-        low, mean = curves[source, name], curves["clients", name]
-        versions, at_low, at_mean = np.intersect1d(low.versions, mean.versions, return_indices=True)
+        low, to = curves[source, name], curves.get(("clients.p90", name))
+        high = curves["clients", name] if to is None else to
+        versions, at_low, at_high = np.intersect1d(low.versions, high.versions, return_indices=True)
         bands.append(
             axes.fill_between(
                 versions,
                 low.values[at_low],
-                mean.values[at_mean],
+                high.values[at_high],
                 color=GREEN,
                 alpha=0.18,
                 linewidth=0,
-                label=f"{name}, clients: mean to 10th percentile",
+                label=f"{name}, clients: 10th percentile to {'mean' if to is None else '90th'}",
             )
         )
     return bands

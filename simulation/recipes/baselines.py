@@ -24,7 +24,7 @@ from simulation.clients import Clients
 from simulation.clients.pool import is_torch_dataset
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.federated import ClientsLike
-from simulation.scoring import CENTRAL, CLIENTS, WORSE, by_source
+from simulation.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
 
 NAME = "simulation:learner"
 
@@ -50,8 +50,10 @@ def local_only(
 
     A round is the task (``epochs`` or ``steps``) done once by each client, so that ``rounds`` rounds are as much work
     as a client does that is selected ``rounds`` times. ``train_clients``: how many of them, drawn by ``seed``.
-    Sources: ``clients``, ``clients.p10`` and ``class.<name>``, each client's model on its own held-out examples;
-    ``evaluator`` and ``evaluator.p10``, each client's model on ``test``, mean and 10th percentile over the clients.
+    Sources: ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>``, each client's model on its own held-out
+    examples;
+    ``evaluator``, ``evaluator.p10`` and ``.p90``, each client's model on ``test``: mean and percentiles over the
+    clients.
     ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
     """
     whole = Clients.of(clients)
@@ -70,7 +72,7 @@ def local_only(
         if test is not None:
             scores = [evaluate(learner, NAME, models[client], test) for client in members]
             central = by_source(members, scores, lambda _: "")
-            found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[WORSE]}
+            found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[LOW], f"{CENTRAL}.p90": central[HIGH]}
         made.scores.update({(version, source): score for source, score in found.items()})
 
     def train(round: int) -> None:
@@ -103,7 +105,8 @@ def centralized(
 
     A round is as many optimizer steps as ``per_round`` clients of mean size do in a federated round with the same
     ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as of ``simulate``:
-    ``evaluator`` on ``test``; ``clients``, ``clients.p10`` and ``class.<name>`` on clients' held-out examples.
+    ``evaluator`` on ``test``; ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>`` on clients' held-out
+    examples.
     Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.
     ValueError.
     """

@@ -159,7 +159,7 @@ def test_local_only_scores_each_model_on_its_own_client(clients: Clients):
     assert made.final("accuracy", "clients") == pytest.approx(np.mean(own))
     assert made.final("accuracy", "clients.p10") == pytest.approx(np.percentile(own, 10))
     assert made.final("accuracy", "evaluator.p10") <= made.final("accuracy")
-    assert len(recipes.local_only(LEARNER, clients, rounds=1, train_clients=2).curves) == 4
+    assert len(recipes.local_only(LEARNER, clients, rounds=1, train_clients=2).curves) == 6
 
 
 def test_centralized_takes_the_steps_of_a_federated_round(clients: Clients):
@@ -183,7 +183,7 @@ def test_centralized_scores_clients_too(clients: Clients):
     made = recipes.centralized(
         LEARNER, clients, rounds=1, score_clients="all", classes=lambda client: "odd" if client in "c1c3c5" else "even"
     )
-    assert {source for source, _ in made.curves} == {"clients", "clients.p10", "class.odd", "class.even"}
+    assert {source for source, _ in made.curves} == {"clients", "clients.p10", "clients.p90", "class.odd", "class.even"}
 
 
 def test_torch_datasets_are_pooled_as_they_are():

@@ -87,7 +87,13 @@ def test_it_is_the_call_from_the_terminal(place: Path, capsys: pytest.CaptureFix
     assert said["rounds"][0]["opened_s"] == 0.0
     final = next(row for row in reversed(said["metrics"]) if (row["source"], row["name"]) == ("evaluator", "accuracy"))
     assert final["value"] == pytest.approx(history.final("accuracy"))
-    assert {row["source"] for row in said["metrics"]} == {"evaluator", "clients", "clients.p10", "training"}
+    assert {row["source"] for row in said["metrics"]} == {
+        "evaluator",
+        "clients",
+        "clients.p10",
+        "clients.p90",
+        "training",
+    }
     assert err.splitlines()[0].startswith("digits.npz: 10 clients, 480 training examples")
     assert [line.split(":")[0] for line in err.splitlines()[1:]] == ["round 1", "round 2", "round 3"]
 
