@@ -80,7 +80,7 @@ def deploy(folder: Path, initial: bytes) -> tuple[list[str], dict[str, int], lis
             device.kill()
         server.stop()
     with History.open(folder / "coordinator") as history:
-        counted = [contributions(history, round) for round in range(1, ROUNDS + 1)]
+        counted = [contributions(history, number) for number in range(1, ROUNDS + 1)]
     return line, ids, counted
 
 
@@ -102,4 +102,4 @@ def test_simulated_and_deployed_runs_commit_equal_digests(tmp_path: Path, monkey
     for engine in engines:
         history = simulate(PLAN, learner, clients, init=initial, engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
-        assert [contributions(history, round) for round in range(1, ROUNDS + 1)] == counted
+        assert [contributions(history, number) for number in range(1, ROUNDS + 1)] == counted
