@@ -11,6 +11,7 @@ import numpy as np
 
 from client_sdk.tensors import TensorError, Tensors, from_bytes
 from coordinator.engine.plan import Plan, PlanError
+from simulation.asked import first_tensors, require_fit
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
 from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
@@ -90,10 +91,17 @@ def class_of(classes: Mapping[str, str] | Callable[[str], str] | None, clients: 
         missing = next((client for client in clients if client not in classes), None)
         if missing is not None:
             raise ValueError(f"classes gives client {missing!r} no class")
-        return classes.__getitem__
-    if not callable(classes):
+    elif not callable(classes):
         raise ValueError("classes is a mapping client -> class, or a function")
-    return classes
+    name_of = classes.__getitem__ if isinstance(classes, Mapping) else classes
+
+    def named(client: str) -> str:
+        name = name_of(client)
+        if not isinstance(name, str):
+            raise ValueError(f"classes gives client {client!r} the class {name!r}, which is no text")
+        return name
+
+    return named
 
 
 def habits_of(
@@ -120,7 +128,7 @@ def first_model(
 ) -> tuple[Callable[[], Tensors], str]:
     """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
     if isinstance(init, Mapping):
-        tensors = dict(init)
+        tensors = first_tensors(init, learner)
         return lambda: tensors, "given"
     if init is not None:
         path = Path(init)
@@ -132,6 +140,7 @@ def first_model(
             read = from_bytes(body)
         except TensorError as error:
             raise ValueError(f"{path} is not a checkpoint: {error}") from None
+        require_fit(read, learner)
         return lambda: read, path.name
     if not hasattr(learner, "initial"):
         raise ValueError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from client_sdk.protocol import RoundView
 
@@ -22,9 +22,9 @@ class Progress:
 
     def __init__(self, rounds: int, wanted: bool | None, stream: TextIO | None = None) -> None:
         """``rounds``: how many are to be committed."""
-        self._stream = stream if stream is not None else sys.stderr
-        terminal = self._stream.isatty()
-        self._shown = terminal if wanted is None else wanted
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
+        terminal = _is_terminal(self._stream)
+        self._shown = self._stream is not None and (terminal if wanted is None else wanted)
         self._live = self._shown and terminal
         self._rounds = rounds
         self._began = self._looked = time.monotonic()
@@ -67,8 +67,17 @@ class Progress:
         return f", {_span((time.monotonic() - self._began) / done * left)} left"
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whatever has taken the place of ``sys.stderr`` need not know; there may be none at all."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
 
 
 def _span(seconds: float) -> str:

@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Any, Literal, overload
 
 from client_sdk.learners import evaluate
+from client_sdk.problems import ProblemError
 from client_sdk.protocol import Score
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
@@ -26,6 +27,7 @@ from coordinator.datafolder import FolderError
 from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation import checked
+from simulation.asked import require_learner, require_whole
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
@@ -121,7 +123,8 @@ def simulate(
       are trained in this process, as by one rank.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
-    - ``init``: the first checkpoint, as tensors or a safetensors file; None: the learner's, from ``seed``.
+    - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` or a safetensors file; None: the learner's,
+      from ``seed``.
     - ``seed``: of the first weights, of who arrives when, of the selection and of the behaviour. Batches are shuffled
       by the plan's ``task.seed``.
     - ``folder``: a coordinator's data folder, in which the run is kept after each round: ``quorate serve --data``
@@ -142,14 +145,16 @@ def simulate(
     """
     if (only is None) != (round is None):
         raise ValueError("only= and round= go together: which client, and as in which round")
+    require_learner(learner)
+    require_whole("seed", seed, 0)
     if only is not None and round is not None:
         return rerun(
             checked.plan_of(plan), learner, Clients.of(clients), only, round,
             behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
         )  # fmt: skip
     asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
-    if rounds is not None and rounds < 1:
-        raise ValueError(f"rounds={rounds}: at least one round is to be played")
+    if rounds is not None:
+        require_whole("rounds", rounds, 1)
     checked.require_datacenter(asked.plan, datacenter or {}, learner)
     first, origin = checked.first_model(init, learner, seed)
     failing = _Failing(folder)
@@ -172,6 +177,8 @@ def simulate(
         raise SimulationError(f"the run cannot be kept in {folder or 'a temporary folder'}: {error}") from error
     except FolderError as error:
         raise SimulationError(str(error)) from error
+    except ProblemError as error:
+        raise ValueError(f"the run cannot begin: {error}") from error
     with simulation:
         failing.model = simulation.model
         left = asked.plan.finish.rounds - simulation.state.version
@@ -202,10 +209,7 @@ def _asked(
     classes: Mapping[str, str] | Callable[[str], str] | None,
     seed: int,
 ) -> _Asked:
-    if seed < 0:
-        raise ValueError(f"seed={seed} must be 0 or more")
-    if score_every < 1:
-        raise ValueError(f"score_every={score_every} must be 1 or more")
+    require_whole("score_every", score_every, 1)
     whole, known = checked.plan_of(plan), Clients.of(clients)
     checked.require_enough(whole, known)
     of = checked.class_of(classes, known)

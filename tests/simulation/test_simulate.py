@@ -359,6 +359,17 @@ def test_run_begins_from_a_checkpoint_file(tmp_path: Path) -> None:
         simulate(plan(1), NET, clients(), init=tmp_path / "gone.safetensors")
 
 
+def test_repro_run_begins_from_a_state_dict() -> None:
+    """A PyTorch user's first checkpoint: it was an AttributeError about dtypes."""
+    module = NET.load(NET.initial(5))
+    given = module.state_dict()
+    history = simulate(plan(2), NET, clients(), init=given, progress=False)
+    assert digests(history) == digests(simulate(plan(2), NET, clients(), init=NET.initial(5), progress=False))
+    with torch.no_grad():
+        module.weight += 1
+    assert np.array_equal(history.checkpoint(0)["weight"], NET.initial(5)["weight"])
+
+
 # ------------------------------------------------------------ a failing client
 
 
@@ -420,9 +431,20 @@ def test_client_of_a_later_round_is_run_again_from_the_folder(tmp_path: Path) ->
         ({"engine": "warp"}, "there is no engine 'warp'"),
         ({"engine": "serial", "workers": 2}, "workers are those of"),
         ({"engine": "processes", "workers": 0}, "at least one worker"),
-        ({"rounds": 0}, "at least one round"),
-        ({"seed": -1}, "must be 0 or more"),
-        ({"score_every": 0}, "must be 1 or more"),
+        ({"rounds": 0}, "rounds=0 must be a whole number, 1 or more"),
+        ({"rounds": 1.5}, "rounds=1.5 must be a whole number"),
+        ({"rounds": True}, "rounds=True must be a whole number"),
+        ({"seed": -1}, "seed=-1 must be a whole number, 0 or more"),
+        ({"seed": "a"}, "seed='a' must be a whole number"),
+        ({"score_every": 0}, "score_every=0 must be a whole number, 1 or more"),
+        ({"learner": nn.Linear(4, 3)}, "a Linear is a torch module"),
+        ({"learner": Learner}, "Learner is a class"),
+        ({"learner": None}, "a NoneType is none"),
+        ({"classes": lambda client: 3}, "the class 3, which is no text"),
+        ({"init": {"weight": [[1.0]]}}, "'weight' is a list"),
+        ({"init": {"w": np.zeros(3, np.float32)}}, "init does not fit the learner: .* lacks 'bias', 'weight'"),
+        ({"init": {"w": np.zeros(3, np.complex64)}}, "init will not do"),
+        ({"init": {"weight": torch.full((3, 4), torch.nan), "bias": torch.zeros(3)}}, "NaN or infinity in weight"),
         ({"score_clients": -1}, "a number of clients"),
         ({"classes": {"client-00": "a"}}, "gives client 'client-01' no class"),
         ({"behaviour": {"a": Behaviour()}}, "for which no behaviour is given"),
@@ -497,6 +519,24 @@ def test_progress_is_a_line_a_round_and_quiet_in_logs() -> None:
     assert live.count("\n") == len(views)
     assert "\r" in live
     assert json.dumps(live)  # no odd characters
+
+
+def test_repro_whatever_stands_for_stderr_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain:
+        told = ""
+
+        def write(self, text: str) -> None:
+            self.told += text
+
+        def flush(self) -> None:
+            pass
+
+    plain = Plain()
+    monkeypatch.setattr("sys.stderr", plain)
+    assert len(simulate(plan(2), NET, clients(), progress=True)) == 2
+    assert plain.told.count("\n") == 2
+    monkeypatch.setattr("sys.stderr", None)
+    assert len(simulate(plan(2), NET, clients(), progress=True)) == 2
 
 
 def test_checkpoints_survive_the_simulation() -> None:
