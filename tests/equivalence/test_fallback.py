@@ -115,7 +115,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
             resumed = worker.wait_for("started")
             assert STEPS // 4 <= resumed["step"] < STEPS, "from a saved step, not from the checkpoint"
             first = until(lambda: committed("datacenter"))[0]
-            worker.wait_for("started", step=0, round=first.round + 1)
+            worker.wait_for("leased", round=first.round + 1)
             devices = fleet()
             until(lambda: committed("federated", after=first.round))
             worker.process.send_signal(signal.SIGTERM)
