@@ -197,6 +197,8 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" and torch.cuda.is_available() else "gloo"
     with Group(rank, world, hang_s=hang_s).unbroken():
         store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=max(hang_s, START_S))))
+        # torchrun may keep one store over restarts: what an earlier group left there (addresses, work) is not ours.
+        store = dist.PrefixStore(f"quorate/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         _meet(store, rank, world, timedelta(seconds=max(hang_s, START_S)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
@@ -221,9 +223,8 @@ def sentence(error: Exception) -> str:
 
 def _meet(store: dist.Store, rank: int, world: int, patience: timedelta) -> None:
     """Wait until every rank is there: how long starting takes says nothing of hanging."""
-    here = dist.PrefixStore(f"quorate/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    here.set(str(rank), "here")
-    here.wait([str(other) for other in range(world)], patience)
+    store.set(f"here/{rank}", "yes")
+    store.wait([f"here/{other}" for other in range(world)], patience)
 
 
 def _lacking(kind: str, local: int) -> NoDevice | None:
