@@ -22,7 +22,7 @@ from tests.coordinator.service.conftest import Server
 
 SIZES = (5, 23, 40)
 ROUNDS = 2
-LEARNER = '''
+LEARNER = """
 from torch import nn
 from client_sdk.learning import Learner
 
@@ -31,7 +31,7 @@ learner = Learner(
     loss=nn.functional.cross_entropy,
     version="1",
 )
-'''
+"""
 PLAN: dict[str, Any] = {
     "name": "both-ways",
     "task": {
