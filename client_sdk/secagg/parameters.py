@@ -1,7 +1,8 @@
 """How many neighbours a device has and how many shares rebuild a secret, with the bound that this achieves.
 
 Knows counts and chances. Has never heard of keys, rosters or messages. Evaluated alike on every device: exact integers,
-no float decides anything. Source: Bell et al. 2020 (ePrint 2020/704), sections 3 and 4, for a k-regular ring of
+no float decides (floats only
+dismiss what is far from doing). Source: Bell et al. 2020 (ePrint 2020/704), sections 3 and 4, for a k-regular ring of
 devices in random order (``graph``).
 
 Of n devices C collude with the server and D vanish. A device's secrets are shared among its k neighbours, any t of whom
@@ -29,6 +30,7 @@ be rebuilt; a union over the n devices. Errors: BadParameters.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -36,14 +38,14 @@ from math import comb
 from typing import Literal
 
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.hypergeometric import at_most, bits_of, tail
+from client_sdk.secagg.hypergeometric import at_most, bits_of, log2_at_least, tail
 
 Adversary = Literal["semi-malicious", "curious"]
 
 STRICT_LIMIT = 300
 """Most devices of a *strict* round."""
 SMALLEST = 3
-LARGEST = 20_000
+LARGEST = 10_000
 """Fewest and most devices of a secure round."""
 
 _TOO_MANY = "of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
@@ -110,6 +112,8 @@ def fast(
     if adversary == "semi-malicious" and _signers(n, colluding) > n - drop:
         raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     for k in range(2, n - 1, 2):
+        if _hopeless(n, drop, colluding, k, sigma, eta, adversary):
+            continue
         threshold = _largest_threshold(n, drop, k, eta)
         if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma, adversary):
             continue
@@ -188,6 +192,29 @@ def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
         else:
             high = middle - 1
     return low if low > k // 2 else None
+
+
+def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, adversary: Adversary) -> bool:
+    """Whether k surely fails, by single terms of the tails in floats with half a bit to spare: most k are dismissed by
+    this at once, and none that could do."""
+    union = math.log2(n)
+    low, high = k // 2, k
+    while low < high:  # the largest t with which eta could be met
+        middle = (low + high + 1) // 2
+        if union + log2_at_least(n - 1, drop, k, k - middle + 1) <= 0.5 - eta:
+            low = middle
+        else:
+            high = middle - 1
+    curious = adversary == "curious"
+    betrayed = union + log2_at_least(n - 1, colluding, k, low if curious else 2 * low - k)
+    if low <= k // 2 or betrayed > 0.5 - sigma:
+        return True
+    if k > colluding + drop:
+        return False
+    pairs = union + math.log2(n - k - 1) - 1
+    if curious:
+        return pairs + log2_at_least(n, colluding + drop, k, k) > 0.5 - sigma
+    return pairs + log2_at_least(n, colluding, k, max(k - drop, 2 * low - k)) > 0.5 - sigma
 
 
 def _secret(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int, adversary: Adversary) -> bool:

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.identity import DeviceKey, verify
@@ -251,9 +251,22 @@ def tolerated(n: int) -> int:
     return 2 * (2 * n // 3 + 1) - n - 1
 
 
-def cheated(honest: int, colluding: int, seed: int, steps: int, forgetful: bool = False) -> Cheater:
+RING = Rule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=20, eta=20)
+"""For 10 devices: 4 neighbours, t = 3, one colluder, one gone."""
+
+
+def cheated(
+    honest: int, colluding: int, seed: int, steps: int, forgetful: bool = False, rule: Rule = STRICT
+) -> Cheater:
     """A session. The minimum cohort is the smallest from which up all sizes withstand the colluders."""
     rng = np.random.default_rng(seed)
+    if rule == RING:
+        cheater = Cheater(
+            honest, colluding, lambda n: int(rng.integers(n)), rule, forgetful, minimum_cohort=honest + colluding
+        )
+        for _ in range(steps):
+            cheater.step()
+        return cheater
     smallest = max(n for n in range(2, honest + colluding + 1) if tolerated(n) < colluding or n == 2) + 1
     cheater = Cheater(
         honest, colluding, lambda n: int(rng.integers(n)), forgetful=forgetful, minimum_cohort=max(3, smallest)
@@ -272,6 +285,17 @@ SIZES = [(3, 1), (4, 1), (4, 2), (5, 1), (6, 3)]
 def test_no_random_cheat_breaks_devices(size: tuple[int, int], steps: int, seed: int) -> None:
     assert tolerated(sum(size)) >= size[1]
     cheater = cheated(*size, seed, steps)
+    assert cheater.betrayed() == []
+    assert cheater.doubly_signed() == []
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(steps=st.integers(150, 400), seed=st.integers(0, 2**48))
+def test_no_random_cheat_breaks_devices_in_a_ring(steps: int, seed: int) -> None:
+    found = RING.parameters(10)
+    assert (found.neighbours, found.threshold, found.signers) == (4, 3, 6)
+    cheater = cheated(9, 1, seed, steps, rule=RING)
     assert cheater.betrayed() == []
     assert cheater.doubly_signed() == []
 

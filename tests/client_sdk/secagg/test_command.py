@@ -64,7 +64,7 @@ def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixtur
         (("--n", "300", "--drop", "44", "--corrupt", "1/0"), "--corrupt"),
         (("--n", "300", "--drop", "44", "--corrupt", "1.5"), "fraction"),
         ((*BASE, "--adversary", "angry"), "--adversary"),
-        (("--n", "30000", "--drop", "44", "--corrupt", "0.1"), "20000"),
+        (("--n", "30000", "--drop", "44", "--corrupt", "0.1"), "10000"),
     ],
 )
 def test_bad_input_gets_one_sentence(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str) -> None:
