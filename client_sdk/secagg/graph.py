@@ -3,7 +3,7 @@
 Knows places in a roster, counted from 0, and nonces. Has never heard of keys, ids or vanishing. The order comes from
 all devices' nonces by integers alone, so every device builds the same graph and can check its own place in it. A ring
 with k nearest neighbours (Harary 1962) falls apart for no fewer than k removed; in random order (Bell et al. 2020,
-ePrint 2020/704, algorithm 1) a device's neighbours are a random k of the others, which is all that ``parameters``
+ePrint 2020/704) a device's neighbours are a random k of the others, which is all that ``parameters``
 counts on. Nobody steers the order as long as one nonce is honest and unknown beforehand, except by leaving devices out:
 2^g tries at the membership cost g bits of sigma.
 """
