@@ -6,6 +6,7 @@ It knows nothing of Quorate's rooms.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 # Before any test imports a numerical library: test machines have few cores and run many processes.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would every process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
 
