@@ -93,10 +93,13 @@ def launch(spec: JobSpec, on_progress: Tell | None = None, stop: threading.Event
     """
     heard = on_progress or (lambda message: None)
     watch = _Watch(heard, stop or threading.Event())
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
         for attempt in range(spec.max_restarts + 1):
-            code = watch.follow(_start(spec, attempt, log))
-            if watch.result is not None and code == 0:
+            code = watch.follow(_start(spec, attempt, log, scratch))
+            if watch.result is not None:
                 return watch.result
             if watch.failed is not None:
                 raise JobFailed(watch.failed)
@@ -140,11 +143,11 @@ class _Watch:
                     self._hear(message)
                     if message["event"] == "lost":
                         _clear_away(processes.pid, str(message.get("attempt")))
-                    if self.failed is not None:
-                        break
+                    if self.failed is not None or self.result is not None:
+                        break  # nothing comes after these words; how the processes end takes seconds, and no matter
                 else:
                     sys.stderr.write(line)
-            if self.failed is not None:
+            if self.failed is not None or self.result is not None:
                 kill_all(processes.pid)
             code = processes.wait()
         finally:
@@ -236,9 +239,9 @@ def torchrun(spec: JobSpec) -> list[str]:
     ]
 
 
-def _start(spec: JobSpec, attempt: int, log: IO[str]) -> subprocess.Popen[str]:
+def _start(spec: JobSpec, attempt: int, log: IO[str], scratch: str) -> subprocess.Popen[str]:
     program = ["-m", "coordinator.datacenter.worker"]
-    command = [*torchrun(spec), *program] if spec.nproc > 1 else [sys.executable, *program]
+    command = [*torchrun(spec), "--log-dir", scratch, *program] if spec.nproc > 1 else [sys.executable, *program]
     env = {**os.environ, ENV_JOB: spec.model_dump_json(), ENV_LIFELINE: "1", ENV_ATTEMPT: str(attempt)}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         env.pop(name, None)
