@@ -121,6 +121,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
             worker.process.send_signal(signal.SIGTERM)
             assert worker.process.wait(30) == 0
             operator.stop(run)
+            until(lambda: operator.run(run).phase == "idle")
             views, line = operator.rounds(run), operator.checkpoints(run)
             told = quorate(tmp_path, "rounds", run, "--coordinator", server.url)
             for version in (first.version - 1, first.version):
