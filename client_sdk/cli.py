@@ -32,6 +32,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "rounds": "List the rounds of a run.",
         "checkpoint": "List and download checkpoints.",
         "devices": "List enrolled devices.",
+        "worker": "Register, list and revoke a datacenter's workers.",
+    },
+    "datacenter": {
+        "datacenter": "Train on a datacenter's machines, alone or as a run's worker.",
     },
     "simulation": {
         "demo": "Watch a whole federation learn on this machine.",
