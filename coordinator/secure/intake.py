@@ -1,0 +1,100 @@
+"""Whether a device's message is what its exchange takes: parsed, signed by that device over this very attempt, about
+its own place, of the right length, for the right peers.
+
+Knows messages and a cohort. Has never heard of events or blobs. All of it is checked before anything is acknowledged,
+so an attempt never fails later for a message that could have been refused. Errors::
+
+    SecaggError    the message is refused; nothing says that the device made it so
+    '- Faulty      the device signed what no honest device signs: before exchange 4 a fresh attempt goes without it
+"""
+
+from __future__ import annotations
+
+from client_sdk.secagg.advertisement import Advertisement
+from client_sdk.secagg.errors import BadMessage, SecaggError
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.lanes import packed_bytes
+from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.roster import Cohort, Entry, Vouching
+from client_sdk.secagg.shares import Bundle
+from client_sdk.secagg.statement import Stage, require_signed
+from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.unmask import Revealed
+
+
+class Faulty(SecaggError):
+    """The device's own signature stands under something that no honest device signs."""
+
+
+def advertised(
+    header: Header, vouched: Vouching, device: str, body: bytes, signature: bytes, certificate: bytes
+) -> Entry:
+    """Exchange 1: the roster's entry of ``device``. SecaggError unless the authority vouches for it and it signed the
+    advertisement for this header."""
+    shown = Advertisement.parse(body)
+    if shown.device != device:
+        raise BadMessage(f"the advertisement is of device {shown.device}, but device {device} sent it")
+    identity = vouched(device, certificate)
+    require_signed(identity, signature, header.digest, "advertise", body, f"device {device}")
+    return Entry(shown, signature, certificate)
+
+
+def shared(cohort: Cohort, place: int, body: bytes, signature: bytes) -> None:
+    """Exchange 2: one sealed pair of shares for each holder but the device itself. SecaggError, Faulty."""
+    _require_own(cohort, place, "share", body, signature)
+    try:
+        bundle = Bundle.parse(body, cohort.n)
+        bundle.require_for(tuple(holder for holder in cohort.graph.holders(place) if holder != place))
+    except BadMessage as error:
+        raise Faulty(str(error)) from None
+    if bundle.owner != place:
+        raise Faulty("the shares stand under another device's place")
+
+
+def masked(cohort: Cohort, place: int, body: bytes, signature: bytes, *, digest: str, size: int, last: int) -> None:
+    """Exchange 3: a packed vector of which the SHA-256 is ``digest``, with ``size`` bytes of which ``last`` is the
+    last one. SecaggError, Faulty."""
+    _require_own(cohort, place, "mask", body, signature)
+    lanes, bits = cohort.header.lanes, cohort.roster.lane_bits
+    try:
+        said = MaskedInput.parse(body)
+    except BadMessage as error:
+        raise Faulty(str(error)) from None
+    if said.place != place:
+        raise Faulty("the masked vector stands under another device's place")
+    if (said.lanes, said.lane_bits) != (lanes, bits):
+        raise Faulty(
+            f"the masked vector has {said.lanes} lanes of {said.lane_bits} bits; the round takes {lanes} of {bits}"
+        )
+    if said.digest.hex() != digest:
+        raise BadMessage("the bytes that came are not those that the device signed for")
+    if size != packed_bytes(lanes, bits):
+        raise Faulty(f"{lanes} lanes of {bits} bits are {packed_bytes(lanes, bits)} bytes, not {size}")
+    if (lanes * bits) % 8 and last >> ((lanes * bits) % 8):
+        raise Faulty("the bits behind the last lane are not zero")
+
+
+def agreed(cohort: Cohort, place: int, body: bytes, signature: bytes, survivors: Survivors) -> None:
+    """Exchange 4: the device's signature under this list. SecaggError."""
+    _require_own(cohort, place, "survivors", body, signature)
+    if body != survivors.encoded:
+        raise BadMessage("the device signed another survivor list than the one that it was shown")
+
+
+def revealed(
+    cohort: Cohort, place: int, body: bytes, signature: bytes, survivors: Survivors, sharers: frozenset[int]
+) -> None:
+    """Exchange 5: one share of each dealer whose shares the device holds, of the kind that goes with the list.
+    SecaggError. That a share is wrong is seen only when its dealer's secret is rebuilt."""
+    _require_own(cohort, place, "unmask", body, signature)
+    said = Revealed.parse(body, survivors, cohort.n)
+    if said.place != place:
+        raise BadMessage("the shares are revealed under another device's place")
+    owed = sorted(sharers & set(cohort.graph.holders(place)))  # who holds of whom is symmetric
+    if [dealer for dealer, _, _ in said.shares] != owed:
+        raise BadMessage(f"the device owes a share of each of {len(owed)} dealers, and revealed others")
+
+
+def _require_own(cohort: Cohort, place: int, stage: Stage, body: bytes, signature: bytes) -> None:
+    whose = f"device {cohort.device(place)}"
+    require_signed(cohort.identities[place], signature, cohort.h, stage, body, whose)
