@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -40,6 +41,25 @@ BLOCK = 1 << 16
 
 class CannotAggregate(Exception):
     """These updates cannot become a checkpoint, however often it is tried. The message says why."""
+
+
+class MeanBlocks(Protocol):
+    """The mean of a round's deltas, flat, read by blocks, in any order."""
+
+    def read(self, start: int, count: int) -> Vector:
+        """float32 [count], in the order of the tensors' names."""
+        ...
+
+
+@contextmanager
+def _final_errors() -> Iterator[None]:
+    """What no other try would change, as CannotAggregate."""
+    try:
+        yield
+    except TensorError as error:
+        raise CannotAggregate(str(error)) from None
+    except Missing as error:
+        raise CannotAggregate(f"a file that the round needs is gone: {error}") from None
 
 
 class Aggregator:
@@ -83,15 +103,15 @@ class Aggregator:
         CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be
         read or written.
         """
-        with self._lock:
-            try:
-                if self._rule.needs == "sum":
-                    return self._write(parent, _MeanBlocks(self._sums.total(round, items)))
-                return self._write(parent, _FlatBlocks(self._combined(items)))
-            except TensorError as error:
-                raise CannotAggregate(str(error)) from None
-            except Missing as error:
-                raise CannotAggregate(f"a file that the round needs is gone: {error}") from None
+        with self._lock, _final_errors():
+            if self._rule.needs == "sum":
+                return self._write(parent, _MeanBlocks(self._sums.total(round, items)))
+            return self._write(parent, _FlatBlocks(self._combined(items)))
+
+    def apply(self, parent: str, mean: MeanBlocks) -> tuple[str, int]:
+        """The same for a mean of deltas that was made elsewhere: under secure aggregation nobody has the updates."""
+        with self._lock, _final_errors():
+            return self._write(parent, mean)
 
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
         """The whole flat delta of a rule that needs all updates at once."""
@@ -105,7 +125,7 @@ class Aggregator:
 
     # ------------------------------------------------------------ the checkpoint
 
-    def _write(self, parent: str, deltas: _Blocks) -> tuple[str, int]:
+    def _write(self, parent: str, deltas: MeanBlocks) -> tuple[str, int]:
         optimizer = OPTIMIZERS[self._plan.aggregation.server_optimizer]
         rate = self._plan.aggregation.server_learning_rate
         places = self.delta.slices()
@@ -128,12 +148,6 @@ class Aggregator:
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
                     spool.write(narrow(following, spec.dtype).tobytes())
             return spool.commit(), spool.size
-
-
-class _Blocks(Protocol):
-    """A flat delta, read by blocks, in any order."""
-
-    def read(self, start: int, count: int) -> Vector: ...
 
 
 class _MeanBlocks:

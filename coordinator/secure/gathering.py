@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from client_sdk.secagg.advertisement import Advertisement
-from client_sdk.secagg.errors import BadMessage, SecaggError
+from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.parameters import SMALLEST
 from client_sdk.secagg.roster import Cohort, Entry, Roster, Vouching, join

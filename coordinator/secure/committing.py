@@ -1,0 +1,108 @@
+"""The unmasked sum as the next checkpoint, and the way out of an exhausted run.
+
+Knows lanes, tensors and checkpoints. Has never heard of masks, shares or who took part. How a mean becomes a checkpoint
+is ``aggregator``'s; how lanes become a mean is ``client_sdk.secagg.quantize``'s.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import numpy as np
+
+from client_sdk.exact_sum import FRACTION_BITS
+from client_sdk.floats import Float32, narrow, widen
+from client_sdk.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
+from client_sdk.secagg.errors import BadVector
+from client_sdk.secagg.lanes import Lanes
+from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
+from client_sdk.tensorfile import read_header
+from coordinator.aggregator import BLOCK, Aggregator, CannotAggregate
+from coordinator.blobs import BlobError, Blobs
+
+_COPIED = 1 << 20
+_MOST_DOUBLINGS = 160
+"""From 2^-32 up to float32's largest values."""
+
+
+class _SumMean:
+    """``MeanBlocks`` of a sum of lanes. Memory: a block."""
+
+    def __init__(self, quantizer: Quantizer, total: Lanes, survivors: int) -> None:
+        self._quantizer, self._total, self._survivors = quantizer, total, survivors
+
+    def read(self, start: int, count: int) -> Float32:
+        part = np.concatenate([self._total[start : start + count], self._total[-EXTRA_LANES:]])
+        mean, _ = self._quantizer.mean(part, self._survivors)
+        with np.errstate(over="ignore"):  # the aggregator refuses what is not finite
+            return mean.astype(np.float32)
+
+
+def commit_sum(
+    aggregator: Aggregator, parent: str, quantizer: Quantizer, total: Lanes, survivors: int
+) -> tuple[str, int]:
+    """Writes the checkpoint that ``parent`` becomes by the weighted mean of the survivors' clipped updates; (digest,
+    bytes). CannotAggregate where there is no such mean or no such checkpoint."""
+    try:
+        if quantizer.require_possible(total, survivors) == 0:
+            raise BadVector("the survivors' weights sum to nothing, which has no mean")
+    except BadVector as error:
+        raise CannotAggregate(str(error)) from None
+    return aggregator.apply(parent, _SumMean(quantizer, total, survivors))
+
+
+def advance(blobs: Blobs, parent: str, averaged: Manifest) -> tuple[str, int]:
+    """Writes ``parent`` with one of its ``averaged`` values moved up by one unit of the exact scale, 2^-32; (digest,
+    bytes).
+
+    The first value that so small a step changes is the one; where none is, the first that twice the step changes, and
+    so on. A value only ever rises, so no older digest comes back, and with it the devices that are spent there.
+    """
+    header = read_header(blobs.path(parent))
+    with blobs.open(parent) as source:
+        for doubling in range(_MOST_DOUBLINGS):
+            step = np.float32(np.ldexp(1.0, doubling - FRACTION_BITS))
+            for name in header.manifest:
+                if name in averaged:
+                    begin = header.offsets[name][0]
+                    found = _first_moved(source, header.manifest[name], begin, step)
+                    if found is not None:
+                        return _patched(blobs, source, *found)
+    raise CannotAggregate("no value of the model can be moved")
+
+
+def _first_moved(source: BinaryIO, spec: TensorSpec, begin: int, step: np.float32) -> tuple[int, bytes] | None:
+    """(place in the file, bytes) of the tensor's first value that ``step`` changes, once it is changed."""
+    dtype = numpy_dtype(spec.dtype)
+    for first in range(0, spec.elements, BLOCK):
+        source.seek(begin + first * dtype.itemsize)
+        data = source.read(min(BLOCK, spec.elements - first) * dtype.itemsize)
+        here = widen(np.frombuffer(data, dtype))
+        with np.errstate(over="ignore"):
+            there = here + step
+        for place in np.flatnonzero(np.isfinite(there) & (there > here)):
+            try:
+                moved = narrow(there[place : place + 1], spec.dtype)
+            except OutOfRange:
+                continue
+            if widen(moved)[0] > here[place]:
+                return begin + (first + int(place)) * dtype.itemsize, moved.tobytes()
+    return None
+
+
+def _patched(blobs: Blobs, source: BinaryIO, place: int, piece: bytes) -> tuple[str, int]:
+    """The file with ``piece`` at ``place``."""
+    source.seek(0)
+    with blobs.spool() as spool:
+        left = place
+        while left:
+            chunk = source.read(min(left, _COPIED))
+            if not chunk:
+                raise BlobError("the checkpoint ends before its header says")
+            spool.write(chunk)
+            left -= len(chunk)
+        spool.write(piece)
+        source.seek(len(piece), 1)
+        while chunk := source.read(_COPIED):
+            spool.write(chunk)
+        return spool.commit(), spool.size
