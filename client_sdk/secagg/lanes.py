@@ -23,6 +23,9 @@ BITS_LIMIT = 48
 _GROUPS = 1 << 15
 """Groups of 8 lanes handled at once: their scratch is at most 2 MiB."""
 
+_SUM_GROUPS = 1 << 14
+"""The same where vectors are added up. Measured: half as many cost 15 % more, twice as many nothing less."""
+
 
 def lane_bits(n: int, q: int) -> int:
     """Bits that hold the sum of ``n`` values of ``q`` bits each: ceil(log2(n * (2^q - 1) + 1)); 25 for 300 of 16."""
@@ -77,27 +80,74 @@ def pack(lanes: Lanes, bits: int) -> bytes:
 def unpack(packed: bytes | memoryview, count: int, bits: int) -> Lanes:
     """``count`` lanes out of their bytes: a new array. BadVector for another length, or for bits behind the last lane
     that are not zero."""
-    dtype = lane_dtype(bits)
+    _require_packed(packed, count, bits)
+    lanes = np.empty(count, lane_dtype(bits))
+    word = _word(bits)
+    groups = -(-count // 8)
+    for first in range(0, groups, _GROUPS):
+        here = min(_GROUPS, groups - first)
+        source, base = _padded(packed, first * bits, here * bits + word.itemsize)
+        for place in range(8):
+            offset, shift = divmod(place * bits, 8)
+            target = lanes[8 * first + place : 8 * (first + here) : 8]
+            view = np.ndarray(target.shape, word, source, base + offset, (bits,))
+            target[:] = view >> word.type(shift)
+    cut(lanes, bits)
+    return cast("Lanes", lanes)
+
+
+class LaneSum:
+    """The sum of packed vectors, not cut: what wraps is a multiple of 2^bits.
+
+    Lane 8 g + i is kept in row i, column g: a vector's eight lanes of each group are added to eight runs of memory,
+    and whatever stands above a lane's bits is added with them, since the sum is cut in the end. Memory: the sum, and
+    once more when it is taken out.
+    """
+
+    def __init__(self, count: int, bits: int) -> None:
+        """``count`` lanes of ``bits``."""
+        self.count, self.bits = count, bits
+        self._rows = np.zeros((8, -(-count // 8)), lane_dtype(bits))
+        self._scratch = np.empty(min(_SUM_GROUPS, self._rows.shape[1]), _word(bits))
+
+    def add(self, packed: bytes | bytearray | memoryview) -> None:
+        """One vector more. BadVector, and nothing is added, for another length and for bits behind the last lane."""
+        _require_packed(packed, self.count, self.bits)
+        bits, word = self.bits, self._scratch.dtype
+        groups = self._rows.shape[1]
+        for first in range(0, groups, _SUM_GROUPS):
+            here = min(_SUM_GROUPS, groups - first)
+            source, base = _padded(packed, first * bits, here * bits + word.itemsize)
+            scratch = self._scratch[:here]
+            for place in range(8):
+                offset, shift = divmod(place * bits, 8)
+                np.copyto(scratch, np.ndarray((here,), word, source, base + offset, (bits,)))
+                np.right_shift(scratch, word.type(shift), out=scratch)
+                row = self._rows[place, first : first + here]
+                np.add(row, scratch, out=row, casting="unsafe")
+
+    def total(self) -> Lanes:
+        """The sum, cut: a new array."""
+        lanes = self._rows.T.flatten()[: self.count]
+        cut(lanes, self.bits)
+        return cast("Lanes", lanes)
+
+
+def _require_packed(packed: bytes | bytearray | memoryview, count: int, bits: int) -> None:
     wanted = packed_bytes(count, bits)
     if len(packed) != wanted:
         raise BadVector(f"{count} lanes of {bits} bits are {wanted} bytes, not {len(packed)}")
     if (count * bits) % 8 and packed[-1] >> ((count * bits) % 8):
         raise BadVector("the bits behind the last lane are not zero")
-    lanes = np.empty(count, dtype)
-    word = _word(bits)
-    groups = -(-count // 8)
-    for first in range(0, groups, _GROUPS):
-        here = min(_GROUPS, groups - first)
-        source = packed[first * bits : (first + here) * bits + word.itemsize]
-        if len(source) < here * bits + word.itemsize:
-            source = bytes(source).ljust(here * bits + word.itemsize, b"\0")
-        for place in range(8):
-            offset, shift = divmod(place * bits, 8)
-            target = lanes[8 * first + place : 8 * (first + here) : 8]
-            view = np.ndarray(target.shape, word, source, offset, (bits,))
-            target[:] = view >> word.type(shift)
-    cut(lanes, bits)
-    return cast("Lanes", lanes)
+
+
+def _padded(
+    packed: bytes | bytearray | memoryview, start: int, length: int
+) -> tuple[bytes | bytearray | memoryview, int]:
+    """(bytes, offset) where ``length`` bytes of ``packed`` from ``start`` on can be read, zeros behind its end."""
+    if start + length <= len(packed):
+        return packed, start
+    return bytes(packed[start:]).ljust(length, b"\0"), 0
 
 
 def _word(bits: int) -> np.dtype[Any]:

@@ -106,8 +106,11 @@ class Opening:
                     yield pair_seed(agreed, h, place, peer), pair_sign(place, peer)
 
 
-def unmask(total: Lanes, masks: Iterable[tuple[bytes, Sign]], masker: Masker) -> None:
-    """Adds the masks to ``total``, in place; cut it to b bits afterwards. Memory: one block of key stream."""
+def unmask(total: Lanes, masks: Iterable[tuple[bytes, Sign]], masker: Masker, first: int = 0) -> None:
+    """Adds the masks to ``total``, in place; cut it to b bits afterwards. Memory: one block of key stream.
+
+    ``first``: the lane at which ``total`` begins, a multiple of 16, where several workers have a part each.
+    """
     for seed, sign in masks:
-        masker.apply(total, seed, sign)
+        masker.apply(total, seed, sign, first)
     masker.wipe()

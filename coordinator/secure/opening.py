@@ -5,24 +5,21 @@ are rebuilt and checked before any vector is touched. Then the masked vectors ar
 comes off the sum: no unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or
 raises.
 
-Memory: one vector of lanes for each worker (they are added up at the end), one packed vector, and blocks: at most 4
-models with 3 workers, besides the shares while secrets are rebuilt. Threads help, since key streams and additions leave
-the interpreter free. Errors: ``Lost``; BadShare where shares are lacking; BadVector for a sum that no honest survivors
-can have; BadMessage.
+Memory: two vectors of lanes, or one and a packed one, and a block of key stream for each worker: about 2 models,
+besides the shares while secrets are rebuilt and the masks' seeds. Threads help where there are cores, since key streams
+and additions leave the interpreter free; each has a part of the lanes, so they share one sum. Errors: ``Lost``;
+BadShare where shares are lacking; BadVector for a vector of another length and for a sum that no honest survivors can
+have; BadMessage.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
-
-import numpy as np
 
 from client_sdk.secagg.errors import BadMessage, SecaggError
-from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, packed_bytes, unpack
+from client_sdk.secagg.lanes import Lanes, LaneSum, cut
 from client_sdk.secagg.masks import Masker, Sign
 from client_sdk.secagg.opening import Opened, Opening, unmask
 from client_sdk.secagg.roster import Cohort
@@ -30,13 +27,11 @@ from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
 
 WORKERS = 2
-MOST_WORKERS = 3
-"""More would hold more than 4 models."""
+MOST_WORKERS = 16
+"""Each holds a block of key stream, a quarter of a mebibyte."""
 
-_BLOCK = 1 << 17
-"""Lanes unpacked at once; a multiple of 8, so that a block begins with a whole byte."""
-
-T = TypeVar("T")
+_WHOLE = 1 << 16
+"""A worker's part of the lanes is a multiple of this: whole blocks of key stream."""
 
 
 class Lost(SecaggError):
@@ -68,7 +63,7 @@ def open_sum(
 ) -> Sum:
     """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``.
 
-    ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 3.
+    ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 16.
     """
     opened = _rebuilt(cohort, survivors, sharers, revealed)
     try:
@@ -93,52 +88,28 @@ def _rebuilt(cohort: Cohort, survivors: Survivors, sharers: Collection[int], rev
 
 
 def _added(cohort: Cohort, survivors: Survivors, vectors: Iterable[bytes | memoryview]) -> Lanes:
-    """The masked vectors' sum, by blocks: what wraps is a multiple of 2^bits, and cut at the end."""
-    count, bits = cohort.header.lanes, cohort.roster.lane_bits
-    total = np.zeros(count, lane_dtype(bits))
+    """The masked vectors' sum."""
+    total = LaneSum(cohort.header.lanes, cohort.roster.lane_bits)
     added = 0
     for packed in vectors:
-        if len(packed) != packed_bytes(count, bits):
-            raise BadMessage(f"a masked vector has {len(packed)} bytes, not {packed_bytes(count, bits)}")
-        view = memoryview(packed)
-        for start in range(0, count, _BLOCK):
-            here = min(_BLOCK, count - start)
-            first = start // 8 * bits
-            total[start : start + here] += unpack(view[first : first + packed_bytes(here, bits)], here, bits)
+        total.add(packed)
         added += 1
     if added != len(survivors):
         raise BadMessage(f"{added} masked vectors are there of {len(survivors)} survivors")
-    return cast("Lanes", total)
+    return total.total()
 
 
-def _unmask(cohort: Cohort, total: Lanes, masks: Iterator[tuple[bytes, Sign]], workers: int) -> None:
-    """Takes every mask off ``total``, in place. Each worker but the first adds up on its own and is added at the
-    end."""
-    shared = _Shared(masks)
-
-    def work(part: Lanes) -> Lanes:
-        unmask(part, shared, Masker(cohort.header.cipher, cohort.roster.lane_bits))
-        return part
-
+def _unmask(cohort: Cohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
+    """Takes every mask off ``total``, in place. Several workers have a part of the lanes each, and all masks."""
+    cipher, bits = cohort.header.cipher, cohort.roster.lane_bits
     if workers == 1:
-        work(total)
+        unmask(total, masks, Masker(cipher, bits))
         return
+    seeds = list(masks)
+    part = -(-total.size // (workers * _WHOLE)) * _WHOLE
+
+    def work(first: int) -> None:
+        unmask(total[first : first + part], seeds, Masker(cipher, bits), first)
+
     with ThreadPoolExecutor(workers, thread_name_prefix="unmask") as pool:
-        parts = [total, *(np.zeros_like(total) for _ in range(workers - 1))]
-        for done in list(pool.map(work, parts))[1:]:
-            total += done
-
-
-class _Shared(Generic[T]):
-    """An iterator that several threads empty together."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items = items
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        with self._lock:
-            return next(self._items)
+        list(pool.map(work, range(0, total.size, part)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.secagg.errors import BadParameters, BadVector
-from client_sdk.secagg.lanes import BITS_LIMIT, Lanes, cut, lane_bits, lane_dtype, pack, packed_bytes, unpack
+from client_sdk.secagg.lanes import BITS_LIMIT, Lanes, LaneSum, cut, lane_bits, lane_dtype, pack, packed_bytes, unpack
 from tests.client_sdk.secagg.attempt import entropy
 
 
@@ -96,3 +96,36 @@ def test_sums_wrap_and_are_cut() -> None:
     lanes += np.array([2, 2**25], "<u4")
     cut(lanes, 25)
     assert lanes.tolist() == [1, 5]
+
+
+@given(count=st.integers(0, 70), bits=st.integers(1, BITS_LIMIT), rows=st.integers(0, 5), seed=st.integers())
+def test_sum_of_packed_vectors(count: int, bits: int, rows: int, seed: int) -> None:
+    vectors = [lanes_of(count, bits, (seed, row)) for row in range(rows)]
+    found = LaneSum(count, bits)
+    for vector in vectors:
+        found.add(pack(vector, bits))
+    wanted = [sum(int(vector[place]) for vector in vectors) % 2**bits for place in range(count)]
+    assert found.total().dtype == lane_dtype(bits)
+    assert found.total().tolist() == wanted
+    assert found.total().tolist() == wanted  # taking it out changes nothing
+
+
+@pytest.mark.parametrize("bits", [1, 9, 25, 32, 33])
+def test_sum_across_blocks(bits: int) -> None:
+    count = (1 << 18) + 13
+    found, wanted = LaneSum(count, bits), np.zeros(count, "<u8")
+    for row in range(3):
+        vector = lanes_of(count, bits, (bits, row))
+        found.add(memoryview(pack(vector, bits)))
+        wanted += vector
+    assert np.array_equal(found.total(), wanted % 2**bits)
+
+
+def test_what_is_no_vector_is_not_added() -> None:
+    found = LaneSum(3, 25)
+    packed = pack(np.array([1, 2, 3], "<u4"), 25)
+    found.add(packed)
+    for wrong in (packed[:-1], packed + b"\0", packed[:-1] + bytes([packed[-1] | 0x08])):
+        with pytest.raises(BadVector):
+            found.add(wrong)
+    assert found.total().tolist() == [1, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,6 +90,23 @@ def test_blocks_leave_no_seam(cipher: CipherName, bits: int, block: int, count: 
     assert found.tolist() == wanted.tolist()
     Masker(cipher, bits, 4096).apply(vector, key, -1)
     assert np.array_equal(vector, start)
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+@pytest.mark.parametrize("bits", [25, 40])
+def test_parts_of_a_vector_are_masked_alike(cipher: CipherName, bits: int) -> None:
+    """Workers with a part each come to the same sum as one with all of it, across any bound of blocks."""
+    whole = expand(cipher, digest("a seed"), 3000, bits)
+    for cuts in ((0, 1008, 3000), (0, 16, 2048, 2992, 3000)):
+        total = np.zeros(3000, lane_dtype(bits))
+        for start, end in pairwise(cuts):
+            Masker(cipher, bits, 256).apply(total[start:end], digest("a seed"), 1, start)
+        cut(total, bits)
+        assert np.array_equal(total, whole)
+    with pytest.raises(BadParameters, match="multiple of 64"):
+        Masker(cipher, bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, 15)
+    with pytest.raises(BadParameters, match="multiple of 64"):
+        Masker(cipher, bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, -16)
 
 
 def test_known_answers() -> None:

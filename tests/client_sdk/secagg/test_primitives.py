@@ -11,7 +11,7 @@ from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, derive
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature
 from client_sdk.secagg.sealing import seal, unseal
 from client_sdk.secagg.statement import DOMAIN, Stage, require_signed, signed, statement
-from client_sdk.secagg.stream import KeyStream
+from client_sdk.secagg.stream import CipherName, KeyStream
 from tests.client_sdk.secagg.attempt import digest, entropy
 
 FIELD = 2**255 - 19
@@ -180,6 +180,18 @@ def test_streams_use_one_buffer() -> None:
         stream.take(1)
 
 
+@pytest.mark.parametrize("cipher", ["aes-256-ctr", "chacha20"])
+def test_a_stream_is_entered_further_on(cipher: CipherName) -> None:
+    whole, part = KeyStream(cipher, 1 << 16), KeyStream(cipher, 256)
+    whole.start(digest("key"))
+    everything = whole.take(1 << 16).tobytes()
+    for at in (0, 64, 4096, (1 << 16) - 256):
+        part.start(digest("key"), at)
+        assert part.take(256).tobytes() == everything[at : at + 256]
+    part.start(digest("key"), (1 << 38) - 64)
+    assert part.take(64).tobytes() not in everything
+
+
 def test_what_streams_refuse() -> None:
     with pytest.raises(BadParameters, match="no cipher"):
         KeyStream("rot13")  # type: ignore[arg-type]
@@ -188,6 +200,9 @@ def test_what_streams_refuse() -> None:
     stream = KeyStream("chacha20", 64)
     with pytest.raises(BadParameters):
         stream.start(bytes(31))
+    for at in (63, -64, 1 << 38):
+        with pytest.raises(BadParameters, match="multiple of 64"):
+            stream.start(bytes(32), at)
     stream.start(bytes(32))
     with pytest.raises(BadParameters):
         stream.take(65)
