@@ -8,8 +8,7 @@ raises.
 Memory: two vectors of lanes, or one and a packed one, and a block of key stream for each worker: about 2 models,
 besides the shares while secrets are rebuilt and the masks' seeds. Threads help where there are cores, since key streams
 and additions leave the interpreter free; each has a part of the lanes, so they share one sum. Errors: ``Lost``;
-BadShare where shares are lacking; BadVector for a vector of another length and for a sum that no honest survivors can
-have; BadMessage.
+BadShare where shares are lacking; BadVector for a sum that no honest survivors can have; BadMessage.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from client_sdk.secagg.errors import BadMessage, SecaggError
-from client_sdk.secagg.lanes import Lanes, LaneSum, cut
+from client_sdk.secagg.lanes import Lanes, LaneSum, cut, packed_bytes
 from client_sdk.secagg.masks import Masker, Sign
 from client_sdk.secagg.opening import Opened, Opening, unmask
 from client_sdk.secagg.roster import Cohort
@@ -89,9 +88,11 @@ def _rebuilt(cohort: Cohort, survivors: Survivors, sharers: Collection[int], rev
 
 def _added(cohort: Cohort, survivors: Survivors, vectors: Iterable[bytes | memoryview]) -> Lanes:
     """The masked vectors' sum."""
-    total = LaneSum(cohort.header.lanes, cohort.roster.lane_bits)
-    added = 0
+    count, bits = cohort.header.lanes, cohort.roster.lane_bits
+    total, added = LaneSum(count, bits), 0
     for packed in vectors:
+        if len(packed) != packed_bytes(count, bits):
+            raise BadMessage(f"a masked vector has {len(packed)} bytes, not {packed_bytes(count, bits)}")
         total.add(packed)
         added += 1
     if added != len(survivors):
