@@ -8,8 +8,9 @@ until it is answered, and sends back what the coordinator answered.
 
     header      consent, old attempt deleted, fresh keys -> Keep -> Say(advertise)     answer: the roster
     roster      every entry vouched for; secrets split  -> Keep -> Say(share)         answer: shares of peers, sealed
-    shares      unsealed; vector masked                 -> Keep -> Say(mask)          answer: the survivors
-    survivors   listed, enough, each one known: *spent* -> Keep -> Say(survivors)     answer: their signatures
+    shares      unsealed; vector masked; own secrets go -> Keep -> Say(mask)          answer: the survivors
+    survivors   listed, enough, each one known: *spent*,
+                and of each peer's two shares one goes  -> Keep -> Say(survivors)     answer: their signatures
     proof       t right ones over its own h             ->         Say(unmask)        answer: the round is over
     over        everything secret of the attempt deleted -> Keep
 
@@ -20,8 +21,13 @@ What makes a lying coordinator fail:
 - Advertising under another header deletes the older attempt first; nothing of it can be asked for any more.
 - A list is signed when this device and enough others are on it and every neighbour on it has shared with this device;
   the checkpoint is then spent, over all headers. What is revealed follows from that list alone: for a peer one share,
-  of its self-mask secret or of its mask key, for ever.
+  of its self-mask secret or of its mask key; the other is deleted before the list is signed.
+- With its first header the device has joined a secure round of its learner: no plain plan for it any more.
 - Anything else is Refusal or another SecaggError, and the device says nothing further.
+
+What CPython allows: the key stream's buffer is overwritten after its use, and the vector is masked in its own place.
+Keys, seeds and shares are ``bytes``, which nothing overwrites: references are dropped when no step needs them any more,
+and what the collector has freed may lie in memory until it is used again.
 """
 
 from __future__ import annotations
@@ -32,8 +38,8 @@ from dataclasses import dataclass, field, replace
 
 from client_sdk.floats import Float32
 from client_sdk.identity import Entropy, Signer
-from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
-from client_sdk.secagg.consent import Expected, SecurePolicy, require_consent, require_time
+from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
+from client_sdk.secagg.consent import Expected, SecurePolicy, require_agreed, require_consent, require_time
 from client_sdk.secagg.errors import BadMessage, Refusal
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import cut, pack
@@ -130,15 +136,16 @@ class _Attempt:
         self.memory = memory
 
     def play(self) -> Half:
-        swept = _swept(self.memory, self.at)
+        swept = self.memory.swept(self.at)
         if swept is not self.memory:
             yield from self._keep(swept)
+        require_agreed(self.header, self.expected, self.me.policy, self.memory)
         live = self.memory.live.get(self.header.model)
         if live is None or live.header != self.header.encoded:
             live = yield from self._open()
         require_time(self.header, self.at)
-        shown = live.secrets.advertisement(self.me.device)
         if not live.roster:
+            shown = Advertisement.parse(live.advertised)
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
             roster = yield from self._say("advertise", shown.encoded, signature, self.me.certificate)
             cohort = self._joined(live, Roster.parse(roster))
@@ -146,7 +153,7 @@ class _Attempt:
         else:
             cohort = self._joined(live, Roster.parse(live.roster))
         place = cohort.place_of(self.me.device)
-        if not live.vector:
+        if not (live.vector or live.survivors):
             delivered = yield from self._say_over(cohort, "share", live.bundle)
             live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
         if not live.survivors:
@@ -156,19 +163,28 @@ class _Attempt:
         survivors = Survivors.parse(live.survivors, cohort.n)
         proof = yield from self._say_over(cohort, "survivors", survivors.encoded)
         Proof.parse(proof, cohort.n).require(cohort, place, survivors)
-        yield from self._say_over(cohort, "unmask", Revealed.of(place, live.held, survivors).encoded)
+        yield from self._say_over(cohort, "unmask", live.revealed)
         yield from self._keep(self.memory.without(self.header.model))
         return self.memory
 
     def _open(self) -> Generator[Keep | Say, Told | None, Live]:
         """Consent, and fresh secrets in the place of whatever was left of an older attempt on this checkpoint."""
         header, memory = self.header, self.memory
-        require_consent(header, self.expected, self.me.policy, memory, self.at)
         tries = memory.tries.get(header.model)
+        if tries is not None and tries.last_at > self.at:  # the clock went back: the pause begins again
+            memory = replace(memory, tries={**memory.tries, header.model: replace(tries, last_at=self.at)})
+            yield from self._keep(memory)
+        require_consent(header, self.expected, self.me.policy, memory, self.at)
         count = 1 if tries is None else tries.count + 1
         made = Tries(count=count, last_at=self.at, round=header.round, attempt=header.attempt)
-        live = Live(header=header.encoded, secrets=AttemptSecrets.draw(self.me.entropy))
-        memory = replace(memory, revocations=header.revocations, tries={**memory.tries, header.model: made})
+        secrets = AttemptSecrets.draw(self.me.entropy)
+        live = Live(header=header.encoded, advertised=secrets.advertisement(self.me.device).encoded, secrets=secrets)
+        memory = replace(
+            memory,
+            revocations=header.revocations,
+            tries={**memory.tries, header.model: made},
+            learners=memory.learners | {self.expected.learner},
+        )
         yield from self._keep(memory.going_on(header.model, live))
         return live
 
@@ -176,7 +192,7 @@ class _Attempt:
         """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""
         cohort = join(self.header, roster, self.me.vouched)
         place = cohort.place_of(self.me.device)
-        if roster.entries[place].advertisement != live.secrets.advertisement(self.me.device):
+        if roster.entries[place].advertisement.encoded != live.advertised:
             raise BadMessage("the roster shows other keys under this device's id than it advertised")
         if cohort.identities[place] != self.me.signer.public_hex:
             raise BadMessage("the roster shows another identity under this device's id")
@@ -187,7 +203,7 @@ class _Attempt:
         place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
         holders = cohort.graph.holders(place)
         xs = [holder + 1 for holder in holders]
-        secrets, tools = live.secrets, self.me.primitives
+        secrets, tools = _own(live), self.me.primitives
         seeds = tools.split(secrets.self_mask, xs, threshold, self.me.entropy)
         keys = tools.split(secrets.mask_key.private, xs, threshold, self.me.entropy)
         sealed, held = [], {}
@@ -211,7 +227,7 @@ class _Attempt:
         neighbours = cohort.graph.neighbours(place)
         if delivered.owner != place or not set(delivered.places) <= set(neighbours):
             raise BadMessage("shares were delivered that are not for this device, or not of its neighbours")
-        secrets, tools, held = live.secrets, self.me.primitives, dict(live.held)
+        secrets, tools, held = _own(live), self.me.primitives, dict(live.held)
         for dealer, sealed in delivered.sealed:
             agreed = secrets.share_key.agree(cohort.roster.entries[dealer].advertisement.share_key)
             peer = (dealer, cohort.device(dealer))
@@ -230,15 +246,14 @@ class _Attempt:
             masker.apply(vector, pair_seed(agreed, cohort.h, place, peer_place), pair_sign(place, peer_place))
         masker.wipe()
         cut(vector, bits)
-        live = replace(live, held=held, vector=pack(vector, bits))
-        memory = replace(self.memory, learners=self.memory.learners | {self.expected.learner})
-        yield from self._keep(memory.going_on(self.header.model, live))
+        live = replace(live, held=held, vector=pack(vector, bits), secrets=None, bundle=b"")
+        yield from self._keep(self.memory.going_on(self.header.model, live))
         return live
 
     def _agree(
         self, live: Live, cohort: Cohort, place: int, survivors: Survivors
     ) -> Generator[Keep | Say, Told | None, Live]:
-        """The list checked; with it this checkpoint is spent."""
+        """The list checked; with it this checkpoint is spent, and of every peer one kind of share is left."""
         model = self.header.model
         if place not in survivors.members:
             raise Refusal("The survivor list lacks this device.")
@@ -248,7 +263,8 @@ class _Attempt:
             raise Refusal("The survivor list names a neighbour that never shared with this device.")
         if model in self.memory.spent:
             raise Refusal("This device has signed a survivor list on this checkpoint and is spent there.")
-        live = replace(live, survivors=survivors.encoded)
+        revealed = Revealed.of(place, live.held, survivors).encoded
+        live = replace(live, survivors=survivors.encoded, revealed=revealed, held={}, vector=b"")
         what = hashlib.sha256(cohort.h + survivors.encoded).digest()
         memory = replace(self.memory, spent={**self.memory.spent, model: what})
         yield from self._keep(memory.going_on(model, live))
@@ -277,9 +293,7 @@ class _Attempt:
         yield Keep(memory)
 
 
-def _swept(memory: Memory, at: float) -> Memory:
-    """The memory without attempts that have expired."""
-    expired = [model for model, live in memory.live.items() if Header.parse(live.header).expires_at < at]
-    for model in expired:
-        memory = memory.without(model)
-    return memory
+def _own(live: Live) -> AttemptSecrets:
+    if live.secrets is None:
+        raise BadMessage("this device's memory of the attempt lacks its own secrets")
+    return live.secrets

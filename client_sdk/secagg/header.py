@@ -59,6 +59,21 @@ class Rule:
         return fast(n, self.drop, Fraction(self.corrupt_millionths, _MILLION), self.sigma, self.eta)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What a plan says of its secure rounds: the same in every header of the run, and known before training. A device
+    compares each header with the terms that it agreed to."""
+
+    q: int
+    max_norm: float
+    max_abs: float
+    weight_cap: int
+    """See ``quantize.Quantizer`` for these four."""
+    cipher: CipherName
+    rule: Rule
+    minimum_cohort: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """One attempt at one round. Digests are SHA-256, 32 bytes."""
@@ -97,6 +112,19 @@ class Header:
         if self.dimension < 1 or self.round < 1 or self.minimum_cohort < 2:
             raise BadParameters("dimension and round are from 1 up, and a cohort has at least 2 devices")
         _ = self.quantizer
+
+    @property
+    def terms(self) -> Terms:
+        """What in this header is the plan's."""
+        return Terms(
+            q=self.q,
+            max_norm=self.max_norm,
+            max_abs=self.max_abs,
+            weight_cap=self.weight_cap,
+            cipher=self.cipher,
+            rule=self.rule,
+            minimum_cohort=self.minimum_cohort,
+        )
 
     @property
     def lanes(self) -> int:

@@ -28,7 +28,7 @@ from client_sdk.secagg.unmask import Revealed
 from tests.client_sdk.secagg.attempt import Authority, digest, entropy
 
 LEARNER = "my_package:learner"
-POLICY = SecurePolicy(smallest_cohort=3, rekey_pause_s=10, most_fast_tries=3, smallest_sigma=20)
+POLICY = SecurePolicy(smallest_cohort=3, rekey_pause_s=10, most_fast_tries=3, smallest_sigma=20, longest_life_s=2e9)
 
 
 def expected(header: Header) -> Expected:
@@ -38,10 +38,13 @@ def expected(header: Header) -> Expected:
         round=header.round,
         model=header.model,
         plan=header.plan,
+        terms=header.terms,
         learner=LEARNER,
         dimension=header.dimension,
         codec=header.codec,
         codec_version=header.codec_version,
+        revocations=header.revocations,
+        revocations_digest=header.revocations_digest,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.advertisement import sign_advertisement
+from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal
 from client_sdk.secagg.errors import BadMessage, BadShare, BadSignature, Refusal, SecaggError
 from client_sdk.secagg.header import Header, Rule
@@ -65,19 +65,37 @@ def test_an_honest_round(n: int, silent: tuple[int, ...], changes: dict[str, Any
         assert stages(coordinator.members[place]) == ["advertise", "share", "mask", "survivors", "unmask"]
 
 
-def test_nothing_secret_is_left_when_the_round_is_over() -> None:
+def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
+    """Own secrets go when the vector is masked; of a peer's two shares one goes when a list is signed, the other when
+    the round is over."""
     coordinator = opened()
-    survivors = until_signed(coordinator)
-    member = coordinator.members[0]
-    live = member.memory.live[coordinator.header.model]
-    secrets = [live.secrets.self_mask, live.secrets.mask_key.private, live.secrets.share_key.private]
-    secrets += [pair.self_mask for pair in live.held.values()] + [pair.mask_key for pair in live.held.values()]
-    assert all(secret in member.disk for secret in secrets)
+    roster = coordinator.open()
+    member, model = coordinator.members[0], coordinator.header.model
+    drawn = member.memory.live[model].secrets
+    assert drawn is not None
+    own = [drawn.self_mask, drawn.mask_key.private, drawn.share_key.private]
+    for place in range(6):
+        coordinator.members[place].tell(roster)
+        coordinator.hear_share(place)
+    assert all(secret in member.disk for secret in own)
+    for place in range(6):
+        coordinator.members[place].tell(coordinator.delivery(place))
+        if place < 5:
+            coordinator.hear_mask(place)
+    held = member.memory.live[model].held
+    assert not any(secret in member.disk for secret in own)
+    assert all(share in member.disk for pair in held.values() for share in (pair.self_mask, pair.mask_key))
+    survivors = coordinator.survivors()
+    for place in survivors.places:
+        coordinator.members[place].tell(survivors.encoded)
+        coordinator.hear_survivors(place)
+    for dealer, pair in held.items():
+        assert (pair.self_mask in member.disk, pair.mask_key in member.disk) == (dealer < 5, dealer == 5)
     finished(coordinator, survivors)
-    assert not any(secret in member.disk for secret in secrets)
+    assert not any(share in member.disk for pair in held.values() for share in (pair.self_mask, pair.mask_key))
     assert member.memory.live == {}
     assert len(member.disk) < 300
-    assert list(member.memory.spent) == [coordinator.header.model]
+    assert list(member.memory.spent) == [model]
 
 
 @pytest.mark.parametrize("crashes", range(1, 16))
@@ -221,18 +239,19 @@ def test_advertising_anew_deletes_the_older_attempt() -> None:
     survivors = until_masked(coordinator)
     old = coordinator.header
     member = coordinator.members[0]
-    vector, secrets = member.memory.live[old.model].vector, member.memory.live[old.model].secrets
+    live = member.memory.live[old.model]
+    vector, shown = live.vector, Advertisement.parse(live.advertised)
+    shares = [share for pair in live.held.values() for share in (pair.self_mask, pair.mask_key)]
     again = Coordinator(changed(old, attempt=1), coordinator.authority, coordinator.members)
     again.open(at=50)
     assert vector not in member.disk
-    assert secrets.self_mask not in member.disk
-    assert secrets.mask_key.private not in member.disk
-    new = member.memory.live[old.model].secrets
-    assert not {new.self_mask, new.nonce, new.mask_key.public, new.share_key.public} & {
-        secrets.self_mask,
-        secrets.nonce,
-        secrets.mask_key.public,
-        secrets.share_key.public,
+    assert not any(share in member.disk for share in shares)
+    new = Advertisement.parse(member.memory.live[old.model].advertised)
+    assert not {new.commitment, new.nonce, new.mask_key, new.share_key} & {
+        shown.commitment,
+        shown.nonce,
+        shown.mask_key,
+        shown.share_key,
     }
     with pytest.raises(Refusal, match="replay"):
         member.start(old, at=100)
@@ -346,9 +365,9 @@ def test_after_a_secure_round_there_is_no_way_back_to_plain() -> None:
     coordinator = opened(4)
     until_masked(coordinator)
     memory = coordinator.members[0].memory
-    assert LEARNER in (plain_refusal(memory, LEARNER) or "")
-    assert plain_refusal(memory, "another:learner") is None
-    assert plain_refusal(Memory(), LEARNER) is None
+    assert LEARNER in (plain_refusal(memory.learners, LEARNER) or "")
+    assert plain_refusal(memory.learners, "another:learner") is None
+    assert plain_refusal(Memory().learners, LEARNER) is None
 
 
 def test_expiry_deletes_everything_and_ends_the_talk() -> None:
@@ -571,14 +590,14 @@ def test_memory_is_read_back_at_every_step() -> None:
 
 
 def test_secrets_are_in_no_repr() -> None:
-    coordinator = opened(4)
-    until_signed(coordinator)
+    coordinator = shared()
     memory = coordinator.members[0].memory
     live = memory.live[coordinator.header.model]
+    assert live.secrets is not None
     for shown in (repr(memory), repr(live), repr(live.secrets), repr(live.held)):
         assert live.secrets.self_mask.hex() not in shown
         assert repr(live.secrets.self_mask)[2:-1] not in shown
-        assert repr(live.held[1].self_mask)[2:-1] not in shown
+        assert repr(live.held[0].self_mask)[2:-1] not in shown
 
 
 def test_a_header_that_is_none_is_a_clear_error() -> None:

@@ -1,0 +1,175 @@
+"""What a device agrees to: the plan's terms in every header, the owner's bounds, revocation lists, clocks, expiry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
+from client_sdk.secagg.errors import Refusal
+from client_sdk.secagg.header import Rule
+from client_sdk.secagg.memory import Memory
+from tests.client_sdk.secagg.attempt import changed, digest, header
+from tests.client_sdk.secagg.fleet import LEARNER, POLICY, Coordinator, Member, expected, fleet, until_masked
+
+RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+
+
+def lone(**policy: Any) -> Member:
+    members, _ = fleet(1, policy=replace(POLICY, **policy))
+    return members[0]
+
+
+# The plan's terms.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q": 17},
+        {"max_norm": 4.5},
+        {"max_abs": 0.5},
+        {"weight_cap": 999},
+        {"cipher": "chacha20"},
+        {"rule": RING},
+        {"minimum_cohort": 4},
+        {"minimum_cohort": 2},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.items())),
+)
+def test_a_header_has_the_terms_of_the_plan_that_was_agreed_to(changes: dict[str, Any]) -> None:
+    """Also in a later attempt at the same round: the plan's digest is the same, the terms are not the plan's."""
+    member, head = lone(smallest_cohort=2), header(dimension=5)
+    with pytest.raises(Refusal, match="other terms than the plan"):
+        member.start(changed(head, **changes), wants=expected(head))
+    assert member.start(head) is not None
+    with pytest.raises(Refusal, match="other terms than the plan"):
+        member.start(changed(head, attempt=1, **changes), at=100, wants=expected(head))
+    assert [said.stage for said in member.log] == ["advertise"]
+
+
+def test_terms_are_judged_before_anything_is_trained() -> None:
+    """The default policy of an owner who set nothing, on the plan's terms alone."""
+    terms = header(minimum_cohort=64).terms
+    require_terms(terms, SecurePolicy())
+    with pytest.raises(Refusal, match="hides among 64 or more; the plan asks for 63"):
+        require_terms(replace(terms, minimum_cohort=63), SecurePolicy())
+    fast = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+    require_terms(replace(terms, rule=fast), SecurePolicy())
+    with pytest.raises(Refusal, match="80 bits of secrecy; the plan asks for 79"):
+        require_terms(replace(terms, rule=replace(fast, sigma=79)), SecurePolicy())
+
+
+def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:
+    """Its bits are 128 and worth nothing: with nobody colluding two neighbours would do, and two sybils read all."""
+    rule = Rule(profile="fast", drop=3, corrupt_millionths=0, sigma=80, eta=20)
+    assert rule.parameters(70).neighbours < 15
+    terms = header(minimum_cohort=64, rule=rule).terms
+    with pytest.raises(Refusal, match="against 10 % who collude; the plan counts on 0 %"):
+        require_terms(terms, SecurePolicy())
+
+
+def test_a_stricter_owner_stops_an_attempt_under_way() -> None:
+    member, head = lone(), header(dimension=5)
+    assert member.start(head) is not None
+    member.device = replace(member.device, policy=replace(POLICY, smallest_cohort=64))
+    with pytest.raises(Refusal, match="hides among 64"):
+        member.start(head)
+
+
+# Revocation lists.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"revocations": 3}, {"revocations": 1}, {"revocations_digest": digest("forged")}],
+    ids=["newer", "older", "forged"],
+)
+def test_a_header_names_the_list_by_which_the_device_vouches(changes: dict[str, Any]) -> None:
+    """A counter out of the air would otherwise be the highest ever seen, and bar the device from all honest rounds."""
+    member, head = lone(), header(dimension=5)
+    with pytest.raises(Refusal, match="another revocation list"):
+        member.start(changed(head, **changes), wants=expected(head))
+    assert member.memory.revocations == 0
+    assert member.start(head) is not None
+    assert member.memory.revocations == 2
+
+
+def test_an_attempt_under_an_older_list_does_not_go_on() -> None:
+    member, head = lone(), header(dimension=5)
+    assert member.start(head) is not None
+    other = changed(head, round=10, model=digest("next"), revocations=3, revocations_digest=digest("third"))
+    assert member.start(other, at=100) is not None
+    with pytest.raises(Refusal, match="older than number 3"):
+        member.start(head, at=200)
+
+
+# Clocks.
+
+
+def test_an_attempt_may_not_live_for_ever() -> None:
+    member = lone(longest_life_s=3600)
+    head = header(dimension=5, expires_at=10_000)
+    with pytest.raises(Refusal, match="longer than 3600 s"):
+        member.start(head, at=6_399)
+    assert member.start(head, at=6_400) is not None
+    assert SecurePolicy().longest_life_s == 7 * 86_400
+
+
+def test_a_clock_that_goes_back_begins_the_pause_again_and_no_more() -> None:
+    member, head = lone(), header(dimension=5)
+    assert member.start(head, at=1_000_000) is not None
+    for at in (500.0, 400.0):
+        with pytest.raises(Refusal, match="moment ago") as caught:
+            member.start(changed(head, attempt=1), at=at)
+        assert caught.value.retry_s == pytest.approx(10)
+    with pytest.raises(Refusal, match="moment ago"):
+        member.start(changed(head, attempt=1), at=409)
+    assert member.start(changed(head, attempt=1), at=410) is not None
+
+
+def test_a_clock_that_jumps_ahead_leaves_the_number_of_fast_tries() -> None:
+    members, _ = fleet(1)
+    member, head = members[0], header(dimension=5, rule=RING)
+    for attempt, at in enumerate((0.0, 1e6, 2e6)):
+        assert member.start(changed(head, attempt=attempt), at=at) is not None
+    with pytest.raises(Refusal, match="3 times"):
+        member.start(changed(head, attempt=3), at=1e9)
+
+
+def test_sweeping_leaves_what_is_for_good() -> None:
+    members, authority = fleet(4)
+    coordinator = Coordinator(header(dimension=5, expires_at=1000), authority, members)
+    until_masked(coordinator)
+    memory = members[0].memory
+    assert memory.swept(1000) is memory
+    swept = memory.swept(1000.5)
+    assert swept.live == {}
+    assert (swept.tries, swept.spent, swept.learners) == (memory.tries, memory.spent, memory.learners)
+    with pytest.raises(Refusal, match="replay"):  # swept, and expired: the same header begins nothing
+        Member(members[0].device, members[0].values, 1, disk=swept.encoded).start(coordinator.header, at=900)
+
+
+# No way back to plain.
+
+
+def test_agreeing_to_a_secure_round_ends_plain_plans_for_its_learner() -> None:
+    """Not only after masking: an attempt that is aborted at once must not be a way to the same work in the clear."""
+    member = lone()
+    assert plain_refusal(member.memory.learners, LEARNER) is None
+    with pytest.raises(Refusal):
+        member.start(header(dimension=5, minimum_cohort=2))
+    assert plain_refusal(member.memory.learners, LEARNER) is None  # nothing was agreed to
+    assert member.start(header(dimension=5)) is not None
+    assert LEARNER in (plain_refusal(member.memory.learners, LEARNER) or "")
+    assert plain_refusal(member.memory.learners, "another:learner") is None
+
+
+def test_the_owner_alone_lets_plain_plans_in_again() -> None:
+    member = lone()
+    member.start(header(dimension=5))
+    memory = Memory.parse(member.memory.plain_again(LEARNER).encoded)
+    assert plain_refusal(memory.learners, LEARNER) is None
+    assert memory.tries == member.memory.tries
