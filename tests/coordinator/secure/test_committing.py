@@ -1,0 +1,142 @@
+"""The sum as a checkpoint, to the bit; and a model that moves by as little as it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.secagg.lanes import lane_bits, lane_dtype
+from client_sdk.secagg.quantize import Quantizer
+from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, widen
+from coordinator.aggregator import BLOCK, Aggregator, CannotAggregate
+from coordinator.blobs import MemoryBlobs
+from coordinator.secure.committing import advance, commit_sum
+from tests.coordinator.engine.story import plan
+
+UNIT = 2.0**-32
+
+
+def aggregator(model: Tensors, **sections: Any) -> tuple[Aggregator, MemoryBlobs, str]:
+    blobs = MemoryBlobs()
+    parent = blobs.put(to_bytes(model))
+    return Aggregator(blobs, plan(**sections), parent), blobs, parent
+
+
+def lanes(values: list[int], weight: int, canary: int, bits: int = 32) -> Any:
+    return np.array([*values, weight, canary], lane_dtype(bits))
+
+
+@given(q=st.integers(1, 24), n=st.integers(3, 20), data=st.data())
+def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: st.DataObject) -> None:
+    """Against the formula, value by value, in Python's integers and floats."""
+    cap = data.draw(st.integers(1, 2**q - 1))
+    radius = data.draw(st.sampled_from([0.25, 1.0, 3.0]))
+    levels, size = 2**q - 1, 6
+    total = [data.draw(st.integers(0, n * levels)) for _ in range(size)]
+    weight = data.draw(st.integers(1, n * cap))
+    model = {"b": np.array([0.5, -1.5], np.float32), "a": np.array([0.0, 1.0, 2.0, 3e5], np.float32)}
+    aggregator_, blobs, parent = aggregator(model)
+    quantizer = Quantizer(q=q, max_norm=1.0, max_abs=radius, weight_cap=cap)
+    made = lanes(total, weight, n, lane_bits(n, q))
+    digest, bytes_ = commit_sum(aggregator_, parent, quantizer, made, n)
+    assert bytes_ == len(blobs.open(digest).read())
+    found = from_bytes(blobs.open(digest).read())
+    means = [np.float32((t * (2 * radius / levels) - n * radius) * (cap / weight)) for t in total]
+    assert found["a"].tolist() == [m + d for m, d in zip(model["a"], means[:4], strict=True)]
+    assert found["b"].tolist() == [m + d for m, d in zip(model["b"], means[4:], strict=True)]
+    assert commit_sum(aggregator_, parent, quantizer, made, n) == (digest, bytes_)
+
+
+def test_a_model_of_several_blocks() -> None:
+    size = 2 * BLOCK + 5
+    aggregator_, blobs, parent = aggregator({"w": np.zeros(size, np.float32)})
+    quantizer = Quantizer(q=16, max_norm=1.0, max_abs=1.0, weight_cap=9)
+    total = lanes(list(range(size)), 12, 3)
+    digest, _ = commit_sum(aggregator_, parent, quantizer, total, 3)
+    whole, _ = quantizer.mean(total, 3)
+    assert np.array_equal(from_bytes(blobs.open(digest).read())["w"], whole.astype(np.float32))
+
+
+@pytest.mark.parametrize(("weight", "canary", "match"), [(5, 2, "canary"), (28, 3, "weights"), (0, 3, "no mean")])
+def test_what_no_survivors_can_have_summed_is_no_checkpoint(weight: int, canary: int, match: str) -> None:
+    aggregator_, blobs, parent = aggregator({"w": np.zeros(2, np.float32)})
+    quantizer = Quantizer(q=8, max_norm=1.0, max_abs=1.0, weight_cap=9)
+    with pytest.raises(CannotAggregate, match=match):
+        commit_sum(aggregator_, parent, quantizer, lanes([1, 2], weight, canary), 3)
+    assert list(blobs.digests()) == [parent]
+
+
+def test_values_that_would_not_be_finite_are_no_checkpoint() -> None:
+    aggregator_, _, parent = aggregator({"w": np.full(1, 3.4e38, np.float32)})
+    quantizer = Quantizer(q=8, max_norm=1e39, max_abs=1e39, weight_cap=9)
+    with pytest.raises(CannotAggregate, match="finite"):
+        commit_sum(aggregator_, parent, quantizer, lanes([600], 9, 3), 3)
+
+
+# ------------------------------------------------------------ advance
+
+
+def advanced(model: Tensors, chosen: list[str] | None = None) -> tuple[Tensors, str, MemoryBlobs]:
+    blobs = MemoryBlobs()
+    parent = blobs.put(to_bytes(model))
+    manifest = Manifest.of(model)
+    digest, size = advance(blobs, parent, manifest.select(chosen) if chosen else manifest)
+    body = blobs.open(digest).read()
+    assert len(body) == size
+    assert digest != parent
+    assert advance(blobs, parent, manifest.select(chosen) if chosen else manifest) == (digest, size)
+    return from_bytes(body), digest, blobs
+
+
+def test_one_value_rises_by_one_unit() -> None:
+    model = {"a": np.array([5.0, -0.0, 0.0], np.float32), "b": np.array([1.0], np.float32)}
+    after, _, _ = advanced(model)
+    assert after["a"].tolist() == [5.0, UNIT, 0.0]  # 5 + 2^-32 is 5 in float32
+    assert after["b"].tolist() == [1.0]
+
+
+def test_only_what_is_averaged_moves() -> None:
+    model: Tensors = {"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32), "steps": np.array([7], np.int64)}
+    after, _, _ = advanced(model, ["b"])
+    assert after["b"].tolist() == [UNIT, 0.0]
+    assert after["a"].tolist() == [0.0] * 3
+    assert after["steps"].tolist() == [7]
+
+
+@pytest.mark.parametrize("value", [3.0, -3.0, 65504.0, 1e-3])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F64"])
+def test_a_large_value_rises_by_what_it_takes(value: float, dtype: str) -> None:
+    model: Tensors = {"w": narrow(np.full(2, value if dtype != "BF16" else 3.0, np.float32), dtype)}
+    if dtype == "F16" and value == 65504.0:
+        with pytest.raises(CannotAggregate, match="can be moved"):  # the largest there is
+            advanced(model)
+        return
+    after, _, _ = advanced(model)
+    before, now = (_as_floats(each["w"]) for each in (model, after))
+    assert now[0] > before[0]
+    assert now[1] == before[1]
+    assert now[0] - before[0] <= max(UNIT, abs(before[0]) * 2.0**-6)
+
+
+def _as_floats(array: Any) -> Any:
+    return widen(array).astype(np.float64)
+
+
+def test_a_line_of_advances_never_comes_back() -> None:
+    blobs = MemoryBlobs()
+    model = {"w": np.array([2.0, -1e-9], np.float32)}
+    digests = [blobs.put(to_bytes(model))]
+    for _ in range(20):
+        digests.append(advance(blobs, digests[-1], Manifest.of(model))[0])
+    assert len(set(digests)) == 21
+
+
+def test_a_later_block_moves_where_the_first_cannot() -> None:
+    values = np.full(BLOCK + 3, 1.0, np.float32)
+    values[BLOCK + 1] = 0.0
+    after, _, _ = advanced({"w": values})
+    assert np.flatnonzero(after["w"] != values).tolist() == [BLOCK + 1]
