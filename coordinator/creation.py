@@ -56,6 +56,11 @@ def create_run(
         plan = Plan.parse(request.plan)
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
+    if plan.secure is not None:
+        raise problem(
+            "invalid-plan",
+            "secure: this coordinator does not serve secure rounds over HTTP yet: leave the section [secure] out",
+        )
     try:
         size = blobs.size(request.init)
         header = read_header(blobs.path(request.init))

@@ -87,6 +87,15 @@ class RecordMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordAudit:
+    """Record: who did what that only the run's owner may, for whoever asks later."""
+
+    by: str
+    action: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """The answer to the peer: nothing changed. ``kind`` is a problem of ``client_sdk.problems``."""
 
@@ -96,7 +105,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The answer to a report: it counts with this weight, unless the round is abandoned."""
+    """The answer to a report: it counts with this weight, unless the round is abandoned. To a message of a secure
+    round: it was taken; the weight is 0, since nobody knows it."""
 
     device: str
     digest: str
@@ -176,13 +186,73 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """Action: write the header of this attempt of a secure round; comes back as Announced."""
+
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Action: make the roster of exactly these; comes back as Rostered, or as Faulted for each that spoils it."""
+
+    round: int
+    attempt: int
+    advertised: tuple[tuple[str, str], ...]
+    """(device, digest of its entry), by device id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Action, a hint: the answers that these devices wait for in this phase are ready."""
+
+    round: int
+    attempt: int
+    phase: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Action: rebuild the secrets from what was revealed and unmask the sum; comes back as Opened or OpeningFailed."""
+
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSum:
+    """Action: make the next checkpoint from this unmasked sum; comes back as Committed or CommitFailed."""
+
+    round: int
+    parent: str
+    sum: str
+    """Digest of the sum's blob."""
+    weight: int
+    """Total of the contributions' weights."""
+    contributions: tuple[Contribution, ...]
+    """Whose masked vectors are in it, under their digests. Their weights are 0: nobody knows them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """Action: make the checkpoint moved by one unit of the exact scale; comes back as Committed or CommitFailed."""
+
+    round: int
+    parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
     """Action: the raw updates of this round, and all before it, are no longer needed."""
 
     round: int
+    blobs: tuple[str, ...] = ()
+    """Of a secure round that has ended: every blob of all its attempts. When they are gone, Discarded comes back."""
 
 
-Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics
+Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordAudit
 Answer = Refused | Accepted | Granted | Kept | Taken
-Action = Draw | Wake | Offer | Return | Fold | Commit | Discard
+Action = Draw | Wake | Offer | Return | Fold | Commit | Announce | Gather | Route | Open | CommitSum | Advance | Discard
 Effect = Record | Answer | Action

@@ -11,6 +11,60 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
+from coordinator.engine.secure_events import (
+    Advanced,
+    Advertised,
+    Announced,
+    Complained,
+    Discarded,
+    Faulted,
+    Masked,
+    Opened,
+    OpeningFailed,
+    Revealed,
+    Rostered,
+    Shared,
+    Signed,
+)
+
+__all__ = [
+    "Advanced",
+    "Advertised",
+    "Announced",
+    "ClockFell",
+    "CommitFailed",
+    "Committed",
+    "Complained",
+    "Created",
+    "Delivered",
+    "Discarded",
+    "Drawn",
+    "Event",
+    "Faulted",
+    "FleetReturned",
+    "Heartbeat",
+    "LeaseEnded",
+    "Leased",
+    "Masked",
+    "Opened",
+    "OpeningFailed",
+    "Paused",
+    "Reported",
+    "Resumed",
+    "Revealed",
+    "Rostered",
+    "Scored",
+    "Shared",
+    "Signed",
+    "Started",
+    "Stopped",
+    "Tick",
+    "Withdrew",
+    "from_json",
+    "kind_of",
+    "to_json",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
@@ -48,6 +102,8 @@ class Drawn:
     """Digest of the blob that lists the pool, so that the draw can be repeated."""
     others: str = ""
     """What devices that asked and are not eligible were told, where too few were: for people, nothing depends on it."""
+    unspendable: int = 0
+    """Eligible devices that wait and were left out: they have signed on this checkpoint, or are barred from the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +288,19 @@ Event = (
     | Paused
     | Resumed
     | Stopped
+    | Announced
+    | Advertised
+    | Rostered
+    | Shared
+    | Masked
+    | Complained
+    | Faulted
+    | Signed
+    | Revealed
+    | Opened
+    | OpeningFailed
+    | Discarded
+    | Advanced
 )
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.__name__: TypeAdapter(cls) for cls in get_args(Event)}

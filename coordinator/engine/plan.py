@@ -42,6 +42,7 @@ from pydantic import (
 
 from client_sdk.protocol import MetricName, Task
 from client_sdk.worker_protocol import DatacenterTask
+from coordinator.engine.secure_plan import Secure, reasons_against
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
@@ -223,14 +224,16 @@ class Plan(_Section):
     finish: Finish = Finish()
     retention: Retention = Retention()
     datacenter: Datacenter | None = None
+    secure: Secure | None = None
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that asks for no datacenter reads as it did before there were any: the digest that devices agreed to
-        stays."""
+        """A plan that asks for no datacenter, or for plain rounds, reads as it did before there was anything else: the
+        digest that devices agreed to stays."""
         body: dict[str, Any] = whole(self)
-        if self.datacenter is None:
-            body.pop("datacenter", None)
+        for section in ("datacenter", "secure"):
+            if getattr(self, section) is None:
+                body.pop(section, None)
         return body
 
     @model_validator(mode="after")
@@ -261,6 +264,9 @@ class Plan(_Section):
             raise ValueError(
                 'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
             )
+        against = [] if self.secure is None else list(reasons_against(self, self.secure))
+        if against:
+            raise ValueError("; ".join(against))
         return self
 
     @property

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.engine import datacenter
+from coordinator.engine import datacenter, secagg
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.collecting import close, refuse, reported, started, withdrew
@@ -102,6 +102,8 @@ def step(state: RunState, event: ev.Event) -> Step:
                     state, "conflict", f"the run has ended already: {state.reason or 'it ends with this round'}"
                 )
             return end_run(state, event.at, "stopped", "stopped by the operator")
+        case _:
+            return secagg.happened(state, event)
 
 
 def pending(state: RunState) -> list[fx.Action]:

@@ -13,8 +13,20 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from coordinator.engine.plan import Plan
+from coordinator.engine.secure_state import SecureRound
 
-Phase = Literal["idle", "selecting", "collecting", "leasing", "training", "committing"]
+Phase = Literal[
+    "idle",
+    "selecting",
+    "collecting",
+    "leasing",
+    "training",
+    "sharing",
+    "masking",
+    "agreeing",
+    "unmasking",
+    "committing",
+]
 Kind = Literal["federated", "secure", "datacenter"]
 Status = Literal["running", "paused", "finished", "stopped"]
 
@@ -96,6 +108,21 @@ class RunState:
     """Of this round: the live one while *training*, else the last one."""
     give_up_at: float | None = None
     """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""
+
+    secure: SecureRound | None = None
+    """The attempt under way of a secure round, from the cohort's selection to the round's end."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Device -> why further attempts of this secure round are made without it."""
+    spent: tuple[str, ...] = ()
+    """Devices that have signed a survivor list on this checkpoint, sorted: none of them can contribute to it again."""
+    barred: Mapping[str, str] = field(default_factory=dict)
+    """Device -> why it takes no part in the run's secure rounds any more."""
+    exhausted: str = ""
+    """Why the run cannot go on from this checkpoint with the devices it has: too many are spent. Empty: it can."""
+    advancing: str = ""
+    """Who lets this round commit the model moved by one unit; empty in all others."""
+    leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Secure round that has ended -> its blobs, until they are known to be deleted."""
 
     best: float | None = None
     """The best value so far of the metric that the plan watches."""

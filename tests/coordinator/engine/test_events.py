@@ -25,6 +25,11 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "dict[str, float]": METRICS,
     "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
     "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
+    "tuple[str, ...]": st.lists(st.text(max_size=3), max_size=3).map(tuple),
+    "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
+    "tuple[tuple[str, tuple[str, ...]], ...]": st.lists(
+        st.tuples(st.text(max_size=3), st.lists(st.text(max_size=3), max_size=2).map(tuple)), max_size=2
+    ).map(tuple),
 }
 EVENTS = st.one_of(
     [

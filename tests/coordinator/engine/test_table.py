@@ -47,6 +47,24 @@ def _stopped() -> Story:
 LEASE: dict[str, Any] = {"round": 2, "attempt": 1, "fence": 1, "worker": "w"}
 
 
+SECURE: dict[str, Any] = {"round": 1, "attempt": 0}
+_MESSAGE: dict[str, Any] = {"device": "d", "digest": digest_of("message"), "bytes": 1}
+SECURE_EVENTS: dict[str, dict[str, Any]] = {
+    "Announced": {"header": "00", "expires_at": 9999},
+    "Advertised": _MESSAGE,
+    "Rostered": {"digest": digest_of("roster"), "order": ("a", "b", "c"), "threshold": 3, "signers": 3, "fewest": 3},
+    "Shared": _MESSAGE,
+    "Masked": _MESSAGE,
+    "Complained": {"device": "d", "dealers": ("a",)},
+    "Faulted": {"device": "d", "reason": "its bundle is too short"},
+    "Signed": _MESSAGE,
+    "Revealed": _MESSAGE,
+    "Opened": {"digest": digest_of("sum"), "bytes": 9, "weight": 30},
+    "OpeningFailed": {"lost": ("a",), "reason": "no shares fit"},
+}
+"""What happens in secure rounds only: in all of these places it is refused."""
+
+
 def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
     """An event of this kind that fits, where one can fit: of round 1, of a device of its cohort."""
     usual: dict[str, dict[str, Any]] = {
@@ -72,9 +90,12 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
         "LeaseEnded": {**LEASE, "failed": False, "reason": "moved"},
         "Delivered": {**LEASE, "digest": digest_of("result", 2), "bytes": 9, "steps": 1, "examples": 1},
         "FleetReturned": {"round": 2, "waiting": 3},
+        **{kind: {**SECURE, **fields} for kind, fields in SECURE_EVENTS.items()},
         "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     }
     cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
+    if kind in ("Discarded", "Advanced"):
+        usual[kind] = {"round": 1, **({"by": "olga"} if kind == "Advanced" else {})}
     event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
     return event
 
@@ -128,13 +149,16 @@ for block in (WORDS, IN_THE_DATACENTER):
     lines = [re.split(r"\s{2,}", line.strip()) for line in block.strip().splitlines()]
     for kind, *words in lines[1:]:
         TABLE.setdefault(kind, {}).update(zip(lines[0], words, strict=True))
+for kind in (*SECURE_EVENTS, "Discarded", "Advanced"):
+    TABLE[kind] = dict.fromkeys(PLACES, "x stale")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 
 def test_the_table_has_every_event_and_every_place() -> None:
     assert set(TABLE) == {cls.__name__ for cls in get_args(ev.Event)}
     assert all(set(row) == set(PLACES) for row in TABLE.values())
-    assert {PLACES[place]().state.phase for place in PLACES} == set(get_args(Phase))
+    secure = {"sharing", "masking", "agreeing", "unmasking"}
+    assert {PLACES[place]().state.phase for place in PLACES} == set(get_args(Phase)) - secure
 
 
 @pytest.mark.parametrize(("kind", "place"), PAIRS)

@@ -1,0 +1,175 @@
+"""What can happen in a secure round, beside what can happen in any.
+
+Messages of devices were verified at the edge and are durable as blobs: an event holds their digests, never a key, a
+share or a vector. All but ``Discarded`` and ``Advanced`` are of one attempt; those of another one are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """The answer to ``effects.Announce``: devices can be shown this header. The first one of an attempt stands."""
+
+    at: float
+    round: int
+    attempt: int
+    header: str
+    """Its canonical bytes, in hexadecimal."""
+    expires_at: int
+    """The header's: Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertised:
+    """Exchange 1: a device that has trained showed its keys, signed over the header. Takes the place of Reported."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    """Of the blob of the roster's entry."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rostered:
+    """The answer to ``effects.Gather``: the roster of all who advertised, and what their number makes of the rules."""
+
+    at: float
+    round: int
+    attempt: int
+    digest: str
+    """Of the roster's blob."""
+    order: tuple[str, ...]
+    """Devices by place: ascending ids, all of those that the action named."""
+    threshold: int
+    """t: how many shares rebuild a secret."""
+    signers: int
+    """How many must have signed a survivor list before anything is revealed under it."""
+    fewest: int
+    """The shortest survivor list that a device signs."""
+    ring: tuple[int, ...] = ()
+    """The places around the ring; empty: everybody is everybody's neighbour."""
+    neighbours: int = 0
+    """How many neighbours a device has on the ring, an even number. 0 where there is no ring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Exchange 2: a device's sealed shares for its neighbours."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masked:
+    """Exchange 3: a device's masked vector."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complained:
+    """A device could not open the shares of these dealers, and so cannot mask."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    dealers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulted:
+    """Before exchange 4 a device sent what no honest device sends. A fresh attempt is made without it."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """Exchange 4: a device's signature under the survivor list. It is spent on this checkpoint."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revealed:
+    """Exchange 5: a device's shares, one of each dealer."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The answer to ``effects.Open``: the sum of the survivors' lanes is unmasked, and durable."""
+
+    at: float
+    round: int
+    attempt: int
+    digest: str
+    """Of the sum's blob."""
+    bytes: int
+    weight: int
+    """The total of the weight lane."""
+    set_aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(dealer, holders) of shares that were seen to be wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningFailed:
+    """The answer to ``effects.Open``: there is no sum."""
+
+    at: float
+    round: int
+    attempt: int
+    lost: tuple[str, ...]
+    """Dealers whose secret cannot be rebuilt. Empty: all were, and the sum is impossible."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """The answer to an ``effects.Discard`` that names blobs: all blobs of this secure round are deleted."""
+
+    at: float
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """The owner takes the way out of an exhausted run: this round commits the model moved by one unit."""
+
+    at: float
+    round: int
+    """The round under way, which is selecting."""
+    by: str
+    """Who it was, for the audit."""

@@ -1,0 +1,210 @@
+"""The plan's section ``[secure]``: what a run asks of secure aggregation, and what the rest of the plan must then be.
+
+Knows numbers and the rules by which a roster's size becomes neighbours and a threshold. Has never heard of rounds. A
+plan with this section::
+
+    [secure]
+    profile = "strict"          # or "fast", with drop
+    max_norm = 1.0
+    max_abs = 0.25
+
+There is no field for parameters that hold against a server that is only curious, nor for a threshold: it follows from
+the profile, and a rule that gives none above half of the share holders is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from client_sdk.secagg.errors import BadParameters
+from client_sdk.secagg.header import Rule
+from client_sdk.secagg.lanes import lane_bits
+from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
+
+if TYPE_CHECKING:
+    from coordinator.engine.plan import Aggregation, Cohort, Plan
+
+LINEAR_CODECS = ("float32@1",)
+"""Codecs whose encodings can be added under masks."""
+EXCHANGES = 4
+"""Exchanges that follow the advertisements, each with a deadline of its own."""
+
+_MILLION = 1_000_000
+_FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
+_FOLLOWS = {
+    "threshold": "it follows from the profile and the roster's size: leave it out",
+    "neighbours": "it follows from the profile and the roster's size: leave it out",
+    "adversary": "rounds are always held against a coordinator that lies; there are no others: leave it out",
+}
+
+
+class Secure(BaseModel):
+    """How rounds are aggregated so that the coordinator sees their sum and nothing else.
+
+    A plan without this section has plain rounds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    profile: Literal["strict", "fast"] = "strict"
+    """*strict*: at most 300 devices, everybody masks with everybody, 2n/3 shares rebuild a secret. *fast*: each has a
+    few neighbours, computed from the four numbers below."""
+    drop: int | None = Field(default=None, ge=0, le=LARGEST)
+    """*fast*: how many devices may vanish between the roster and the sum. Required there."""
+    corrupt: float | None = Field(default=None, ge=0, lt=1, allow_inf_nan=False)
+    """*fast*: the fraction of devices that may collude with the coordinator, in whole millionths. None: 0.1."""
+    sigma: int | None = Field(default=None, ge=1, le=128)
+    """*fast*: bits of secrecy. None: 40."""
+    eta: int | None = Field(default=None, ge=1, le=128)
+    """*fast*: bits of correctness. None: 40."""
+    q: int = Field(default=16, ge=1, le=24)
+    """Bits of a quantized value."""
+    max_norm: float = Field(gt=0, allow_inf_nan=False)
+    """The device scales its update down to this L2 norm."""
+    max_abs: float = Field(gt=0, allow_inf_nan=False)
+    """Then it cuts each coordinate to this range: [-max_abs, max_abs]."""
+    weight_cap: int | None = Field(default=None, ge=1, le=2**24 - 1)
+    """The most that one device weighs; at most 2^q - 1. None: what it weighs at most by ``[aggregation]``."""
+    cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
+    """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
+    minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
+    """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy says (64)."""
+    reserve: int = Field(default=0, ge=0, le=LARGEST)
+    """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish."""
+    exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds that each exchange lasts at most, from when devices are asked. Devices advertise again no sooner than
+    10 s after the last time, by their policy."""
+    attempts: int = Field(default=3, ge=1, le=8)
+    """How often a round is keyed at most, the first time included."""
+    expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 14, allow_inf_nan=False)
+    """Seconds from an attempt's header until no device signs or reveals anything for it any more."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_that_follows(cls, data: Any) -> Any:
+        for name in _FOLLOWS.keys() & set(data if isinstance(data, dict) else ()):
+            raise ValueError(f"{name}: {_FOLLOWS[name]}")
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Secure:
+        given = [name for name in _FAST_ONLY if getattr(self, name) is not None]
+        if self.profile == "strict" and given:
+            raise ValueError(f'{", ".join(given)}: only profile = "fast" takes these; strict has numbers of its own')
+        if self.profile == "fast" and self.drop is None:
+            raise ValueError('profile = "fast" needs drop: how many devices may vanish')
+        if self.corrupt is not None and abs(self.corrupt * _MILLION - round(self.corrupt * _MILLION)) > 1e-6:
+            raise ValueError(
+                f"corrupt ({self.corrupt!r}) is not a whole number of millionths: devices compute in exact integers"
+            )
+        if self.weight_cap is not None and self.weight_cap > self.levels:
+            raise ValueError(f"weight_cap ({self.weight_cap}) is above 2^q - 1 = {self.levels}, what a lane can hold")
+        return self
+
+    @property
+    def levels(self) -> int:
+        """2^q - 1: the highest value of a lane."""
+        return (1 << self.q) - 1
+
+    @property
+    def rule(self) -> Rule:
+        """How a roster's size becomes neighbours and a threshold, as the header says it."""
+        if self.profile == "strict":
+            return Rule(profile="strict")
+        return Rule(
+            profile="fast",
+            drop=self.drop or 0,
+            corrupt_millionths=round(_MILLION * (0.1 if self.corrupt is None else self.corrupt)),
+            sigma=40 if self.sigma is None else self.sigma,
+            eta=40 if self.eta is None else self.eta,
+        )
+
+    def cap(self, aggregation: Aggregation) -> int:
+        """The most that one device weighs: the header's weight cap."""
+        return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
+
+    def fewest_advertisers(self, cohort: Cohort) -> int:
+        """The smallest roster that is worth a round."""
+        return max(cohort.quorum_count, self.minimum_cohort)
+
+    def most_advertisers(self, cohort: Cohort) -> int:
+        """The largest roster: a round is keyed as soon as so many have advertised."""
+        return cohort.goal + self.reserve
+
+
+def reasons_against(plan: Plan, secure: Secure) -> Iterator[str]:
+    """What of the plan does not go with its section ``[secure]``: a sentence each, beginning with the field."""
+    cohort, aggregation, task = plan.cohort, plan.aggregation, plan.task
+    most, fewest = secure.most_advertisers(cohort), secure.fewest_advertisers(cohort)
+    if most > cohort.select:
+        yield (
+            f"secure.reserve ({secure.reserve}) and cohort.goal ({cohort.goal}) together are above cohort.select "
+            f"({cohort.select}): so many could never advertise"
+        )
+    if fewest > most:
+        yield (
+            f"secure.minimum_cohort ({secure.minimum_cohort}) is above cohort.goal and secure.reserve together "
+            f"({most}): a round could never have as many"
+        )
+    else:
+        yield from _sizes(secure, fewest, most)
+    heaviest = _heaviest(aggregation)
+    if secure.weight_cap is not None and secure.weight_cap > heaviest:
+        yield (
+            f"secure.weight_cap ({secure.weight_cap}) is above what a device may weigh by [aggregation] ({heaviest}): "
+            "lanes would be left empty; leave it out"
+        )
+    if secure.weight_cap is None and heaviest > secure.levels:
+        yield (
+            f"aggregation.weight_cap ({heaviest}) is above 2^q - 1 = {secure.levels}, what a lane can hold: lower it, "
+            "or set secure.weight_cap"
+        )
+    if task.codec not in LINEAR_CODECS:
+        yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {', '.join(LINEAR_CODECS)}"
+    if aggregation.rule != "mean":
+        yield f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
+    if aggregation.clip_norm is not None:
+        yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
+    if aggregation.partial == "examples_seen":
+        yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"'
+    if task.score_held_out:
+        yield "task.score_held_out = true would tell each device's scores: leave it out of a secure plan"
+    if plan.retention.rounds:
+        yield "retention.rounds keeps raw updates, and a secure round has none: leave it out"
+    if secure.expires_s < cohort.collect_s + EXCHANGES * secure.exchange_s:
+        yield (
+            f"secure.expires_s ({secure.expires_s:g}) is below cohort.collect_s and {EXCHANGES} times "
+            f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * secure.exchange_s:g}): "
+            "an attempt would expire under way"
+        )
+
+
+def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
+    """What forbids rosters of these sizes. That a rule holds for the smallest of them is enough for all between:
+    n - drop grows with n faster than the signatures that are needed."""
+    limit = STRICT_LIMIT if secure.profile == "strict" else LARGEST
+    if most > limit:
+        yield (
+            f'secure.profile = "{secure.profile}" takes at most {limit} devices; '
+            f"cohort.goal and secure.reserve together are {most}"
+        )
+        return
+    for size in sorted({fewest, most}):
+        try:
+            parameters = secure.rule.parameters(size)
+            lane_bits(size, secure.q)
+        except BadParameters as error:
+            yield f"secure.profile: a roster of {size} devices is possible, and {error}"
+            return
+        if 2 * parameters.threshold <= parameters.holders:
+            yield (
+                f"secure.profile: with {size} devices the threshold {parameters.threshold} is not above half of the "
+                f"{parameters.holders} share holders"
+            )
+            return
+
+
+def _heaviest(aggregation: Aggregation) -> int:
+    return aggregation.weight_cap if aggregation.weighting == "examples" else 1
