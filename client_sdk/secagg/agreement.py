@@ -49,6 +49,7 @@ class AgreementKey:
         self.private = bytes(private)
         """The 32 bytes to keep secret: what is shared among peers and rebuilt where this device vanishes."""
         self._key = X25519PrivateKey.from_private_bytes(private)
+        self._agreed: dict[bytes, bytes] = {}
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     @classmethod
@@ -60,13 +61,18 @@ class AgreementKey:
         """The 32 bytes that this key and the owner of ``public`` have in common: derive from them, use them for
         nothing else.
 
-        BadKey for a key that is none, that is not canonical, of low order, or agrees on zero.
+        They are kept as long as this key is: a device seals for each peer, and unseals what that peer sealed. BadKey
+        for a key that is none, that is not canonical, of low order, or agrees on zero.
         """
-        require_public(public)
-        try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError:
-            raise BadKey("nothing secret can be agreed with this public key") from None
+        agreed = self._agreed.get(public)
+        if agreed is None:
+            require_public(public)
+            try:
+                agreed = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError:
+                raise BadKey("nothing secret can be agreed with this public key") from None
+            self._agreed[public] = agreed
+        return agreed
 
     def __repr__(self) -> str:
         return f"AgreementKey(public={self.public.hex()[:16]}…)"

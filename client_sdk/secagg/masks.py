@@ -40,12 +40,13 @@ class Masker:
         if vector.dtype != self.dtype or vector.ndim != 1:
             raise BadVector(f"lanes of {self.bits} bits are a flat array of {self.dtype}, not of {vector.dtype}")
         stream, width = self._stream, self.dtype.itemsize
-        step = stream.block_bytes // width
+        words = stream.buffer.view(self.dtype)
         stream.start(seed, first * width)
         combine = np.add if sign == 1 else np.subtract
-        for start in range(0, vector.size, step):
-            part = vector[start : start + step]
-            combine(part, stream.take(part.size * width).view(self.dtype), out=part)
+        for start in range(0, vector.size, words.size):
+            part = vector[start : start + words.size]
+            stream.fill(part.size * width)
+            combine(part, words[: part.size], part)
 
     def wipe(self) -> None:
         """Overwrite the key stream that is left in the buffer."""

@@ -44,7 +44,8 @@ class KeyStream:
             raise BadParameters(f"a block of key stream is a multiple of {_UNIT} bytes, not {block_bytes}")
         self.cipher = cipher_named(cipher)
         self.block_bytes = block_bytes
-        self._zeros = memoryview(bytes(block_bytes))
+        self._block = memoryview(bytes(block_bytes))
+        self._zeros = self._block
         self._buffer = bytearray(block_bytes + _SPARE)
         self._bytes = np.frombuffer(self._buffer, np.uint8, block_bytes)
         self._context: CipherContext | None = None
@@ -62,13 +63,24 @@ class KeyStream:
             counter = (at // 64).to_bytes(4, "little") + bytes(12)
             self._context = Cipher(algorithms.ChaCha20(key, counter), None).encryptor()
 
-    def take(self, length: int) -> npt.NDArray[np.uint8]:
-        """The next ``length`` bytes of the stream, at most ``block_bytes``: a view that the next call overwrites."""
+    def fill(self, length: int) -> None:
+        """Puts the next ``length`` bytes of the stream, at most ``block_bytes``, at the beginning of ``buffer``."""
         if self._context is None:
             raise BadParameters("no stream was begun")
-        if not 0 <= length <= self.block_bytes:
-            raise BadParameters(f"at most {self.block_bytes} bytes of key stream are taken at once, not {length}")
-        self._context.update_into(self._zeros[:length], self._buffer)
+        if length != len(self._zeros):
+            if not 0 <= length <= self.block_bytes:
+                raise BadParameters(f"at most {self.block_bytes} bytes of key stream are taken at once, not {length}")
+            self._zeros = self._block[:length]
+        self._context.update_into(self._zeros, self._buffer)
+
+    @property
+    def buffer(self) -> npt.NDArray[np.uint8]:
+        """``block_bytes`` bytes, which ``fill`` overwrites."""
+        return self._bytes
+
+    def take(self, length: int) -> npt.NDArray[np.uint8]:
+        """The next ``length`` bytes of the stream, at most ``block_bytes``: a view that the next call overwrites."""
+        self.fill(length)
         return self._bytes[:length]
 
     def wipe(self) -> None:
