@@ -19,7 +19,7 @@ from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
 from coordinator.secure import intake
-from coordinator.secure.gathering import entry_bytes, gather, parse_entry
+from coordinator.secure.gathering import Spoiled, entry_bytes, gather, parse_entry
 from coordinator.secure.intake import Faulty
 from coordinator.secure.routing import Deliveries, proof
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
@@ -56,7 +56,7 @@ def test_an_advertisement_is_taken_from_its_device_alone() -> None:
     entry = one.entry(head)
     given = (one.shown.encoded, entry.signature, entry.certificate)
     assert intake.advertised(head, authority.vouch, "device-1", *given) == entry
-    assert parse_entry(entry_bytes(entry)) == entry
+    assert parse_entry(entry_bytes(*given)) == entry
     refused(intake.advertised, head, authority.vouch, "device-2", *given, match="device-2 sent it")
     other = header(attempt=1)
     refused(intake.advertised, other, authority.vouch, "device-1", *given, match="signature", kind=BadSignature)
@@ -65,29 +65,28 @@ def test_an_advertisement_is_taken_from_its_device_alone() -> None:
     refused(intake.advertised, head, authority.vouch, "device-1", b"\x02rest", *given[1:], match="advertisement")
 
 
-def test_a_roster_has_no_place_for_what_would_spoil_it() -> None:
+def test_who_would_spoil_a_roster_is_named() -> None:
     head, authority = header(), Authority()
-    good = [Someone(authority, f"device-{number}") for number in range(4)]
+    good = [Someone(authority, f"device-{number}") for number in range(6)]
+    cohort = gather(head, [each.entry(head) for each in good], authority.vouch)
+    assert [cohort.device(place) for place in range(6)] == [each.name for each in good]
+    assert Roster.parse(cohort.roster.encoded) == cohort.roster
+    assert gather(head, [each.entry(head) for each in good[::-1]], authority.vouch).h == cohort.h
     thief = Someone(authority, "device-7", secrets={"nonce": good[0].secrets.nonce})
     twin = Someone(authority, "device-8", identity="device-1")
     gone = Someone(authority, "device-9")
     authority.revoked.add("device-9")
     unsigned = replace(Someone(authority, "device-a").entry(head), signature=bytes(64))
     entries = [each.entry(head) for each in (*good, thief, twin, gone)]
-    found = gather(head, [*entries, unsigned], authority.vouch)
-    assert found.cohort is None  # two are left, and a cohort has 3
-    assert [device for device, _ in found.left_out] == [f"device-{mark}" for mark in "01789a"]
-    assert "twice" in dict(found.left_out)["device-0"]
-    assert "vouch" in dict(found.left_out)["device-9"]
-    assert "signature" in dict(found.left_out)["device-a"]
-    more = [Someone(authority, f"device-{number}").entry(head) for number in (5, 6)]
-    again = gather(head, [*more, *entries], authority.vouch)
-    assert again.cohort is not None
-    assert [again.cohort.device(place) for place in range(4)] == ["device-2", "device-3", "device-5", "device-6"]
-    assert Roster.parse(again.cohort.roster.encoded) == again.cohort.roster
-    backwards = gather(head, [*entries, *more][::-1], authority.vouch)
-    assert backwards.cohort is not None
-    assert backwards.cohort.h == again.cohort.h
+    with pytest.raises(Spoiled, match="6 devices") as caught:
+        gather(head, [*entries, unsigned], authority.vouch)
+    found = caught.value.devices
+    assert list(found) == [f"device-{mark}" for mark in "01789a"]
+    assert all("same" in found[f"device-{mark}"] for mark in "0178")
+    assert "vouch" in found["device-9"]
+    assert "signature" in found["device-a"]
+    with pytest.raises(SecaggError, match="not 2"):
+        gather(head, [each.entry(head) for each in good[:2]], authority.vouch)
 
 
 # ------------------------------------------------------------ exchanges 2 to 5

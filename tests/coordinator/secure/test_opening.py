@@ -112,6 +112,15 @@ def test_order_and_threads_change_no_bit() -> None:
         assert again.lanes.tobytes() == wanted
 
 
+def test_workers_parts_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_WHOLE", 16)
+    for dimension in (14, 15, 40, 61, 62, 63, 64):
+        attempt, survivors = played(4, silent_masking=(3,), dimension=dimension)
+        for workers in (2, 3):
+            found = summed(attempt, survivors, workers=workers)
+            assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
+
+
 def lying(said: Revealed, about: int) -> Revealed:
     shares = tuple(
         (dealer, kind, entropy((said.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)

@@ -1,0 +1,58 @@
+"""The header of an attempt: what its devices agree to before they show a key.
+
+Knows the plan, the state and the authority's list. Has never heard of devices. Written anew where a coordinator died
+before it was in the state: no device has seen it then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from client_sdk.secagg.header import SEED_BYTES, Header
+from client_sdk.secagg.roster import Vouching
+from coordinator.engine.state import RunState
+
+NOTHING_DRAWN = bytes(SEED_BYTES)
+"""The codec's seed: all codecs that a secure plan takes draw nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authority:
+    """Who says that a device is a device, as this coordinator knows it now."""
+
+    vouched: Vouching
+    revocations: int
+    """Counter of its list of who is revoked."""
+    revocations_digest: bytes
+    """SHA-256 of the list."""
+
+
+def announce(state: RunState, *, dimension: int, authority: Authority, at: float) -> Header:
+    """The header of the attempt that ``state`` is in. ``dimension``: values of an encoded update; ``at``: Unix
+    seconds."""
+    plan, secure = state.plan, state.plan.secure
+    if secure is None:
+        raise ValueError("the plan has no secure rounds")
+    codec, version = plan.task.codec.rsplit("@", 1)
+    return Header(
+        run=state.run,
+        round=state.round,
+        attempt=state.attempt,
+        model=bytes.fromhex(state.checkpoint),
+        plan=bytes.fromhex(plan.digest),
+        dimension=dimension,
+        codec=codec,
+        codec_version=int(version),
+        codec_seed=NOTHING_DRAWN,
+        q=secure.q,
+        max_norm=secure.max_norm,
+        max_abs=secure.max_abs,
+        weight_cap=secure.cap(plan.aggregation),
+        cipher=secure.cipher,
+        rule=secure.rule,
+        minimum_cohort=secure.minimum_cohort,
+        revocations=authority.revocations,
+        revocations_digest=authority.revocations_digest,
+        expires_at=math.ceil(at + secure.expires_s),
+    )

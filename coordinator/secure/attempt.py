@@ -1,0 +1,99 @@
+"""The attempt under way, as the protocol's own objects: the state's digests read from blobs, and checked once.
+
+Knows the engine's state and blobs. Has never heard of requests, events or arithmetic. What was read last is kept, since
+hundreds of messages of one attempt come one after another; it is a cache, and a coordinator without it reads again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
+from client_sdk.secagg.shares import Bundle
+from client_sdk.secagg.survivors import Survivors
+from coordinator.blobs import Blobs
+from coordinator.engine.secure_state import SecureRound
+from coordinator.secure.routing import Deliveries
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A cohort, and where each device stands in it."""
+
+    cohort: Cohort
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Device id -> place."""
+        return {self.cohort.device(place): place for place in range(self.cohort.n)}
+
+    def places_of(self, devices: Mapping[str, str]) -> tuple[int, ...]:
+        """The places of the devices named in one of the state's mappings, ascending."""
+        return tuple(sorted(self.places[device] for device in devices))
+
+    def sharers(self, secure: SecureRound) -> frozenset[int]:
+        """Whose shares are delivered: final once the phase of sharing is over."""
+        return frozenset(self.places_of(secure.shared))
+
+    def survivors(self, secure: SecureRound) -> Survivors:
+        """Whose masked vectors are there: final once the phase of masking is over."""
+        return Survivors(self.places_of(secure.masked))
+
+
+class Attempts:
+    """Reads attempts of one run. Safe from several threads."""
+
+    def __init__(self, blobs: Blobs, vouched: Vouching) -> None:
+        self._blobs, self._vouched = blobs, vouched
+        self._lock = threading.Lock()
+        self._last: tuple[tuple[str, str], Attempt] | None = None
+        self._turned: tuple[tuple[str, Mapping[str, str]], Deliveries] | None = None
+
+    def header(self, secure: SecureRound) -> Header:
+        """What devices agree to when they advertise."""
+        return Header.parse(bytes.fromhex(secure.header))
+
+    def read(self, secure: SecureRound) -> Attempt:
+        """The attempt whose roster is made. SecaggError where somebody of it was revoked since; BlobError."""
+        key = (secure.header, secure.roster)
+        with self._lock:
+            if self._last is None or self._last[0] != key:
+                roster = Roster.parse(self.bytes_of(secure.roster))
+                self._last = (key, Attempt(join(self.header(secure), roster, self._vouched)))
+            return self._last[1]
+
+    def deliveries(self, secure: SecureRound) -> Deliveries:
+        """All shares, turned around. ``forget_shares`` frees them."""
+        attempt = self.read(secure)
+        key = (secure.roster, secure.shared)
+        with self._lock:
+            if self._turned is None or self._turned[0] != key:
+                self._turned = None
+                n = attempt.cohort.n
+                bundles = (Bundle.parse(self.bytes_of(digest), n) for digest in secure.shared.values())
+                self._turned = (key, Deliveries(attempt.cohort, bundles))
+            return self._turned[1]
+
+    def forget_shares(self) -> None:
+        """Frees what only deliveries need."""
+        with self._lock:
+            self._turned = None
+
+    def forget(self) -> None:
+        """Frees all: the round has ended."""
+        with self._lock:
+            self._last = self._turned = None
+
+    def keep(self, header: str, roster: str, cohort: Cohort) -> None:
+        """A cohort that was just made need not be read again."""
+        with self._lock:
+            self._last = ((header, roster), Attempt(cohort))
+
+    def bytes_of(self, digest: str) -> bytes:
+        """A blob's bytes. BlobError."""
+        with self._blobs.open(digest) as file:
+            return file.read()

@@ -1,0 +1,289 @@
+"""What devices of a secure round ask of the coordinator: a header, a place for each message, and the answer to it.
+
+::
+
+    header      the attempt that may be joined, or nothing yet
+    hear        advertise | share | mask | survivors | unmask: taken once, durably, or refused with the reason
+    complain    dealers whose shares do not open
+    answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
+
+Knows a run's state and blobs. Has never heard of HTTP: whoever calls has authenticated the device, waits, and asks
+again. Whether a message fits the moment is the engine's to say, before anything is read or stored, and again under the
+run's lock. Raises ``ProblemError`` for what a device did wrong, and lets BlobError pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from client_sdk.problems import problem
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.statement import Stage
+from coordinator.aggregator import Aggregator
+from coordinator.blobs import Blobs, Spool
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.state import RunState
+from coordinator.secure import intake, routing
+from coordinator.secure.announcing import Authority
+from coordinator.secure.attempt import Attempt, Attempts
+from coordinator.secure.gathering import entry_bytes
+from coordinator.secure.opening import WORKERS
+from coordinator.secure.performing import SecureAction, SecureRun, SecureWork
+
+_EVENTS: dict[Stage, Callable[..., ev.Event]] = {
+    "advertise": ev.Advertised,
+    "share": ev.Shared,
+    "mask": ev.Masked,
+    "survivors": ev.Signed,
+    "unmask": ev.Revealed,
+}
+OVER = b""
+"""The answer to *unmask*, once the round has ended: the device deletes all that is secret."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrived:
+    """One message, from a device whose request was authenticated."""
+
+    device: str
+    round: int
+    attempt: int
+    stage: Stage
+    body: bytes
+    signature: bytes
+    certificate: bytes = b""
+    """With *advertise*."""
+    vector: Spool | None = None
+    """With *mask*: the packed lanes, as they were spooled. Committed here if they are taken."""
+
+
+class SecureDesk:
+    """The secure rounds of one run. Safe from several threads."""
+
+    def __init__(
+        self,
+        run: SecureRun,
+        blobs: Blobs,
+        aggregator: Aggregator,
+        authority: Callable[[], Authority],
+        workers: int = WORKERS,
+    ) -> None:
+        """``authority``: asked whenever somebody is to be vouched for; ``workers``: threads that unmask."""
+        self._run, self._blobs, self._authority = run, blobs, authority
+        self._attempts = Attempts(blobs, self._vouched)
+        self._work = SecureWork(run, blobs, aggregator, authority, self._attempts, workers)
+
+    def perform(self, action: SecureAction) -> None:
+        """See ``SecureWork.perform``."""
+        self._work.perform(action)
+
+    # ------------------------------------------------------------ devices
+
+    def header(self, device: str, round: int) -> bytes | None:
+        """The header of the attempt that this device may join, or go on with; None: not yet. ProblemError where the
+        round is none of its business any more."""
+        state = self._run.state
+        secure = self._under_way(state, device, round)
+        if not secure.header or (state.phase != "collecting" and device not in secure.advertised):
+            return None
+        return bytes.fromhex(secure.header)
+
+    def hear(self, arrived: Arrived) -> None:
+        """Takes a message: when this returns it is durable, and counts. The same again is taken again."""
+        digest, size = _address(arrived)
+
+        def event(at: float) -> ev.Event:
+            return _EVENTS[arrived.stage](
+                at=at,
+                round=arrived.round,
+                attempt=arrived.attempt,
+                device=arrived.device,
+                digest=digest,
+                bytes=size,
+            )
+
+        state = self._run.state
+        following, effects = rounds.step(state, event(0.0))
+        _raise_refused(effects)
+        if following is state:
+            return  # it is there already
+        self._verify(state, arrived, digest)
+        self._store(arrived)
+        effects = list(self._run.submit(lambda _, at: event(at) if self._there(digest) else None))
+        if any(isinstance(effect, fx.Refused) for effect in effects):
+            self._drop(digest)
+        _raise_refused(effects)
+
+    def complain(self, device: str, round: int, attempt: int, dealers: tuple[str, ...]) -> None:
+        """A device could not open what these dealers sealed for it."""
+        _raise_refused(
+            list(
+                self._run.submit(
+                    lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
+                )
+            )
+        )
+
+    def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
+        """What the device is told to its message of this stage; None: not yet. ProblemError where there will be no
+        answer: the attempt or the round is over."""
+        state = self._run.state
+        if stage == "unmask" and (state.round > round or (state.round == round and state.phase == "idle")):
+            return OVER
+        secure = self._under_way(state, device, round)
+        if attempt != state.attempt:
+            raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {state.attempt}")
+        try:
+            return self._told(state, secure, device, stage)
+        except SecaggError as error:  # somebody of the roster was revoked, and this process has not read it before
+            raise problem("conflict", f"the attempt cannot go on: {error}") from None
+
+    # ------------------------------------------------------------ inside
+
+    def _told(self, state: RunState, secure: SecureRound, device: str, stage: Stage) -> bytes | None:
+        match stage:
+            case "advertise":
+                return self._roster(secure, device)
+            case "share":
+                return self._delivery(state, secure, device)
+            case "mask" if state.phase in ("agreeing", "unmasking"):
+                return self._attempts.read(secure).survivors(secure).encoded
+            case "survivors" if state.phase == "unmasking":
+                return self._proof(secure)
+        return None
+
+    def _vouched(self, device: str, certificate: bytes) -> str:
+        return self._authority().vouched(device, certificate)
+
+    def _under_way(self, state: RunState, device: str, round: int) -> SecureRound:
+        if round < state.round or (round == state.round and state.phase == "idle"):
+            raise problem("late", f"round {round} is over")
+        if round > state.round:
+            raise problem("stale", f"round {round} has not been opened: the run is at round {state.round}")
+        if state.secure is None:
+            raise problem("conflict", f"round {round} is not a secure one, or has no cohort yet")
+        for why in (state.barred.get(device), state.excluded.get(device)):
+            if why is not None:
+                raise problem("withdrawn", f"the round goes on without this device: {why}")
+        if device not in state.members:
+            raise problem("not-selected", f"device {device} was not selected for round {round}")
+        return state.secure
+
+    def _verify(self, state: RunState, arrived: Arrived, digest: str) -> None:
+        secure = state.secure
+        if secure is None:
+            raise problem("stale", f"round {arrived.round} is not a secure one")
+        try:
+            self._look_at(secure, arrived, digest)
+        except intake.Faulty as fault:
+            reason = str(fault)
+            self._run.submit(
+                lambda _, at: ev.Faulted(
+                    at=at, round=arrived.round, attempt=arrived.attempt, device=arrived.device, reason=reason
+                )
+            )
+            raise problem("invalid-update", reason) from None
+        except SecaggError as error:
+            raise problem("invalid-update", str(error)) from None
+
+    def _look_at(self, secure: SecureRound, arrived: Arrived, digest: str) -> None:
+        body, signature = arrived.body, arrived.signature
+        if arrived.stage == "advertise":
+            header, vouched = self._attempts.header(secure), self._authority().vouched
+            intake.advertised(header, vouched, arrived.device, body, signature, arrived.certificate)
+            return
+        attempt = self._attempts.read(secure)
+        cohort, place = attempt.cohort, attempt.places[arrived.device]
+        match arrived.stage:
+            case "share":
+                intake.shared(cohort, place, body, signature)
+            case "mask":
+                intake.masked(cohort, place, body, signature, digest=digest, **_measured(arrived.vector))
+            case "survivors":
+                intake.agreed(cohort, place, body, signature, attempt.survivors(secure))
+            case "unmask":
+                sharers = attempt.sharers(secure)
+                intake.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
+
+    def _store(self, arrived: Arrived) -> None:
+        if arrived.vector is not None:
+            arrived.vector.commit()
+        else:
+            self._blobs.put(_kept(arrived))
+
+    def _there(self, digest: str) -> bool:
+        """Asked under the lock: the same bytes under another request may have been refused, and removed, meanwhile."""
+        if not self._blobs.has(digest):
+            raise problem("busy", "the message's bytes were removed again: send them once more", retry_after_s=1)
+        return True
+
+    def _drop(self, digest: str) -> None:
+        """A refused message's bytes go, unless the same bytes are taken, or about to be deleted with their round.
+        Looked up and deleted under the run's lock, so that nobody takes them in between."""
+
+        def drop(state: RunState, at: float) -> None:
+            if state.secure is None or digest not in state.secure.blobs:
+                self._blobs.delete(digest)
+
+        self._run.submit(drop)
+
+    def _roster(self, secure: SecureRound, device: str) -> bytes | None:
+        if not secure.roster:
+            return None
+        if device not in secure.order:
+            raise problem("late", "the roster was made without this device")
+        return self._attempts.bytes_of(secure.roster)
+
+    def _delivery(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
+        if state.phase == "sharing":
+            return None
+        if state.phase != "masking":
+            raise problem("late", "the masked vectors of this attempt are in")
+        place = self._attempts.read(secure).places[device]
+        return self._attempts.deliveries(secure).to(place).encoded
+
+    def _proof(self, secure: SecureRound) -> bytes:
+        attempt: Attempt = self._attempts.read(secure)
+        signatures = (
+            (attempt.places[device], self._attempts.bytes_of(digest)) for device, digest in secure.signed.items()
+        )
+        return routing.proof(signatures).encoded
+
+
+def _kept(arrived: Arrived) -> bytes:
+    """The message as it is kept: what later steps need of it."""
+    if arrived.stage == "advertise":
+        return entry_bytes(arrived.body, arrived.signature, arrived.certificate)
+    return arrived.signature if arrived.stage == "survivors" else arrived.body
+
+
+def _address(arrived: Arrived) -> tuple[str, int]:
+    """(digest, bytes) under which the message is kept."""
+    if arrived.stage == "mask":
+        if arrived.vector is None:
+            raise problem("invalid-request", "a masked input comes with its vector")
+        return arrived.vector.digest, arrived.vector.size
+    try:
+        kept = _kept(arrived)
+    except SecaggError as error:
+        raise problem("invalid-update", str(error)) from None
+    return hashlib.sha256(kept).hexdigest(), len(kept)
+
+
+def _measured(vector: Spool | None) -> dict[str, int]:
+    """Length and last byte."""
+    if vector is None or not vector.size:
+        return {"size": 0, "last": 0}
+    vector.handle.seek(vector.size - 1)
+    return {"size": vector.size, "last": vector.handle.read(1)[0]}
+
+
+def _raise_refused(effects: list[fx.Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, fx.Refused):
+            raise problem(effect.kind, effect.reason)

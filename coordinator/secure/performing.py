@@ -1,0 +1,224 @@
+"""The engine's actions of a secure round, performed: each ends in an event, or in nothing where it is not asked for any
+more.
+
+Knows the engine's actions, blobs and the protocol's arithmetic. Has never heard of devices' requests. Any of it may be
+performed twice, by several replicas, and after a crash: the same blobs give the same sum and the same checkpoint. What
+is unmasked is the sum alone; no blob, event or log line holds a rebuilt secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.graph import ring_order
+from client_sdk.secagg.lanes import pack, packed_bytes, unpack
+from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.unmask import Revealed
+from coordinator.aggregator import Aggregator, CannotAggregate
+from coordinator.blobs import BlobError, Blobs, Missing
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.state import RunState
+from coordinator.secure import committing
+from coordinator.secure.announcing import Authority, announce
+from coordinator.secure.attempt import Attempts
+from coordinator.secure.gathering import Spoiled, gather, parse_entry
+from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
+
+Make = Callable[[RunState, float], ev.Event | None]
+"""An event from the newest state and the time, or None for nothing."""
+SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
+
+
+class SecureRun(Protocol):
+    """The run that is served: its log."""
+
+    @property
+    def state(self) -> RunState:
+        """The newest durable state that is known here."""
+        ...
+
+    def submit(self, make: Make) -> Sequence[fx.Effect]:
+        """Has the event applied, under the run's lock, and returns its effects once they are durable."""
+        ...
+
+
+class SecureWork:
+    """What a coordinator does by itself in secure rounds of one run."""
+
+    def __init__(
+        self,
+        run: SecureRun,
+        blobs: Blobs,
+        aggregator: Aggregator,
+        authority: Callable[[], Authority],
+        attempts: Attempts,
+        workers: int = WORKERS,
+    ) -> None:
+        self._run, self._blobs, self._aggregator = run, blobs, aggregator
+        self._authority, self._attempts, self._workers = authority, attempts, workers
+
+    def perform(self, action: SecureAction) -> None:
+        """Performs one action. BlobError when the machine could not: it may then be performed again."""
+        try:
+            self._perform(action)
+        except Missing:
+            if _wanted(self._run.state, action):  # else the round has ended meanwhile, and its blobs with it
+                raise
+
+    def _perform(self, action: SecureAction) -> None:
+        match action:
+            case fx.Announce():
+                self._announce(action)
+            case fx.Gather():
+                self._gather(action)
+            case fx.Open():
+                self._open(action)
+            case fx.CommitSum():
+                self._commit(action)
+            case fx.Advance():
+                self._advance(action)
+            case fx.Discard():
+                self._discard(action)
+
+    # ------------------------------------------------------------ one for each action
+
+    def _announce(self, action: fx.Announce) -> None:
+        dimension = self._aggregator.delta.elements
+
+        def announced(state: RunState, at: float) -> ev.Announced | None:
+            if not _wanted(state, action) or state.secure is None or state.secure.header:
+                return None
+            header = announce(state, dimension=dimension, authority=self._authority(), at=at)
+            return ev.Announced(
+                at=at,
+                round=action.round,
+                attempt=action.attempt,
+                header=header.encoded.hex(),
+                expires_at=header.expires_at,
+            )
+
+        self._run.submit(announced)
+
+    def _gather(self, action: fx.Gather) -> None:
+        state = self._run.state
+        if not _wanted(state, action) or state.secure is None or state.secure.roster:
+            return
+        header = self._attempts.header(state.secure)
+        entries = [parse_entry(self._attempts.bytes_of(digest)) for _, digest in action.advertised]
+        try:
+            cohort = gather(header, entries, self._authority().vouched)
+        except Spoiled as spoiled:
+            for device, reason in spoiled.devices.items():
+                self._submit(action, ev.Faulted, attempt=action.attempt, device=device, reason=reason)
+            return
+        digest = self._blobs.put(cohort.roster.encoded)
+        self._attempts.keep(state.secure.header, digest, cohort)
+        self._submit(action, ev.Rostered, attempt=action.attempt, digest=digest, **_numbers(cohort))
+
+    def _open(self, action: fx.Open) -> None:
+        state = self._run.state
+        if not _wanted(state, action) or state.secure is None or state.secure.sum:
+            return
+        secure = state.secure
+        self._attempts.forget_shares()
+        try:
+            attempt = self._attempts.read(secure)
+            total = self._opened(attempt.cohort, secure)
+        except Lost as error:
+            lost = tuple(attempt.cohort.device(place) for place in error.places)
+            self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=lost, reason=str(error))
+        except SecaggError as error:
+            self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=str(error))
+        else:
+            packed = pack(total.lanes, attempt.cohort.roster.lane_bits)
+            device = attempt.cohort.device
+            self._submit(
+                action,
+                ev.Opened,
+                attempt=action.attempt,
+                digest=self._blobs.put(packed),
+                bytes=len(packed),
+                weight=total.weight,
+                set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
+            )
+
+    def _opened(self, cohort: Cohort, secure: SecureRound) -> Sum:
+        attempt = self._attempts.read(secure)
+        survivors = attempt.survivors(secure)
+        revealed = (
+            Revealed.parse(self._attempts.bytes_of(digest), survivors, cohort.n) for digest in secure.revealed.values()
+        )
+        vectors = self._vectors(cohort, secure)
+        return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)
+
+    def _vectors(self, cohort: Cohort, secure: SecureRound) -> Iterator[memoryview]:
+        """The survivors' masked vectors, one after another in the same memory."""
+        buffer = bytearray(packed_bytes(cohort.header.lanes, cohort.roster.lane_bits))
+        for digest in secure.masked.values():
+            with self._blobs.open(digest) as file:
+                length = file.readinto(buffer)  # type: ignore[attr-defined]
+                if length != len(buffer) or file.read(1):
+                    raise BlobError(f"the blob {digest} is no masked vector of this round")
+            yield memoryview(buffer)
+
+    def _commit(self, action: fx.CommitSum) -> None:
+        state = self._run.state
+        if not _wanted(state, action) or state.secure is None:
+            return
+        header = self._attempts.header(state.secure)
+        total = unpack(self._attempts.bytes_of(action.sum), header.lanes, header.lane_bits(len(state.secure.order)))
+        survivors = len(action.contributions)
+        self._put_in(
+            action, lambda: committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
+        )
+
+    def _advance(self, action: fx.Advance) -> None:
+        if _wanted(self._run.state, action):
+            self._put_in(action, lambda: committing.advance(self._blobs, action.parent, self._aggregator.delta))
+
+    def _put_in(self, action: fx.CommitSum | fx.Advance, make: Callable[[], tuple[str, int]]) -> None:
+        try:
+            digest, size = make()
+        except CannotAggregate as error:
+            self._submit(action, ev.CommitFailed, reason=str(error))
+        else:
+            self._submit(action, ev.Committed, digest=digest, bytes=size)
+
+    def _discard(self, action: fx.Discard) -> None:
+        self._attempts.forget()
+        for digest in action.blobs:
+            self._blobs.delete(digest)
+        if action.blobs:
+            self._submit(action, ev.Discarded)
+
+    def _submit(self, action: SecureAction, event: Callable[..., ev.Event], **fields: object) -> None:
+        self._run.submit(lambda state, at: event(at=at, round=action.round, **fields))
+
+
+def _wanted(state: RunState, action: SecureAction) -> bool:
+    """Whether the round, and where one is named the attempt, is under way still."""
+    if isinstance(action, fx.Discard):
+        return True
+    if state.round != action.round or state.phase == "idle":
+        return False
+    if isinstance(action, fx.CommitSum | fx.Advance):
+        return state.phase == "committing"
+    return state.attempt == action.attempt
+
+
+def _numbers(cohort: Cohort) -> dict[str, object]:
+    """What the engine counts with."""
+    parameters = cohort.parameters
+    nonces = [entry.advertisement.nonce for entry in cohort.roster.entries]
+    return {
+        "order": tuple(cohort.device(place) for place in range(cohort.n)),
+        "threshold": parameters.threshold,
+        "signers": parameters.signers,
+        "fewest": cohort.fewest_survivors,
+        "ring": () if parameters.complete else tuple(ring_order(nonces)),
+        "neighbours": 0 if parameters.complete else parameters.neighbours,
+    }
