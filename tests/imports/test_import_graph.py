@@ -27,7 +27,8 @@ def lint_imports(folder: Path) -> tuple[bool, str]:
 def skeleton(tmp_path: Path) -> Path:
     """Return a folder with this project's contracts and its rooms, all of them empty."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for package in (*ROOMS, "coordinator/engine", "coordinator/secure", "coordinator/service", "client_sdk/learning"):
+    rooms = ("engine", "secure", "service", "store")
+    for package in (*ROOMS, *(f"coordinator/{room}" for room in rooms), "client_sdk/learning"):
         (tmp_path / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "coordinator" / "runtime.py").touch()
