@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine.finishing import enough_rounds, observe
-from coordinator.engine.lifecycle import Step, after_round, contributions, forget, mean_metrics, record
+from coordinator.engine.lifecycle import Step, after_round, contributions, forget, mean_metrics, record, retired
 from coordinator.engine.state import RunState
 
 
@@ -36,7 +36,15 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
     if held_out:
         effects.append(fx.RecordMetrics(version=state.version, source="devices", examples=examples, metrics=held_out))
     scored_version = state.version
-    state = replace(state, version=version, checkpoint=digest, abandoned_in_a_row=0, fleet_first=False)
+    state = replace(
+        retired(state),
+        version=version,
+        checkpoint=digest,
+        abandoned_in_a_row=0,
+        fleet_first=False,
+        spent=(),
+        exhausted="",
+    )
     state, reason = observe(state, scored_version, "devices", held_out)
     reason = enough_rounds(state) or reason
     if reason is not None and state.ending is None:

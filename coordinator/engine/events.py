@@ -28,42 +28,11 @@ from coordinator.engine.secure_events import (
 )
 
 __all__ = [
-    "Advanced",
-    "Advertised",
-    "Announced",
-    "ClockFell",
-    "CommitFailed",
-    "Committed",
-    "Complained",
-    "Created",
-    "Delivered",
-    "Discarded",
-    "Drawn",
-    "Event",
-    "Faulted",
-    "FleetReturned",
-    "Heartbeat",
-    "LeaseEnded",
-    "Leased",
-    "Masked",
-    "Opened",
-    "OpeningFailed",
-    "Paused",
-    "Reported",
-    "Resumed",
-    "Revealed",
-    "Rostered",
-    "Scored",
-    "Shared",
-    "Signed",
-    "Started",
-    "Stopped",
-    "Tick",
-    "Withdrew",
-    "from_json",
-    "kind_of",
-    "to_json",
-]
+    "Advanced", "Advertised", "Announced", "ClockFell", "CommitFailed", "Committed", "Complained", "Created",
+    "Delivered", "Discarded", "Drawn", "Event", "Faulted", "FleetReturned", "Heartbeat", "LeaseEnded", "Leased",
+    "Masked", "Opened", "OpeningFailed", "Paused", "Reported", "Resumed", "Revealed", "Rostered", "Scored", "Shared",
+    "Signed", "Started", "Stopped", "Tick", "Withdrew", "from_json", "kind_of", "to_json"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

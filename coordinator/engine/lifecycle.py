@@ -15,6 +15,7 @@ from coordinator.engine.kinds import wanted
 from coordinator.engine.state import Lease, RunState
 
 Step = tuple[RunState, list[fx.Effect]]
+_EXCHANGES = ("sharing", "masking", "agreeing", "unmasking")
 
 
 def open_next(state: RunState, at: float) -> Step:
@@ -29,12 +30,15 @@ def open_next(state: RunState, at: float) -> Step:
         waiting=0,
         pool=None,
         members={},
-        kind=turn.kind,
+        kind="secure" if turn.kind == "federated" and state.plan.secure is not None else turn.kind,
         because=turn.because,
         planned=turn.planned,
         away_since=state.round + 1 if turn.falls_back and state.away_since is None else state.away_since,
         lease=None,
         give_up_at=None,
+        secure=None,
+        excluded={},
+        advancing="",
     )
     opened = replace(opened, deadline=at + phase_s(opened))
     first = fx.Offer(round=opened.round) if turn.kind == "datacenter" else fx.Draw(round=opened.round)
@@ -48,6 +52,11 @@ def phase_s(state: RunState) -> float:
         return section.lease_s
     if state.phase == "leasing" and section is not None:
         return section.wait_s if state.planned else cohort.select_s
+    secure = state.plan.secure
+    if secure is not None and state.phase == "sharing" and state.secure is not None and not state.secure.roster:
+        return secure.expires_s
+    if secure is not None and ((state.phase == "collecting" and state.attempt) or state.phase in _EXCHANGES):
+        return secure.exchange_s
     return {"selecting": cohort.select_s, "collecting": cohort.collect_s}.get(state.phase, 0.0)
 
 
@@ -78,6 +87,7 @@ def abandon(state: RunState, at: float, reason: str) -> Step:
         record(state, "abandoned", reason=reason, closed_at=at),
         *forget(state),
     ]
+    state = retired(state)
     if state.kind != "datacenter":
         state = replace(state, abandoned_in_a_row=state.abandoned_in_a_row + 1, fleet_first=False)
     following, more = after_round(state, at)
@@ -99,7 +109,11 @@ def commit_action(state: RunState) -> fx.Commit:
 
 
 def contributions(state: RunState) -> tuple[fx.Contribution, ...]:
-    """The updates acknowledged in the round under way, by device id."""
+    """The updates acknowledged in the round under way, by device id; of a secure one the masked vectors, whose weights
+    nobody knows."""
+    if state.secure is not None:
+        masked = sorted(state.secure.masked.items())
+        return tuple(fx.Contribution(device=device, digest=digest, weight=0) for device, digest in masked)
     return tuple(
         fx.Contribution(device=device, digest=member.digest, weight=member.weight)
         for device, member in sorted(state.members.items())
@@ -145,7 +159,28 @@ def _fleet_body(state: RunState) -> dict[str, object]:
         "weight": sum(member.weight for member in reported),
         "partial": sum(member.partial for member in reported),
         "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
+        **(_secure_body(state) if state.kind == "secure" else {}),
     }
+
+
+def _secure_body(state: RunState) -> dict[str, object]:
+    """How far the exchanges are. What the devices put in, and who of them is at fault, is not told."""
+    body: dict[str, object] = {"exhausted": state.exhausted}
+    secure = state.secure
+    if secure is None:
+        return body
+    counts: dict[str, object] = {
+        "advertised": len(secure.advertised),
+        "roster": len(secure.order),
+        "threshold": secure.threshold,
+        "shared": len(secure.shared),
+        "masked": len(secure.masked),
+        "signed": len(secure.signed),
+        "revealed": len(secure.revealed),
+        "left_out": len(state.excluded),
+        "wrong_shares": sum(len(holders) for _, holders in secure.set_aside),
+    }
+    return {**body, "weight": secure.weight, "secure": counts}
 
 
 def record(
@@ -172,18 +207,42 @@ def record(
             "digest": digest,
             "pool": state.pool,
             "cohort": sorted(state.members),
+            **({"left_out": dict(state.excluded)} if state.excluded else {}),
+            **({"set_aside": state.secure.set_aside} if state.secure is not None else {}),
         },
         kind=state.kind,
     )
 
 
 def forget(state: RunState) -> list[fx.Effect]:
+    """What of the round that ends need not be kept: of a secure one nothing is."""
+    if state.secure is not None:
+        return [fx.Discard(round=state.round, blobs=state.secure.blobs)]
     ended = state.round - state.plan.retention.rounds
     return [fx.Discard(round=ended)] if ended >= 1 else []
 
 
+def retired(state: RunState) -> RunState:
+    """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
+    if state.secure is None:
+        return state
+    return replace(state, leftovers={**state.leftovers, state.round: state.secure.blobs})
+
+
 def _rest(state: RunState) -> RunState:
-    return replace(state, phase="idle", deadline=None, waiting=0, pool=None, members={}, lease=None, give_up_at=None)
+    return replace(
+        state,
+        phase="idle",
+        deadline=None,
+        waiting=0,
+        pool=None,
+        members={},
+        lease=None,
+        give_up_at=None,
+        secure=None,
+        excluded={},
+        advancing="",
+    )
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

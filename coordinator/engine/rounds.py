@@ -9,6 +9,7 @@
       +------------------+-----------------------+------------------------------+
          run paused or over; a round that cannot be made is abandoned: same model, next round
     idle ----------> leasing -> training ----> selecting or leasing (next round): see ``datacenter``
+    collecting ----> sharing -> masking -> agreeing -> unmasking -> committing (secure rounds): see ``secagg``
 
 ==========  ======================================================================================================
 idle        No round. Publishes nothing; only the operator (or nothing, when the run is over) moves it on.
@@ -17,6 +18,10 @@ collecting  The cohort holds claims and trains. Reports count up to ``goal``; wh
 committing  The counted set is fixed. Ends when the next checkpoint is durable, or could not be made.
 leasing     A datacenter round waits for a worker. Ends when one takes it, or when enough devices wait.
 training    One worker has the round, under a fence, for as long as it is heard of. Its result is the next checkpoint.
+sharing     A secure round has its roster made; then its devices share their secrets among each other.
+masking     They send their updates masked.
+agreeing    The list of who did is fixed; they sign it, and are spent on this checkpoint.
+unmasking   They reveal shares, one of each device, until the sum of all can be opened, which is all that is seen.
 ==========  ======================================================================================================
 
 This file knows nothing of HTTP, SQL, clocks or chance. A refused event leaves the state equal (the very object) and
@@ -27,11 +32,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.engine import datacenter, secagg
+from coordinator.engine import datacenter, keying, secagg
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.collecting import close, refuse, reported, started, withdrew
 from coordinator.engine.committing import advance
+from coordinator.engine.exhausted import origin
 from coordinator.engine.finishing import observe
 from coordinator.engine.lifecycle import (
     Step,
@@ -71,9 +77,9 @@ def step(state: RunState, event: ev.Event) -> Step:
         case ev.Started():
             return started(state, event)
         case ev.Reported():
-            return reported(state, event)
+            return secagg.reported(state, event) if state.kind == "secure" else reported(state, event)
         case ev.Withdrew():
-            return withdrew(state, event)
+            return secagg.withdrew(state, event) if state.kind == "secure" else withdrew(state, event)
         case ev.Committed():
             return _committed(state, event)
         case ev.CommitFailed():
@@ -113,10 +119,13 @@ def pending(state: RunState) -> list[fx.Action]:
     """
     actions: list[fx.Action] = []
     forgotten = state.round - (1 if state.phase != "idle" else 0) - state.plan.retention.rounds
-    if forgotten >= 1:
+    if forgotten >= 1 and forgotten not in state.leftovers:
         actions.append(fx.Discard(round=forgotten))
+    actions += [fx.Discard(round=number, blobs=blobs) for number, blobs in sorted(state.leftovers.items())]
     if state.phase == "selecting":
         actions.append(fx.Draw(round=state.round))
+    elif state.secure is not None or state.advancing:
+        actions += secagg.pending(state)
     elif state.phase == "leasing":
         actions.append(fx.Offer(round=state.round))
     elif state.phase == "collecting":
@@ -151,6 +160,8 @@ def _resumed(state: RunState, event: ev.Resumed) -> Step:
 def _drawn(state: RunState, event: ev.Drawn) -> Step:
     if state.phase != "selecting" or event.round != state.round:
         return refuse(state, "stale", f"round {event.round} is not selecting")
+    if state.plan.secure is not None:
+        return keying.drawn(state, event, state.plan.secure)
     cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
     state = replace(state, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < quorum:
@@ -180,6 +191,8 @@ def _tick(state: RunState, event: ev.Tick) -> Step:
         return state, []
     if state.phase == "selecting":
         return state, [fx.Draw(round=state.round)]
+    if state.secure is not None:
+        return secagg.time_is_up(state, event.at)
     have, quorum = state.count("reported"), state.plan.cohort.quorum_count
     if have >= quorum:
         return close(state, event.at)
@@ -191,7 +204,8 @@ def _tick(state: RunState, event: ev.Tick) -> Step:
 def _committed(state: RunState, event: ev.Committed) -> Step:
     if state.phase != "committing" or event.round != state.round:
         return refuse(state, "stale", f"round {event.round} is not committing")
-    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer)
+    told = origin(state) if state.advancing else ""
+    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer, origin=told)
 
 
 def _scored(state: RunState, event: ev.Scored) -> Step:

@@ -149,8 +149,12 @@ for block in (WORDS, IN_THE_DATACENTER):
     lines = [re.split(r"\s{2,}", line.strip()) for line in block.strip().splitlines()]
     for kind, *words in lines[1:]:
         TABLE.setdefault(kind, {}).update(zip(lines[0], words, strict=True))
-for kind in (*SECURE_EVENTS, "Discarded", "Advanced"):
-    TABLE[kind] = dict.fromkeys(PLACES, "x stale")
+for kind, fields in SECURE_EVENTS.items():
+    of_device = {"-": "x stale", "device trains": "x stale"} if "device" in fields else {}
+    TABLE[kind] = {
+        place: of_device.get(word, word) if of_device else "x stale" for place, word in TABLE["Started"].items()
+    }
+TABLE["Discarded"], TABLE["Advanced"] = dict.fromkeys(PLACES, "-"), dict.fromkeys(PLACES, "x conflict")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 
@@ -175,7 +179,7 @@ def test_what_happens(kind: str, place: str) -> None:
         assert {type(effect) for effect in effects} <= {fx.Refused, fx.RecordRefusal}
         recorded = any(isinstance(effect, fx.RecordRefusal) for effect in effects)
         late = wanted == "x late"
-        left = (kind == "Reported" and late) or kind == "Delivered"
+        left = (kind in ("Reported", "Masked") and late) or kind == "Delivered"
         assert recorded == left, "a late update, and any result, leaves its reason behind"
         return
     assert not any(isinstance(effect, fx.Refused) for effect in effects)
