@@ -102,7 +102,8 @@ class Trainer(Protocol):
 class Worker:
     """One worker of one coordinator.
 
-    ``folder`` keeps the checkpoints received. ``http``: a client that is shared (``transport.open_http``); None: one of
+    ``folder`` keeps the checkpoints received, and says who this is when it is started again: two workers have two.
+    ``http``: a client that is shared (``transport.open_http``); None: one of
     its own. ``on_happening`` is called from the thread that runs. ValueError where ``coordinator`` is not an http or
     https URL.
     """
@@ -317,6 +318,7 @@ class Worker:
         offer = self._trainer.offer()
         return WorkerPoll(
             instance=self.instance,
+            installation=self._files.installation(),
             learners=offer.learners,
             data=offer.data,
             nproc=offer.nproc,

@@ -6,7 +6,9 @@ Knows threads and files. It has never heard of leases' rules or of HTTP.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -75,6 +77,19 @@ class WorkerFolder:
         self._checkpoints_folder = Path(folder) / "checkpoints"
         self._checkpoints = FileCheckpoints(self._checkpoints_folder)
         self._results: dict[str, Path] = {}
+        self._installation = Path(folder) / "installation"
+
+    def installation(self) -> str:
+        """What tells this folder from all others, drawn when it is asked for the first time."""
+        with suppress(FileNotFoundError):
+            if found := self._installation.read_text("ascii", "replace").strip()[:64]:
+                return found
+        drawn = os.urandom(8).hex()
+        self._installation.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self._installation.with_name(f".installation-{drawn}")
+        fresh.write_text(drawn + "\n", "ascii")
+        fresh.replace(self._installation)
+        return drawn
 
     @property
     def checkpoints(self) -> Checkpoints:

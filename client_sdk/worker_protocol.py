@@ -90,7 +90,11 @@ class WorkerPoll(Message):
 
     instance: str = Field(min_length=1, max_length=64)
     """Drawn when the worker's process starts. The same instance asking again gets its live lease again, so a lost
-    answer costs nothing; another instance of the same worker is a restart, and gets a new grant."""
+    answer costs nothing."""
+    installation: str = Field(default="", max_length=64)
+    """Drawn once, and kept beside what the worker saves. Another instance of the same worker and installation is that
+    worker started again, and gets a new grant at once; of another installation, or of none, it waits until the lease
+    has ended, as other workers do."""
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
     """Installed learners: ``package:name`` -> version."""
     data: tuple[DataName, ...] = Field(default=(), max_length=256)

@@ -28,7 +28,7 @@ from coordinator import creation, records
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.datacenter import RENEWALS, fleet_is_back, reason_against, reason_lost
+from coordinator.engine.datacenter import RENEWALS, fleet_is_back, is_restart, reason_against, reason_lost
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
 from coordinator.hub import Hub
@@ -98,19 +98,27 @@ class WorkerDesk(Hub):
         """A round that this worker can take now; first of all one that it has."""
         logs = [log for log in list(self._logs.values()) if log.state.plan.datacenter and not log.state.over]
         states = [(log, log.catch_up()) for log in logs]
-        for log, state in sorted(states, key=lambda found: not _holds(found[1], worker.worker)):
-            free = state.phase == "leasing" or _holds(state, worker.worker)
+        for log, state in sorted(states, key=lambda found: not _ours(found[1], worker.worker, poll)):
+            free = state.phase == "leasing" or _ours(state, worker.worker, poll)
             if free and _against(state, poll) is None:
                 found = self._grant_lease(log, worker.worker, poll)
                 if found is not None:
                     return found
         return None
 
-    def hold_over_worker(self, poll: WorkerPoll) -> Wait:
+    def hold_over_worker(self, worker: WorkerRow, poll: WorkerPoll) -> Wait:
         """The answer when a poll was held to its end."""
         refused = self._unfit_worker(poll)
         if refused is not None:
             return refused
+        others = [
+            f"round {state.round} of {state.run}, which is in the hands of another process with this worker's token"
+            for state in self._states()
+            if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
+        ]
+        if others:
+            reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
+            return Wait(reason=f"{reason}: give each agent a worker of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
         told = [
             f"run {state.run} is {state.phase} round {state.round}"
             for state in self._states()
@@ -190,6 +198,7 @@ class WorkerDesk(Hub):
                 examples=report.examples,
                 metrics=dict(report.metrics),
                 optimizer=line.optimizer if line is not None else None,
+                waiting=None if state.away_since is None else len(self.fleet.eligible(state, tx.waiting(at))),
             )
 
         effects = log.submit(delivered)
@@ -217,7 +226,7 @@ class WorkerDesk(Hub):
             waiting = len(self.fleet.eligible(state, tx.waiting(now))) if state.phase == "leasing" else state.waiting
             if fleet_is_back(state, now, waiting):
                 return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
-            if state.phase != "leasing" and not _holds(state, worker):
+            if state.phase != "leasing" and not _ours(state, worker, poll):
                 return None
             return ev.Leased(
                 at=now,
@@ -227,6 +236,7 @@ class WorkerDesk(Hub):
                 worker=worker,
                 instance=poll.instance,
                 waiting=waiting,
+                installation=poll.installation,
             )
 
         granted = [effect for effect in log.submit(make) if isinstance(effect, fx.Granted)]
@@ -316,6 +326,14 @@ class WorkerDesk(Hub):
 
 def _holds(state: RunState, worker: str) -> bool:
     return state.phase == "training" and state.lease is not None and state.lease.worker == worker
+
+
+def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
+    """Whether the worker has the round, and whoever polls is the very process, or that one started again."""
+    lease = state.lease
+    if lease is None or not _holds(state, worker):
+        return False
+    return lease.instance == poll.instance or is_restart(lease, poll.installation)
 
 
 def _against(state: RunState, poll: WorkerPoll) -> str | None:

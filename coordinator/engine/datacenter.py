@@ -11,8 +11,9 @@
       +-- enough devices wait, and no worker has the round: FleetReturned --> abandoned: the fleet's turn
 
 Every grant raises the fence, also one to the same worker started again; what comes under an older fence is refused. So
-time, which ends leases, decides who may go on, and never what is committed. Knows nothing of devices' requests, of
-tensors or of how a worker trains.
+time, which ends leases, decides who may go on, and never what is committed. While a lease lives, only a process of the
+same installation of the same worker gets a new one: that is the worker started again. Knows nothing of devices'
+requests, of tensors or of how a worker trains.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.committing import advance
+from coordinator.engine.kinds import rest_s
 from coordinator.engine.lifecycle import Step, abandon, phase_s, record
 from coordinator.engine.plan import Datacenter, Plan
 from coordinator.engine.state import Lease, RunState
@@ -70,6 +72,8 @@ def leased(state: RunState, event: ev.Leased) -> Step:
             return _refuse("conflict", f"round {event.round} is in the hands of worker {lease.worker}", state)
         if lease.instance == event.instance:
             return state, [_granted(state, lease)]
+        if event.installation is not None and not is_restart(lease, event.installation):
+            return _refuse("conflict", f"another process of worker {lease.worker} has round {event.round}", state)
     if event.attempt != state.attempt + 1 or event.fence != state.fence + 1:
         return _refuse("stale", f"the next lease is attempt {state.attempt + 1}, fence {state.fence + 1}", state)
     give_up_at = event.at + section.max_s if state.give_up_at is None else state.give_up_at
@@ -79,6 +83,7 @@ def leased(state: RunState, event: ev.Leased) -> Step:
         fence=event.fence,
         granted_at=event.at,
         renewed_at=event.at,
+        installation=event.installation or "",
     )
     state = replace(
         state,
@@ -112,23 +117,27 @@ def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:
     if against is not None:
         return _refuse("lease-lost", against, state)
     if event.failed:
-        return _give_up(state, event.at, f"worker {event.worker} could not train: {event.reason}")
+        return _failed(state, event.at, f"worker {event.worker} could not train: {event.reason}")
     return _lease_again(state, event.at)
 
 
 def delivered(state: RunState, event: ev.Delivered) -> Step:
-    """A result under the live lease is committed at once: it was validated and durable before."""
-    lease = state.lease
+    """A result under the live lease is committed at once: it was validated and durable before. Where enough devices
+    wait by then, a run that had fallen back returns to them."""
+    section, lease = state.plan.datacenter, state.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)
-    if against is not None or lease is None:
+    if against is not None or section is None or lease is None:
         reason = against or "no lease is held"
         refusal = fx.RecordRefusal(
             round=event.round, device=event.worker, digest=event.digest, kind="lease-lost", reason=reason
         )
         return state, [fx.Refused(kind="lease-lost", reason=reason), refusal]
     lease = replace(lease, renewed_at=event.at, step=event.steps, bytes=event.bytes, metrics=event.metrics)
+    state = replace(state, lease=lease, failures=0, rests_until=None)
+    if state.away_since is not None and (event.waiting or 0) >= section.devices_back(state.plan.cohort):
+        state = replace(state, away_since=None, back_with=event.waiting)
     following, effects = advance(
-        replace(state, lease=lease),
+        state,
         event.at,
         digest=event.digest,
         size=event.bytes,
@@ -156,10 +165,13 @@ def tick(state: RunState, at: float, section: Datacenter) -> Step:
 
 def clock_fell(state: RunState, by_s: float) -> RunState:
     """The times of a datacenter round that lie ahead, or are counted from, move back with the clock."""
-    lease = state.lease
-    if lease is not None:
-        lease = replace(lease, renewed_at=lease.renewed_at - by_s)
-    return replace(state, lease=lease, give_up_at=None if state.give_up_at is None else state.give_up_at - by_s)
+    lease, give_up_at, rests_until = state.lease, state.give_up_at, state.rests_until
+    return replace(
+        state,
+        lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - by_s),
+        give_up_at=None if give_up_at is None else give_up_at - by_s,
+        rests_until=None if rests_until is None else rests_until - by_s,
+    )
 
 
 def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
@@ -178,6 +190,12 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
     return None
 
 
+def is_restart(lease: Lease, installation: str) -> bool:
+    """Whether another process of the lease's worker, of this installation, is that worker started again. One that does
+    not say where it is installed may be anyone that was given the token."""
+    return installation != "" and installation == lease.installation
+
+
 def _lease_again(state: RunState, at: float) -> Step:
     state = replace(state, phase="leasing")
     if state.status != "running":
@@ -187,6 +205,14 @@ def _lease_again(state: RunState, at: float) -> Step:
 
 def _give_up(state: RunState, at: float, reason: str) -> Step:
     return abandon(replace(state, away_since=None, abandoned_in_a_row=0, fleet_first=True), at, reason)
+
+
+def _failed(state: RunState, at: float, reason: str) -> Step:
+    """It cannot be trained, says the worker. Said several times in a row, it is not tried again for a while."""
+    failures = state.failures + 1
+    rest = rest_s(failures)
+    state = replace(state, failures=failures, failure=reason, rests_until=at + rest if rest else None)
+    return _give_up(state, at, reason)
 
 
 def _granted(state: RunState, lease: Lease) -> fx.Granted:

@@ -152,6 +152,9 @@ class Leased:
     instance: str
     waiting: int
     """Eligible devices in the pool: too few to return to them."""
+    installation: str | None = None
+    """The worker's, which is the same when it is started again; empty where it did not say. None: the event is of a
+    version that let every other process of the worker take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +200,8 @@ class Delivered:
     metrics: dict[str, float] = field(default_factory=dict)
     optimizer: str | None = None
     """Digest of the server optimizer's state, which carries over."""
+    waiting: int | None = None
+    """Eligible devices in the pool at that moment. None: nobody counted them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

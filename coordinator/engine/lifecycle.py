@@ -19,7 +19,7 @@ _EXCHANGES = ("sharing", "masking", "agreeing", "unmasking")
 
 
 def open_next(state: RunState, at: float) -> Step:
-    turn = wanted(state)
+    turn = wanted(state, at)
     opened = replace(
         state,
         phase="leasing" if turn.kind == "datacenter" else "selecting",
@@ -34,6 +34,7 @@ def open_next(state: RunState, at: float) -> Step:
         because=turn.because,
         planned=turn.planned,
         away_since=state.round + 1 if turn.falls_back and state.away_since is None else state.away_since,
+        back_with=None,
         lease=None,
         give_up_at=None,
         secure=None,
@@ -125,7 +126,7 @@ def public_body(state: RunState) -> dict[str, object]:
     """What the public may read of the round under way: counts, never who sent what."""
     if state.kind == "datacenter":
         return {**_fleet_body(state), **_lease_body(state, state.lease)}
-    return _fleet_body(state)
+    return {**_fleet_body(state), "because": state.because} if state.because else _fleet_body(state)
 
 
 def _lease_body(state: RunState, lease: Lease | None) -> dict[str, object]:

@@ -153,7 +153,7 @@ def _paused(state: RunState, event: ev.Paused) -> Step:
 def _resumed(state: RunState, event: ev.Resumed) -> Step:
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
-    state = replace(state, status="running", reason="")
+    state = replace(state, status="running", reason="", failures=0, rests_until=None)
     return open_next(state, event.at) if state.phase == "idle" else (state, [])
 
 

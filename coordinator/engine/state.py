@@ -58,6 +58,8 @@ class Lease:
     granted_at: float
     renewed_at: float
     """The last heartbeat that was written down, or the grant."""
+    installation: str = ""
+    """The worker's, where it said: a process of the same one is a restart."""
     step: int = 0
     bytes: int = 0
     """Of the result, once there is one."""
@@ -102,6 +104,14 @@ class RunState:
     """The round in which the run fell back to the datacenter: it stays there until enough devices wait."""
     fleet_first: bool = False
     """Whether the next round is the fleet's turn, whatever else speaks for the datacenter: the last was given up."""
+    back_with: int | None = None
+    """Eligible devices that waited when the last datacenter round was committed, where they were enough to return."""
+    failures: int = 0
+    """Datacenter rounds in a row of which a worker said that they cannot be trained."""
+    failure: str = ""
+    """What it said last."""
+    rests_until: float | None = None
+    """After several such rounds: until then none goes to the datacenter."""
     fence: int = 0
     """Leases granted in this run so far: the number of the last one."""
     lease: Lease | None = None

@@ -87,10 +87,15 @@ class WorkerPolls:
         worker, seen, answer = await service.work(begin)
         if answer is None and hold_s > 0:
             answer = await self._holds.until(
-                worker.worker, "workers", seen, hold_s, lambda: coordinator.lease(worker, message), receive
+                f"{worker.worker} {message.instance}",
+                "workers",
+                seen,
+                hold_s,
+                lambda: coordinator.lease(worker, message),
+                receive,
             )
         if answer is None:
-            return await service.work(coordinator.hold_over_worker, message)
+            return await service.work(coordinator.hold_over_worker, worker, message)
         return answer
 
 

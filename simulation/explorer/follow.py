@@ -56,7 +56,14 @@ class Followed:
     """(worker, attempt, fence) of the datacenter round's last lease."""
     in_vain: int = 0
     """Federated rounds abandoned in a row."""
+    installation: str = ""
+    """The one that holds, or held, the round."""
     away: bool = False
+    refused: int = 0
+    """Datacenter rounds in a row that a worker said cannot be trained."""
+    rests_until: float | None = None
+    at: float = 0.0
+    """Of the last event."""
     fleet_first: bool = False
     heard_at: float = 0.0
     """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
@@ -99,7 +106,7 @@ class Followed:
         """Takes the next event in. Returns the rounds that ended with it."""
         if event.seq != self.head + 1:
             raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
-        self.head = event.seq
+        self.head, self.at = event.seq, event.at
         body: dict[str, Any] = event.body
         if event.kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
             return self._in_the_datacenter(event, body)
@@ -137,6 +144,7 @@ class Followed:
                 if self.status != "paused":
                     raise self._odd(event, f"the run is {self.status}")
                 self.status = "running"
+                self.refused, self.rests_until = 0, None
                 if self.phase == "idle":
                     self._open()
             case "Stopped":
@@ -145,6 +153,8 @@ class Followed:
                 self.heard_at -= body["by_s"]
                 if self.give_up_at is not None:
                     self.give_up_at -= body["by_s"]
+                if self.rests_until is not None:
+                    self.rests_until -= body["by_s"]
             case "Started" | "Scored":
                 pass
             case _:
@@ -160,7 +170,8 @@ class Followed:
 
     def _turn(self) -> str:
         section = self.plan.get("datacenter")
-        if section is None or self.fleet_first:
+        resting = self.rests_until is not None and self.at < self.rests_until
+        if section is None or self.fleet_first or resting:
             return "federated"
         if section["every"] and (self.version + 1) % section["every"] == 0:
             return "datacenter"
@@ -287,14 +298,27 @@ class Followed:
             case "Heartbeat":
                 self.heard_at = event.at
             case "Delivered":
+                section = self.plan["datacenter"]
+                if (body["waiting"] or 0) >= (section["return_devices"] or self.plan["cohort"]["goal"]):
+                    self.away = False
+                self.refused, self.rests_until = 0, None
                 return self._advance(body)
+            case _ if body["failed"]:
+                self.refused += 1
+                if self.refused >= 3:
+                    self.rests_until = event.at + min(86_400.0, 600.0 * 2 ** (self.refused - 3))
+                return self._give_up()
             case _:
-                return self._give_up() if body["failed"] else self._lease_again()
+                return self._lease_again()
         return []
 
     def _leased(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
         if self.phase == "training" and body["worker"] != self.lease[0]:
             raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
+        if self.phase == "training" and body["installation"] != self.installation:
+            told = f"{body['installation']!r} of {body['worker']} took the live lease of {self.installation!r}"
+            raise Broken("lease", f"{self.run} #{event.seq}: {told}")
+        self.installation = body["installation"]
         if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
             raise Broken("lease", f"{self.run} #{event.seq} {body}: the last fence was {self.fence}")
         self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]

@@ -149,13 +149,13 @@ def _poll(replica: Replica, request: Request, token: str, tell: Callable[[Any], 
     worker = result
     replica.holds.hold(
         Held(
-            worker.worker,
+            f"{worker.worker} {message.instance}",
             "workers",
             message.hold_s,
             request.gone,
             tell,
             look=("lease", lambda coordinator: coordinator.lease(worker, message)),
-            over=("poll-over", lambda coordinator: coordinator.hold_over_worker(message)),
+            over=("poll-over", lambda coordinator: coordinator.hold_over_worker(worker, message)),
         )
     )
 

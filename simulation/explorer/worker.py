@@ -92,7 +92,9 @@ class Worker:
         self.life += 1
         self.up = True
         instance = f"{self.name} {self.life}"
-        offer = WorkerPoll(instance=instance, learners={LEARNER: "1"}, data=(DATA,), hold_s=HOLD_S)
+        offer = WorkerPoll(
+            instance=instance, installation=self.name, learners={LEARNER: "1"}, data=(DATA,), hold_s=HOLD_S
+        )
         self._session = work(self.token, lambda: offer)
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
 

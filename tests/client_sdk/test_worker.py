@@ -185,13 +185,40 @@ def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callabl
     thread.start()
     until(lambda: bool(dc.trainer.leases))
     trainer = Trainer(tmp_path, dc.run)
-    with Worker(server.url, dc.worker._token, trainer, tmp_path / "second", pacing=QUICK) as second:
+    with Worker(server.url, dc.worker._token, trainer, tmp_path / "worker", pacing=QUICK) as second:
         assert second.run(leases=1) == 1
     assert [lease.fence for lease in trainer.leases] == [2]
     stop.set()
     thread.join(10)
     line = dc.operator.checkpoints(dc.run)
     assert [row.version for row in line][:2] == [0, 1]
+    assert dc.operator.round(dc.run, 1).attempt == 2
+
+
+def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
+    server: Server, center: Callable[..., Center], tmp_path: Path
+) -> None:
+    dc = center("twice", steps=100_000)
+    stops = [threading.Event(), threading.Event()]
+    threads = [threading.Thread(target=dc.worker.run, kwargs={"stop": stops[0]})]
+    threads[0].start()
+    until(lambda: bool(dc.trainer.leases))
+    trainer, told = Trainer(tmp_path, dc.run), list[Happening]()
+    other = tmp_path / "other"
+    with Worker(
+        server.url, dc.worker._token, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=told.append
+    ) as second:
+        threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
+        threads[1].start()
+        until(lambda: any("in the hands of another process with this worker's token" in found.text for found in told))
+        assert dc.kinds().count("lost") == 0
+        assert (trainer.leases, dc.operator.round(dc.run, 1).attempt) == ([], 1)
+        stops[0].set()
+        threads[1].join(15)
+        assert [lease.fence for lease in trainer.leases] == [2], "given back by the first"
+        stops[1].set()
+    for thread in threads:
+        thread.join(10)
     assert dc.operator.round(dc.run, 1).attempt == 2
 
 

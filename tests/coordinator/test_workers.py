@@ -109,21 +109,20 @@ def test_devices_that_come_back_get_their_round_and_the_line_goes_on(center: Cen
     assert center.coordinator.run("marks").phase == "training", "a live lease is not taken away"
     center.deliver(worker, lease, to_bytes(center.trained(2)))
     view = center.coordinator.round("marks", 4)
-    assert (view.kind, view.status) == ("datacenter", "abandoned")
-    assert view.reason == "3 eligible devices wait, and no worker has the round"
+    assert (view.kind, view.status) == ("federated", "open")
+    assert view.because == "3 eligible devices waited when the last round in the datacenter ended"
     assert center.coordinator.run("marks").phase == "selecting"
     center.check_in(3)
     counted = center.cohort()[:3]
-    center.report(*counted, round=5)
+    center.report(*counted, round=4)
     model = center.checkpoint()["marks"]
-    assert sorted(set(model.tolist())) == [102.0, pytest.approx(102 + 32 / 3)]
+    assert sorted(set(model.tolist())) == [102.0, pytest.approx(102 + 16 / 3)]
     assert [row.version for row in center.store.checkpoints("marks")] == [0, 1, 2, 3]
     kinds = [(row.kind, row.status) for row in center.coordinator.rounds("marks")]
     assert kinds == [
         ("federated", "abandoned"),
         ("datacenter", "committed"),
         ("datacenter", "committed"),
-        ("datacenter", "abandoned"),
         ("federated", "committed"),
         ("federated", "open"),
     ]
@@ -229,14 +228,35 @@ def test_a_refused_result_with_the_committed_bytes_does_not_take_them_away(cente
 def test_a_restarted_worker_gets_its_round_at_once_and_a_repeated_poll_the_same_lease(center: Center) -> None:
     center.fall_back()
     worker = center.worker()
-    lease = center.poll(worker)
+    lease = center.poll(worker, installation="here")
     assert center.poll(worker) == lease
-    restarted = center.poll(worker, "i2")
+    restarted = center.poll(worker, "i2", installation="here")
     assert (restarted.attempt, restarted.fence) == (2, 2)
     center.boot()
     assert center.poll(worker, "i2") == restarted
     with center.refuses("lease-lost"):
         center.coordinator.end_lease(worker, "marks", 2, LeaseEnd(attempt=1, fence=1, failed=True, reason="old"))
+
+
+@pytest.mark.parametrize("installation", ["there", ""])
+def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(center: Center, installation: str) -> None:
+    center.fall_back()
+    worker = center.worker()
+    lease = center.poll(worker, installation="here")
+    second = {"instance": "i2", "installation": installation}
+    assert center.poll(worker, **second) is None
+    told = center.coordinator.hold_over_worker(
+        worker, WorkerPoll(**second, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
+    )
+    assert "round 2 of marks, which is in the hands of another process with this worker's token" in told.reason
+    assert center.poll(worker) == lease, "the first keeps it"
+    center.clock.at += 39
+    center.coordinator.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))
+    center.pass_time(39)
+    assert center.poll(worker, **second) is None
+    center.pass_time(2)
+    taken = center.poll(worker, **second)
+    assert (taken.attempt, taken.fence) == (2, 2)
 
 
 def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) -> None:
@@ -260,7 +280,7 @@ def test_a_worker_that_fits_no_run_is_told_why(center: Center) -> None:
     answer = center.poll(worker, data=("other",), nproc=1)
     assert isinstance(answer, Wait)
     assert answer.reason == "run marks: the plan wants the data 'proxy', which this worker does not hold"
-    over = center.coordinator.hold_over_worker(WorkerPoll(instance="i"))
+    over = center.coordinator.hold_over_worker(worker, WorkerPoll(instance="i"))
     assert "which this worker does not have" in over.reason
 
 

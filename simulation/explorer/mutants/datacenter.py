@@ -20,6 +20,10 @@ _reason_lost = datacenter.reason_lost
 _leased = datacenter.leased
 _delivered = datacenter.delivered
 _discard = Coordinator._discard
+_ALWAYS: dict[str, Any] = {
+    "datacenter": {**CENTER["datacenter"], "every": 1},
+    "finish": {"rounds": 50},
+}
 
 
 @mutant("lease-fence-not-checked", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
@@ -88,6 +92,32 @@ def _fence_not_raised() -> Patches:
         return _leased(state, event)
 
     return [(datacenter, "leased", leased)]
+
+
+@mutant("twin-takes-over", "lease", plan=CENTER, workers=1, focus=("worker-twin", "training"))
+def _twin_takes_over() -> Patches:
+    """Whoever has the worker's token takes its round, also while it is being trained."""
+
+    def anyone(lease: Any, installation: str) -> bool:
+        return True
+
+    return [(owner, "is_restart", anyone) for owner in (datacenter, workers_desk)]
+
+
+@mutant("failures-forgotten", "log", plan=_ALWAYS, workers=1, storm_s=60.0, focus=("worker-cannot", "training"))
+def _failures_forgotten() -> Patches:
+    """A datacenter that cannot train is tried again after each round, for ever."""
+    return [(datacenter, "rest_s", lambda failures: 0.0)]
+
+
+@mutant("devices-not-counted", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
+def _devices_not_counted() -> Patches:
+    """A run stays in the datacenter though enough devices waited when its result came."""
+
+    def delivered(state: RunState, event: ev.Delivered) -> Any:
+        return _delivered(state, replace(event, waiting=None))
+
+    return [(datacenter, "delivered", delivered)]
 
 
 @mutant("result-not-kept", "ack-durable", plan=CENTER, workers=1)

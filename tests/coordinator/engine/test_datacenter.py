@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import rounds
+from coordinator.engine import kinds, rounds
 from coordinator.engine import state as states
 from coordinator.engine.datacenter import fleet_is_back, reason_against
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
@@ -92,6 +92,80 @@ def test_after_a_datacenter_round_that_was_given_up_it_is_the_fleets_turn(ends: 
     assert phase(story) == ("datacenter", "leasing"), "and after another abandoned round the datacenter's again"
 
 
+# A plan that cannot be trained
+
+
+def test_a_datacenter_that_fails_three_times_in_a_row_has_a_rest_and_rounds_say_why() -> None:
+    story = fallback().training()
+    for _ in range(2):
+        story.lease_ended(failed=True, reason="no such data")
+        assert story.state.because == ""
+        story.drawn()
+        assert phase(story) == ("datacenter", "leasing")
+        story.leased()
+    effects = story.lease_ended(failed=True, reason="no such data")
+    told = "the datacenter rests after 3 rounds in a row that could not be trained there, the last one because "
+    assert story.state.because == told + "worker w could not train: no such data"
+    assert every(effects, fx.RecordRound)[-1].body["because"] == story.state.because
+    failed_at = story.at
+    for _ in range(5):
+        assert phase(story) == ("federated", "selecting")
+        story.at += 100
+        story.drawn()
+    assert phase(story) == ("federated", "selecting")
+    story.at = failed_at + kinds.REST_S
+    story.drawn()
+    assert phase(story) == ("datacenter", "leasing"), "it is tried again"
+    story.leased()
+    story.lease_ended(failed=True)
+    assert story.state.rests_until == story.at + 2 * kinds.REST_S, "and the next rest is longer"
+
+
+def test_while_the_datacenter_rests_the_fleet_makes_rounds_also_those_that_were_the_datacenters_by_plan() -> None:
+    story = Story(datacenter={**BY_PLAN, "every": 1}).selecting()
+    for _ in range(3):
+        story.leased()
+        story.lease_ended(failed=True, reason="no such data")
+        story.whole_round()
+    assert (story.state.version, phase(story)) == (3, ("federated", "selecting"))
+
+
+def test_a_result_and_an_operator_who_resumes_end_the_count_of_failures() -> None:
+    for mend in ("result", "resume"):
+        story = fallback().training()
+        for _ in range(2):
+            story.lease_ended(failed=True)
+            story.drawn()
+            story.leased()
+        if mend == "result":
+            story.delivered()
+            story.leased()
+        story.lease_ended(failed=True)
+        if mend == "resume":
+            assert story.state.rests_until is not None
+            story.paused()
+            story.drawn()
+            story.resumed()
+        assert (story.state.rests_until, story.state.failures) == (None, 1 if mend == "result" else 0)
+        assert phase(story)[0] == ("federated" if mend == "result" else "datacenter")
+
+
+def test_rests_double_up_to_a_day_and_fall_back_with_the_clock() -> None:
+    assert [kinds.rest_s(failures) for failures in (0, 2, 3, 4, 5)] == [0, 0, 600, 1200, 2400]
+    assert kinds.rest_s(50) == kinds.rest_s(5000) == 86_400
+    story = fallback().training()
+    for _ in range(2):
+        story.lease_ended(failed=True)
+        story.drawn()
+        story.leased()
+    story.lease_ended(failed=True)
+    before = story.state.rests_until
+    assert before is not None
+    story.at -= 1000
+    story.happens(ev.ClockFell(at=story.at, by_s=1000))
+    assert story.state.rests_until == before - 1000
+
+
 # Leases
 
 
@@ -121,14 +195,32 @@ def test_the_fence_goes_on_counting_over_rounds() -> None:
 
 
 def test_the_same_process_gets_its_lease_again_and_a_restarted_one_a_new_one() -> None:
-    story = fallback().training()
+    story = fallback().leasing()
+    story.leased(installation="here")
     before = story.state
     again = only(story.leased(instance="i1"), fx.Granted)
     assert (again.attempt, again.fence) == (1, 1)
     assert story.state is before
-    restarted = only(story.leased(instance="i2"), fx.Granted)
+    restarted = only(story.leased(instance="i2", installation="here"), fx.Granted)
     assert (restarted.attempt, restarted.fence) == (2, 2)
     assert refusal(story.heartbeat(fence=1, attempt=1)) == "lease-lost"
+
+
+@pytest.mark.parametrize(("first", "second"), [("here", "there"), ("here", ""), ("", "there"), ("", "")])
+def test_a_second_process_of_one_worker_waits_for_the_end_of_the_lease(first: str, second: str) -> None:
+    story = fallback().leasing()
+    story.leased(installation=first)
+    before = story.state
+    assert refusal(story.leased(instance="i2", installation=second)) == "conflict"
+    assert story.state is before
+    story.tick(40)
+    granted = only(story.leased(instance="i2", installation=second), fx.Granted)
+    assert (granted.attempt, granted.fence) == (2, 2)
+
+
+def test_a_log_from_before_installations_were_told_is_read_as_it_was_written() -> None:
+    story = fallback().training()
+    assert only(story.leased(instance="i2"), fx.Granted).fence == 2
 
 
 def test_another_worker_waits_while_the_lease_lives() -> None:
@@ -219,6 +311,29 @@ def test_when_enough_devices_wait(section: dict[str, Any], after_s: float, waiti
     assert any(isinstance(effect, fx.Refused) for effect in effects) != back
 
 
+def test_devices_that_wait_when_a_result_comes_have_the_next_round_and_no_round_is_opened_in_vain() -> None:
+    story = fallback().training()
+    effects = story.delivered(waiting=3)
+    assert phase(story) == ("federated", "selecting")
+    rows = every(effects, fx.RecordRound)
+    assert [(row.round, row.kind, row.status) for row in rows] == [
+        (2, "datacenter", "committed"),
+        (3, "federated", "open"),
+    ]
+    assert rows[-1].body["because"] == "3 eligible devices waited when the last round in the datacenter ended"
+    assert not any(isinstance(effect, fx.Offer) for effect in effects)
+    story.drawn()
+    assert phase(story) == ("datacenter", "leasing"), "patience counts anew"
+    assert story.state.because == "1 federated round in a row had to be abandoned"
+
+
+@pytest.mark.parametrize("waiting", [None, 0, 2])
+def test_too_few_devices_leave_the_run_in_the_datacenter(waiting: int | None) -> None:
+    story = fallback().training()
+    story.delivered(waiting=waiting)
+    assert phase(story) == ("datacenter", "leasing")
+
+
 def test_devices_do_not_take_a_round_from_a_worker_that_has_it() -> None:
     story = fallback().training()
     assert refusal(story.fleet_returned(100)) == "stale"
@@ -278,7 +393,8 @@ def test_what_is_in_flight_after_a_crash() -> None:
 def test_a_snapshot_of_a_version_without_datacenter_rounds_is_read() -> None:
     story = Story().collecting()
     old = states.to_json(story.state)
-    for name in ("kind", "because", "planned", "away_since", "fleet_first", "fence", "lease", "give_up_at"):
+    of_datacenters = ("kind", "because", "planned", "away_since", "fleet_first", "fence", "lease", "give_up_at")
+    for name in (*of_datacenters, "back_with", "failures", "failure", "rests_until"):
         del old[name]
     assert states.from_json(old) == story.state
 

@@ -22,6 +22,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "str": st.text(max_size=10),
     "bool": st.booleans(),
     "str | None": st.none() | st.text(max_size=5),
+    "int | None": st.none() | st.integers(),
     "dict[str, float]": METRICS,
     "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
     "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
