@@ -99,15 +99,19 @@ def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
     exponent = math.frexp(peak)[1]
     shrink = np.float64(math.ldexp(1.0, -exponent))
     sums: list[float] = []
+    scratch = np.empty((2, 0))
     for block in blocks:
         if block.size > _BLOCK:
             raise OutOfRange(f"a block of {block.size} values is longer than {_BLOCK}")
-        rest = block.astype(np.float64)
-        rest *= shrink
+        if block.size > scratch.shape[1]:
+            scratch = np.empty((2, block.size))
+        rest, part = scratch[0, : block.size], scratch[1, : block.size]
+        np.multiply(block, shrink, out=rest)
         rest *= rest
         for bits in (36, 72, 108):
             anchor = np.float64(math.ldexp(1.5, 52 - bits))
-            part = (rest + anchor) - anchor
+            np.add(rest, anchor, out=part)
+            part -= anchor
             rest -= part
             sums.append(float(part.sum()))
     return math.ldexp(math.sqrt(math.fsum(sums)), exponent)
@@ -135,3 +139,29 @@ def pieces(flat: Float32, size: int = _BLOCK) -> Iterator[Float32]:
     """A 1-d array in views of at most ``size`` elements."""
     for start in range(0, flat.size, size):
         yield flat[start : start + size]
+
+
+def joined(arrays: Iterable[Float32]) -> Iterator[Float32]:
+    """The arrays as 1-d views, in their order: those that lie one after another in one 1-d array come as one view."""
+    whole: Array | None = None
+    start = stop = 0
+    for array in arrays:
+        flat = array.reshape(-1)
+        base = flat.base
+        first = _place(flat, base) if isinstance(base, np.ndarray) else None
+        if first is not None and base is whole and first == stop:
+            stop += flat.size
+            continue
+        if whole is not None:
+            yield whole[start:stop]
+        whole, start, stop = (flat, 0, flat.size) if first is None else (base, first, first + flat.size)
+    if whole is not None:
+        yield whole[start:stop]
+
+
+def _place(flat: Float32, base: Array) -> int | None:
+    """Where a 1-d view begins in the 1-d array that it is a part of; None where it is not simply a part."""
+    if base.ndim != 1 or base.dtype != flat.dtype or base.strides != flat.strides or flat.strides != (flat.itemsize,):
+        return None
+    behind: int = flat.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return behind // flat.itemsize

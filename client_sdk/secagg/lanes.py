@@ -9,6 +9,7 @@ cut to b bits once, at the end. Errors: BadVector, BadParameters.
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any, cast
 
 import numpy as np
@@ -65,7 +66,8 @@ def pack(lanes: Lanes, bits: int) -> bytes:
     if lanes.size and int(lanes.max()) >> bits:
         raise BadVector(f"a lane does not fit into {bits} bits")
     word = _word(bits)
-    out = bytearray(-(-lanes.size // 8) * bits + word.itemsize)
+    packed = BytesIO(bytes(-(-lanes.size // 8) * bits + word.itemsize))  # hands out its bytes without a copy
+    out = packed.getbuffer()
     for place in range(8):
         column = lanes[place::8]
         offset, shift = divmod(place * bits, 8)
@@ -74,7 +76,10 @@ def pack(lanes: Lanes, bits: int) -> bytes:
             piece <<= word.type(shift)
             view = np.ndarray(piece.shape, word, out, first * bits + offset, (bits,))
             view |= piece
-    return bytes(memoryview(out)[: packed_bytes(lanes.size, bits)])
+            del view  # a buffer that is looked at cannot be cut
+    out.release()
+    packed.truncate(packed_bytes(lanes.size, bits))
+    return packed.getvalue()
 
 
 def unpack(packed: bytes | memoryview, count: int, bits: int) -> Lanes:

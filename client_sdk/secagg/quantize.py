@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from client_sdk.floats import Float32, l2_norm
+from client_sdk.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.manifest import NotFinite
 from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadParameters, BadVector
@@ -77,18 +77,27 @@ class Quantizer:
         bound = self.max_abs * (weight / self.weight_cap)
         scale = self.levels / (2 * self.max_abs)
         lanes = np.empty(values.size + EXTRA_LANES, lane_dtype(bits))
+        whole = lanes.view("<i4" if lanes.itemsize == 4 else "<i8")  # below 2^24, and faster to convert to
         stream = KeyStream(cipher, 4 * _BLOCK)
         stream.start(rounding)
+        words = stream.buffer.view("<u4")
+        size = min(_BLOCK, values.size)
+        scratch, chances = np.empty(size), np.empty(size)
         for start in range(0, values.size, _BLOCK):
-            part = values[start : start + _BLOCK].astype(np.float64)
+            block = values[start : start + _BLOCK]
+            part, chance = scratch[: block.size], chances[: block.size]
+            part[:] = block
             part *= factor
             np.clip(part, -bound, bound, out=part)
             part += self.max_abs
             part *= scale
-            part += stream.take(4 * part.size).view("<u4") * 2.0**-32
-            np.floor(part, out=part)
-            np.minimum(part, self.levels, out=part)
-            lanes[start : start + part.size] = part
+            stream.fill(4 * block.size)
+            chance[:] = words[: block.size]
+            chance *= 2.0**-32
+            part += chance
+            found = whole[start : start + block.size]
+            found[:] = part  # never below 0, so cutting the fraction off rounds down
+            np.minimum(found, self.levels, out=found)
         stream.wipe()
         lanes[-2:] = weight, 1
         return cast("Lanes", lanes)
@@ -122,10 +131,10 @@ class Quantizer:
 
     def _clipping(self, values: Float32) -> float:
         """What values are multiplied with so that their norm is at most ``max_norm``."""
-        try:
-            norm = l2_norm({"": cast("np.ndarray[Any, np.dtype[Any]]", values)})
-        except NotFinite:
-            raise NotFinite("the delta holds NaN or infinity") from None
+        largest = max(float(values.max()), -float(values.min())) if values.size else 0.0
+        if not math.isfinite(largest):
+            raise NotFinite("the delta holds NaN or infinity")
+        norm = l2_norm_of_blocks(pieces(values), largest)
         return min(1.0, self.max_norm / norm) if norm > 0 else 1.0
 
 

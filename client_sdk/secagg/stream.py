@@ -19,8 +19,12 @@ CipherName = Literal["aes-256-ctr", "chacha20"]
 
 CIPHERS: tuple[CipherName, ...] = get_args(CipherName)
 
-BLOCK_BYTES = 1 << 18
-"""Bytes made at once. Measured: 256 KiB stays in a core's cache and costs no calls; 64 KiB is 5 % slower."""
+BLOCK_BYTES = 1 << 19
+"""Bytes made at once. Measured: 512 KiB stay in a core's cache and cost few calls; 256 KiB are 2 % slower, 64 KiB 10 %,
+and 1 MiB is 2 % faster where nothing else wants the cache."""
+
+_ZEROS = memoryview(bytes(BLOCK_BYTES))
+""""Encrypted" to see the key stream bare."""
 
 _UNIT = 64
 """Bytes: a block of ChaCha20, four of AES. Where a stream can be entered."""
@@ -44,7 +48,7 @@ class KeyStream:
             raise BadParameters(f"a block of key stream is a multiple of {_UNIT} bytes, not {block_bytes}")
         self.cipher = cipher_named(cipher)
         self.block_bytes = block_bytes
-        self._block = memoryview(bytes(block_bytes))
+        self._block = _ZEROS if block_bytes <= BLOCK_BYTES else memoryview(bytes(block_bytes))
         self._zeros = self._block
         self._buffer = bytearray(block_bytes + _SPARE)
         self._bytes = np.frombuffer(self._buffer, np.uint8, block_bytes)

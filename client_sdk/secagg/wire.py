@@ -23,46 +23,46 @@ class Writer:
     """Fields one after another. Values that do not fit are BadMessage, so that nothing unreadable is ever signed."""
 
     def __init__(self, kind: int) -> None:
-        self._out = bytearray([kind])
+        self._out = [bytes([kind])]
 
     def number(self, value: int, width: int) -> Writer:
         """``width`` bytes, big-endian."""
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << (8 * width):
             raise BadMessage(f"{value!r} is no number of {width} bytes")
-        self._out += value.to_bytes(width, "big")
+        self._out.append(value.to_bytes(width, "big"))
         return self
 
     def float(self, value: float) -> Writer:
         """A finite number as IEEE 754 binary64; minus zero is refused, since zero has one form."""
         if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
             raise BadMessage(f"{value!r} is no number that a message can hold")
-        self._out += struct.pack(">d", value)
+        self._out.append(struct.pack(">d", value))
         return self
 
     def fixed(self, value: bytes, length: int) -> Writer:
         """Bytes of a length that both ends know."""
         if len(value) != length:
             raise BadMessage(f"a field of {length} bytes was given {len(value)}")
-        self._out += value
+        self._out.append(value)
         return self
 
     def blob(self, value: bytes) -> Writer:
         """Up to 65536 bytes, their length (4 bytes) before them."""
         if len(value) > BLOB_LIMIT:
             raise BadMessage(f"a field holds at most {BLOB_LIMIT} bytes, not {len(value)}")
-        self._out += len(value).to_bytes(4, "big") + value
+        self._out += len(value).to_bytes(4, "big"), value
         return self
 
     def text(self, value: str) -> Writer:
         """1 to 255 printable ASCII characters, their number (1 byte) before them."""
         if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
             raise BadMessage("a name is 1 to 255 printable ASCII characters")
-        self._out += bytes([len(value)]) + value.encode("ascii")
+        self._out += bytes([len(value)]), value.encode("ascii")
         return self
 
     def done(self) -> bytes:
         """The message."""
-        return bytes(self._out)
+        return b"".join(self._out)
 
 
 class Reader:

@@ -27,7 +27,7 @@ from client_sdk.secagg.unmask import Revealed
 
 WORKERS = 2
 MOST_WORKERS = 16
-"""Each holds a block of key stream, a quarter of a mebibyte."""
+"""Each holds a block of key stream, half a mebibyte."""
 
 _WHOLE = 1 << 16
 """A worker's part of the lanes is a multiple of this: whole blocks of key stream."""
