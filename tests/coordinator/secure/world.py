@@ -1,0 +1,446 @@
+"""A run with secure rounds in memory: the engine, the desk, and real devices whose memory is kept as bytes. No socket,
+no threads, no clock but the one that is set here.
+
+What is durable is the log of events (as JSON), and the blobs. ``Crash`` can happen at every point where something
+becomes durable: before an event, after it, after a blob. Then the state is read from its JSON, what is pending is
+performed again, blobs that nothing refers to are swept, and devices, which heard no answer, say the same again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+
+from client_sdk.problems import ProblemError
+from client_sdk.secagg.device import Say
+from client_sdk.secagg.errors import BadShare, Refusal, SecaggError
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.lanes import lane_dtype
+from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.statement import Stage
+from client_sdk.tensors import from_bytes, to_bytes
+from coordinator.aggregator import Aggregator
+from coordinator.blobs import MemoryBlobs
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine import state as states
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.secure.announcing import Authority
+from coordinator.secure.desk import Arrived, SecureDesk
+from coordinator.secure.performing import Make
+from tests.client_sdk.secagg.attempt import digest
+from tests.client_sdk.secagg.fleet import LEARNER, Member, fleet
+
+E = TypeVar("E")
+STAGES: tuple[Stage, ...] = ("advertise", "share", "mask", "survivors", "unmask")
+
+
+class Crash(BaseException):
+    """The coordinator's process is gone."""
+
+
+@dataclass
+class Points:
+    """Counts the points at which a coordinator can die, and kills it at one of them."""
+
+    at: int | None = None
+    passed: int = 0
+
+    def here(self) -> None:
+        self.passed += 1
+        if self.passed - 1 == self.at:
+            raise Crash
+
+
+class WatchedBlobs(MemoryBlobs):
+    """Remembers all bytes that were ever kept."""
+
+    def __init__(self, points: Points) -> None:
+        super().__init__()
+        self.points = points
+        self.ever: dict[str, bytes] = {}
+
+    def keep(self, digest: str, data: bytes) -> None:
+        super().keep(digest, data)
+        self.ever[digest] = data
+        self.points.here()
+
+    def delete(self, digest: str) -> None:
+        super().delete(digest)
+        self.points.here()
+
+    def all_bytes(self) -> list[bytes]:
+        return [self._get(digest) for digest in self.digests()]
+
+
+class Log:
+    """``SecureRun``: the state is the fold of the events, and both go through JSON."""
+
+    def __init__(self, world: World, start: RunState, todo: list[fx.Action]) -> None:
+        self.world, self.state, self.todo = world, start, todo
+
+    def submit(self, make: Make) -> list[fx.Effect]:
+        points = self.world.blobs.points
+        points.here()
+        event = make(self.state, self.world.at)
+        if event is None:
+            return []
+        event = ev.from_json(ev.kind_of(event), event.at, json.loads(json.dumps(ev.to_json(event))))
+        following, effects = rounds.step(self.state, event)
+        refused = any(isinstance(effect, fx.Refused) for effect in effects)
+        self.world.effects += effects
+        if following is not self.state and not refused:
+            self.world.events.append(event)
+            self.world.saved = json.dumps(states.to_json(following))
+            self.state = following
+        points.here()
+        self.todo += [effect for effect in effects if isinstance(effect, _ACTIONS)]
+        return effects
+
+
+_ACTIONS = get_args(fx.Action)
+
+
+@dataclass
+class Phone:
+    """A device and the request it is at. ``stops``: the message that it never sends."""
+
+    member: Member
+    stops: Stage | None = None
+    late_s: float = 0.0
+    """How much later than the others it joins a round."""
+    bend: Callable[[Say, World], Say] | None = None
+    """What a cheating device makes of what it would say."""
+    gone: bool = False
+    head: Header | None = None
+    heard: bool = False
+    left: bytes = b""
+    """The header of an attempt in which this device takes no part any more."""
+    not_before: float = 0.0
+    refusals: list[str] = field(default_factory=list)
+    secrets: set[bytes] = field(default_factory=set)
+    """All that the device ever held in secret."""
+
+    @property
+    def name(self) -> str:
+        return self.member.device.device
+
+    def turn(self, world: World) -> bool:
+        """One request. Whether anything came of it."""
+        if self.gone or world.at < self.not_before:
+            return False
+        try:
+            return self._turn(world)
+        except ProblemError as error:
+            self.refusals.append(f"{error.kind}: {error}")
+            return self._leave()
+        finally:
+            self._remember()
+
+    def _turn(self, world: World) -> bool:
+        if self.head is None:
+            return self._join(world)
+        said = self.member.said
+        assert said is not None
+        if not self.heard:
+            if said.stage == self.stops:
+                self.gone = True
+                return True
+            world.hear(self, said)
+            self.heard = True
+            return True
+        body = world.desk.answer(self.name, self.head.round, self.head.attempt, said.stage)
+        return body is not None and self._told(world, body)
+
+    def _join(self, world: World) -> bool:
+        state = world.log.state
+        body = None
+        try:
+            body = world.desk.header(self.name, state.round)
+        except ProblemError as error:
+            self.refusals.append(f"{error.kind}: {error}")
+        opened = state.collecting_at
+        if body is None or body == self.left or opened is None:
+            return False
+        if world.at < opened + self.late_s:
+            self.not_before = opened + self.late_s
+            return False
+        self.head, self.heard = Header.parse(body), False
+        try:
+            self.member.start(self.head, world.at)
+        except Refusal as refusal:
+            if refusal.retry_s is not None:
+                self.head, self.not_before = None, world.at + refusal.retry_s
+                return False
+            return self._stop(refusal)
+        except SecaggError as error:
+            return self._stop(error)
+        return True
+
+    def _told(self, world: World, body: bytes) -> bool:
+        assert self.head is not None
+        try:
+            said = self.member.tell(body, world.at)
+        except BadShare as error:
+            head, dealers = self.head, getattr(error, "dealers", ())
+            self._stop(error)
+            world.desk.complain(self.name, head.round, head.attempt, dealers)
+            return True
+        except SecaggError as error:
+            return self._stop(error)
+        self.heard = False
+        return self._leave() if said is None else True
+
+    def _stop(self, error: SecaggError) -> bool:
+        self.refusals.append(str(error))
+        return self._leave()
+
+    def _leave(self) -> bool:
+        if self.head is not None:
+            self.left = self.head.encoded
+        self.head = None
+        return True
+
+    def restart(self) -> None:
+        """A fresh process: its memory is what was kept."""
+        self.head, self.heard, self.left = None, False, b""
+
+    def _remember(self) -> None:
+        for live in self.member.memory.live.values():
+            if live.secrets is not None:
+                keys = (live.secrets.share_key.private, live.secrets.mask_key.private)
+                self.secrets |= {*keys, live.secrets.self_mask}
+            for pair in live.held.values():
+                self.secrets |= {pair.self_mask, pair.mask_key}
+
+
+class World:
+    """``n`` devices, one run."""
+
+    def __init__(
+        self,
+        n: int = 5,
+        *,
+        dimension: int = 5,
+        crash: int | None = None,
+        rounds_: int = 1,
+        secure: dict[str, Any] | None = None,
+        **sections: Any,
+    ) -> None:
+        self.n, self.at = n, 1000.0
+        self.members, self.authority = fleet(n, dimension)
+        self.phones = [Phone(member) for member in self.members]
+        self.blobs = WatchedBlobs(Points())
+        self.model = {"w": np.linspace(-1, 1, dimension).astype(np.float32)}
+        self.start = self.blobs.put(to_bytes(self.model))
+        self.plan = _plan(n, rounds_, secure or {}, sections)
+        self.events: list[ev.Event] = []
+        self.effects: list[fx.Effect] = []
+        self.crashes = 0
+        begun = rounds.begin("run-1", self.plan, self.start)
+        self.saved = json.dumps(states.to_json(begun))
+        self._boot([])
+        self.log.submit(lambda state, at: ev.Created(at=at))
+        self.blobs.points = Points(crash)
+
+    # ------------------------------------------------------------ the coordinator
+
+    @property
+    def state(self) -> RunState:
+        return self.log.state
+
+    def _boot(self, todo: list[fx.Action]) -> None:
+        self.log = Log(self, states.from_json(json.loads(self.saved)), todo)
+        self.aggregator = Aggregator(self.blobs, self.plan, self.start)
+        self.desk = SecureDesk(self.log, self.blobs, self.aggregator, self._authority, workers=1)
+
+    def _authority(self) -> Authority:
+        return Authority(vouched=self.authority.vouch, revocations=2, revocations_digest=digest("revocations"))
+
+    def reboot(self) -> None:
+        """A new process on what is durable."""
+        self.crashes += 1
+        self._boot([])
+        self.log.todo += rounds.pending(self.state)
+        for found in set(self.blobs.digests()) - self._referred():
+            self.blobs.delete(found)
+        for phone in self.phones:
+            phone.heard = False
+
+    def _referred(self) -> set[str]:
+        state = self.state
+        kept = {self.start, state.checkpoint}
+        kept |= {effect.digest for effect in self.effects if isinstance(effect, fx.RecordCheckpoint)}
+        kept |= set(state.secure.blobs) if state.secure is not None else set()
+        return kept.union(*state.leftovers.values())
+
+    def perform(self, action: fx.Action) -> None:
+        match action:
+            case fx.Draw():
+                self._draw(action)
+            case fx.Announce() | fx.Gather() | fx.Open() | fx.CommitSum() | fx.Advance() | fx.Discard():
+                self.desk.perform(action)
+            case _:
+                pass  # hints: whoever waits asks again
+
+    def _draw(self, action: fx.Draw) -> None:
+        def drawn(state: RunState, at: float) -> ev.Event | None:
+            if state.phase != "selecting" or state.round != action.round or state.deadline is None:
+                return None
+            waiting = [phone.name for phone in self.phones if not phone.gone]
+            chosen = [name for name in waiting if name not in state.spent and name not in state.barred]
+            if len(chosen) < state.plan.cohort.select and at < state.deadline:
+                return None
+            return ev.Drawn(
+                at=at,
+                round=state.round,
+                cohort=tuple((name, 100) for name in chosen[: state.plan.cohort.select]),
+                waiting=len(chosen),
+                unspendable=len(waiting) - len(chosen),
+            )
+
+        self.log.submit(drawn)
+
+    def hear(self, phone: Phone, said: Say) -> None:
+        """A message arrives at the desk as it would by HTTP."""
+        assert phone.head is not None
+        if phone.bend is not None:
+            said = phone.bend(said, self)
+        arrived = Arrived(
+            device=phone.name,
+            round=phone.head.round,
+            attempt=phone.head.attempt,
+            stage=said.stage,
+            body=said.body,
+            signature=said.signature,
+            certificate=said.blob if said.stage == "advertise" else b"",
+        )
+        if said.stage != "mask":
+            self.desk.hear(arrived)
+            return
+        with self.blobs.spool(1 << 20) as spool:
+            spool.write(said.blob)
+            self.desk.hear(replace(arrived, vector=spool))
+
+    # ------------------------------------------------------------ the play
+
+    def step(self) -> bool:
+        """The next action, or else a request of each device. Whether anything came of it."""
+        if self.log.todo:
+            self.perform(self.log.todo[0])
+            del self.log.todo[0]
+            return True
+        turns = [phone.turn(self) for phone in self.phones]
+        return any(turns)
+
+    def wait(self) -> None:
+        """Lets time pass to the next moment at which something may happen."""
+        later = [phone.not_before for phone in self.phones if phone.not_before > self.at and not phone.gone]
+        moments = later + ([self.state.deadline] if self.state.deadline is not None else [])
+        assert moments, f"nothing can happen any more in {self.state.phase}"
+        self.at = max(self.at, min(moments))
+        if self.state.deadline is not None and self.at >= self.state.deadline:
+            self.log.submit(lambda state, at: ev.Tick(at=at))
+
+    def play(self, done: Callable[[World], bool] | None = None, most: int = 5000) -> World:
+        """Until ``done``, or the run is over."""
+        for _ in range(most):
+            try:
+                if (done is not None and done(self)) or (self.state.over and not self.log.todo):
+                    return self
+                if not self.step():
+                    self.wait()
+            except Crash:
+                self.reboot()
+        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round}")
+
+    # ------------------------------------------------------------ what came of it
+
+    def every(self, kind: type[E]) -> list[E]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def happened(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why rounds were abandoned."""
+        return [row.reason for row in self.every(fx.RecordRound) if row.status == "abandoned"]
+
+    def header(self, round: int = 1, attempt: int | None = None) -> Header:
+        """Of the last attempt of a round, or of this one."""
+        found = [event for event in self.happened(ev.Announced) if event.round == round]
+        return Header.parse(bytes.fromhex(found[-1 if attempt is None else attempt].header))
+
+    def lanes_of(self, name: str, header: Header, bits: int) -> Any:
+        """What a device put in before any mask."""
+        member = next(phone.member for phone in self.phones if phone.name == name)
+        key = rounding_key(digest(name), header.digest)
+        return header.quantizer.lanes(member.values, member.weight, bits, key, header.cipher)
+
+    def survivors(self, version: int = 1) -> list[str]:
+        """Whose vectors are in a checkpoint, as its row says."""
+        row = next(row for row in self.every(fx.RecordCheckpoint) if row.version == version)
+        return [item.device for item in row.contributions]
+
+    def integer_sum(self, version: int = 1, round: int = 1) -> Any:
+        """The survivors' lanes added as integers."""
+        header = self.header(round)
+        bits = header.lane_bits(self._size(round))
+        rows = [self.lanes_of(name, header, bits).astype(np.uint64) for name in self.survivors(version)]
+        return np.sum(rows, axis=0).astype(lane_dtype(bits))
+
+    def _size(self, round: int) -> int:
+        return len([event for event in self.happened(ev.Rostered) if event.round == round][-1].order)
+
+    def weights(self) -> Any:
+        return from_bytes(self.blobs.open(self.state.checkpoint).read())["w"]
+
+    def expected_weights(self) -> Any:
+        """The first committed model by the formula, out of the integer sum."""
+        header, total = self.header(), self.integer_sum().astype(np.float64)
+        count, (values, weight) = total[-1], (total[:-2], total[-2])
+        scaled = values * (2 * header.max_abs / header.quantizer.levels) - count * header.max_abs
+        mean = (scaled * (header.weight_cap / weight)).astype(np.float32)
+        return self.model["w"] + mean
+
+    def texts(self) -> Iterable[str]:
+        """All that is durable beside blobs."""
+        yield self.saved
+        for event in self.events:
+            yield json.dumps(ev.to_json(event))
+
+    def assert_clean(self) -> None:
+        """After the terminal state: no secret anywhere, and no blob but checkpoints."""
+        assert set(self.blobs.digests()) <= self._referred() - set(_blobs_of(self.state))
+        assert not self.state.leftovers
+        texts = "\n".join(self.texts())
+        there = self.blobs.all_bytes()
+        for phone in self.phones:
+            for secret in phone.secrets:
+                assert secret.hex() not in texts
+                assert not any(secret in body for body in there)
+
+
+def _blobs_of(state: RunState) -> tuple[str, ...]:
+    return state.secure.blobs if state.secure is not None else ()
+
+
+def _plan(n: int, rounds_: int, secure: dict[str, Any], sections: dict[str, Any]) -> Plan:
+    base: dict[str, Any] = {
+        "name": "secure",
+        "task": {"learner": LEARNER},
+        "cohort": {"select": n, "goal": n, "quorum": 0.5, "select_s": 10, "collect_s": 60},
+        "aggregation": {"weight_cap": 1000},
+        "finish": {"rounds": rounds_},
+        "secure": {"max_norm": 4.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 60, **secure},
+    }
+    for name, section in sections.items():
+        base[name] = {**base.get(name, {}), **section}
+    return Plan.parse(base)
