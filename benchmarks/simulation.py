@@ -71,7 +71,8 @@ def beside_bare(learner: Learner, module: type[nn.Module], clients: Clients, sel
         if not furthest(first, bare.world) < 1e-5:
             raise SystemExit("the bare loop's model is another: nothing is reported about wrong results")
         ours.play()  # it stays one round ahead, as the bare loop needs to know who counted
-        return interleaved(ours.play, bare.play, pairs)
+        found = interleaved(ours.play, bare.play, pairs + 1)
+        return Pairs(found.ours[:-1], found.other[1:])  # of the same round: cohorts hold more or fewer examples
 
 
 def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:

@@ -78,6 +78,15 @@ def peak(values: Array | Iterable[Array]) -> float:
     return largest
 
 
+@np.errstate(over="ignore", invalid="ignore")
+def bound(blocks: Iterable[Array]) -> float:
+    """A number that no magnitude in a stream of 1-d blocks exceeds, at half the price of ``peak``; infinity where one
+    may be above RANGE, or is not finite.
+    """
+    found = max((_bound(part) for block in blocks for part in pieces(widen(block), _BLOCK)), default=0.0)
+    return found if found <= RANGE else math.inf
+
+
 def range_for(weight: int, parts: int) -> float:
     """The largest magnitude at which ``parts`` updates of at most ``weight`` can be summed in any order without
     SumOverflow.
@@ -250,14 +259,11 @@ class ExactSum:
     def _bound(self, part: Float32, weight: int) -> int:
         """A bound on weight * |q| over ``part``, in units. Raises NotFinite, OutOfRange, SumOverflow.
 
-        The root of dot(x, x) bounds max|x| at half the price of finding it, and is NaN or infinite where an x is;
-        only where it is too large is max|x| looked for. 1.02 covers float32's rounding of the dot product: a relative
-        error below _BLOCK * 2^-24 = 1.2 %.
+        Only where a cheap bound is too large is max|x| looked for.
         """
-        square = float(part.dot(part))
-        bound = math.sqrt(square * 1.02) if 0.0 <= square < math.inf else math.inf
-        if bound <= RANGE and self._magnitude + weight * _units(bound) <= TOTAL_LIMIT:
-            return weight * _units(bound)
+        cheap = _bound(part)
+        if cheap <= RANGE and self._magnitude + weight * _units(cheap) <= TOTAL_LIMIT:
+            return weight * _units(cheap)
         units = weight * _units(peak(part))
         if self._magnitude + units > TOTAL_LIMIT:
             raise _overflow(weight)
@@ -306,6 +312,15 @@ class ExactSum:
         self.total_weight += weight
         self._magnitude += magnitude
         self._spoiled = False
+
+
+def _bound(part: Float32) -> float:
+    """The root of dot(x, x) bounds max|x| at half the price of finding it; infinity where an x is not finite, or where
+    the squares overflow. 1.02 covers float32's rounding of the dot product: a relative error below
+    _BLOCK * 2^-24 = 1.2 %.
+    """
+    square = float(part.dot(part))
+    return math.sqrt(square * 1.02) if 0.0 <= square < math.inf else math.inf
 
 
 def _scratch_for(lanes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

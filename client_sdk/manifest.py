@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -140,6 +141,17 @@ class TensorSpec:
         return self.elements * self.itemsize
 
 
+@lru_cache(maxsize=4096)
+def _spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """A spec once checked is not checked again: a fleet's updates are many, and have few shapes."""
+    return TensorSpec(dtype, shape)
+
+
+@lru_cache(maxsize=4096)
+def _spec_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
+    return _spec(dtype_name(dtype), shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest(Mapping[str, TensorSpec]):
     """Names and specs of the tensors of a file, in file order. Two are equal when names, dtypes and shapes are."""
@@ -152,7 +164,7 @@ class Manifest(Mapping[str, TensorSpec]):
     @classmethod
     def of(cls, tensors: Mapping[str, Array]) -> Manifest:
         """The manifest of arrays, in the order in which they are written."""
-        return cls({name: TensorSpec(dtype_name(a.dtype), a.shape) for name, a in tensors.items()}).in_file_order()
+        return cls({name: _spec_of(a.dtype, a.shape) for name, a in tensors.items()}).in_file_order()
 
     def __getitem__(self, name: str) -> TensorSpec:
         return self.tensors[name]
@@ -203,7 +215,7 @@ class Manifest(Mapping[str, TensorSpec]):
 
     def with_dtype(self, dtype: str) -> Manifest:
         """The same names and shapes, all of ``dtype``, in file order."""
-        return Manifest({name: TensorSpec(dtype, spec.shape) for name, spec in self.tensors.items()}).in_file_order()
+        return Manifest({name: _spec(dtype, spec.shape) for name, spec in self.tensors.items()}).in_file_order()
 
     def as_float32(self) -> Manifest:
         """The manifest of float32 deltas for these tensors: all F32, and so in the order of their names."""

@@ -88,9 +88,7 @@ class DeviceDesk(Hub):
             round=claim.round,
             attempt=claim.attempt,
             device=device,
-            checkpoint=CheckpointRef(
-                version=state.version, digest=state.checkpoint, bytes=self.blobs.size(state.checkpoint)
-            ),
+            checkpoint=self._checkpoint(state),
             plan_digest=self._log(claim.run).row.plan_digest,
             task=state.plan.task,
             report_within_s=max(0.0, min(state.deadline - self.clock.now(), state.plan.cohort.collect_s)),
@@ -230,6 +228,15 @@ class DeviceDesk(Hub):
         return Outcome(run=run, round=round, device=device, result="unknown", reason=told)
 
     # ------------------------------------------------------------ inside
+
+    def _checkpoint(self, state: RunState) -> CheckpointRef:
+        """What every device of the round fetches: its size is looked up once."""
+        offered = self._offered.get(state.run)
+        if offered is None or (offered.version, offered.digest) != (state.version, state.checkpoint):
+            size = self.blobs.size(state.checkpoint)
+            offered = CheckpointRef(version=state.version, digest=state.checkpoint, bytes=size)
+            self._offered[state.run] = offered
+        return offered
 
     def _limit(self, run: str) -> int:
         return min(self._aggregator(run).max_update_bytes, self.settings.max_update_bytes)

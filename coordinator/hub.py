@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from client_sdk.problems import problem
+from client_sdk.protocol import CheckpointRef
 from coordinator.aggregator import Aggregator, MakeSums
 from coordinator.blobs import Blobs
 from coordinator.clock import Clock, SystemClock
@@ -50,6 +51,7 @@ class Hub:
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
+        self._offered: dict[str, CheckpointRef] = {}
         self._known: set[str] = set()
         self._todo: deque[Task] = deque()
         self._at_commit: set[str] = set()

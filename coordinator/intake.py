@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_sdk import codecs
-from client_sdk.exact_sum import peak, range_for
+from client_sdk.exact_sum import bound, peak, range_for
 from client_sdk.problems import problem
 from client_sdk.protocol import UpdateReport
 from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
@@ -27,7 +27,8 @@ class Measures:
     """What a pass over an update's values found."""
 
     peak: float
-    """The largest magnitude, as it will be added: after clipping."""
+    """At least the largest magnitude, as it will be added: after clipping. Never so much that the round's sum could
+    overflow."""
     scale: float | None
     """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
 
@@ -69,15 +70,17 @@ def measure(path: Path, plan: Plan) -> Measures:
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
     """The same for values that come in blocks, whatever they come from. ``blocks`` may be called twice."""
+    most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
+    limit = plan.aggregation.clip_norm
+    if limit is None and (largest := bound(blocks())) <= most:
+        return Measures(peak=largest, scale=None)
     largest = peak(blocks())
     scale = None
-    limit = plan.aggregation.clip_norm
     if limit is not None:
         norm = l2_norm_of_blocks(blocks(), largest)
         if norm > limit:
             scale = limit / norm
             largest = min(largest, limit * (1 + 2**-20))
-    most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
     if largest > most:
         raise OutOfRange(
             f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "

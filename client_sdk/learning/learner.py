@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ from client_sdk.learning.local_sgd import Trained, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import derive_seed, private_chance
 from client_sdk.protocol import Score, Task
-from client_sdk.tensors import Array, Float32, Tensors, widen
+from client_sdk.tensors import Tensors, widen
 from client_sdk.update import Update
 
 _METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
@@ -104,10 +104,7 @@ class Learner:
 
     def load(self, model: Tensors) -> nn.Module:
         """The model filled with a checkpoint. Raises CheckpointMismatch, naming what differs."""
-        with private_chance(0):
-            module = self._empty()
-        state.write(module, model)
-        return module
+        return self._loaded(model)[0]
 
     def tensors(self, module: nn.Module) -> Tensors:
         """A module's tensors as a checkpoint holds them: the inverse of ``load``."""
@@ -138,9 +135,9 @@ class Learner:
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """
         examples = as_examples(training_part(data), "training data")
-        module = self.load(model)
+        module, own = self._loaded(model)
         sent = state.sent_names(model, task.averaged, self.averaged)
-        params = freeze(module, sent)
+        params = freeze(own, sent)
         floating = floating_of(module)
         scored = held_out if held_out is not None else held_out_part(data)
         with private_chance(derive_seed("layers", task.seed, round, device)):
@@ -162,8 +159,7 @@ class Learner:
                 metrics=self.metrics if self.training_metrics else {},
                 floating=floating,
             )
-        own = state.named_tensors(module)
-        delta = {name: _difference(name, own[name], model[name]) for name in model if name in sent}
+        delta = _differences(state.named_tensors(module), model, sorted(sent))
         return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before)
 
     def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH) -> Score:
@@ -184,6 +180,12 @@ class Learner:
         measures = {"loss": self.loss, **self.metrics}
         return score(module, examples, measures, batch=batch, floating=floating_of(module), what="held-out data")
 
+    def _loaded(self, model: Tensors) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+        """The filled module, and its tensors by name."""
+        with private_chance(0):
+            module = self._empty()
+        return module, state.write(module, model)
+
     def _empty(self) -> nn.Module:
         """A module of its own for whoever asks, whose tensors a checkpoint is about to fill."""
         build: nn.Module | None = self.__dict__.get(_BUILD)
@@ -202,10 +204,11 @@ class Learner:
         return module
 
 
-def freeze(module: nn.Module, trained: set[str]) -> list[nn.Parameter]:
-    """Switch off the gradients of all parameters but ``trained``, and return those that have them."""
+def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> list[nn.Parameter]:
+    """Switch off the gradients of all parameters among a module's ``tensors`` but ``trained``, and return those that
+    have them."""
     params = []
-    for name, tensor in state.named_tensors(module).items():
+    for name, tensor in tensors.items():
         if not isinstance(tensor, nn.Parameter):
             continue
         if name not in trained:
@@ -222,20 +225,28 @@ def floating_of(module: nn.Module) -> torch.dtype:
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
-def _difference(name: str, trained: torch.Tensor, received: Array) -> Float32:
-    """w - w_global in float32: 16-bit numbers are widened first, float64 ones are rounded last."""
-    after = state.host(name, trained)
+def _differences(trained: Mapping[str, torch.Tensor], received: Tensors, names: Sequence[str]) -> Tensors:
+    """w - w_global in float32, by name: 16-bit numbers are widened first, float64 ones are rounded last. One after
+    another in one piece of memory."""
+    flat = np.empty(sum(received[name].size for name in names), np.float32)
+    found: Tensors = {}
+    start = 0
     with np.errstate(over="ignore", invalid="ignore"):
-        if after.dtype == np.float64:
-            delta = (after - received).astype(np.float32)
-        else:
-            delta = widen(after) - widen(received)
-        flat = delta.ravel("K")
-        finite = math.isfinite(float(flat.dot(flat))) or bool(
-            np.isfinite(delta).all()
-        )  # the sum of squares may overflow
-    if not finite:
-        raise Diverged(
-            f"After training {name} holds numbers that are not finite: try a smaller learning rate, or max_grad_norm."
-        )
-    return delta
+        for name in names:
+            after, before = state.host(name, trained[name]), received[name]
+            stop = start + before.size
+            difference = found[name] = flat[start:stop].reshape(before.shape)
+            if after.dtype == np.float64:
+                difference[...] = after - before
+            else:
+                np.subtract(widen(after), widen(before), out=difference)
+            start = stop
+        finite = math.isfinite(float(flat.dot(flat)))
+    if not finite:  # or the sum of squares has overflowed
+        for name, difference in found.items():
+            if not np.isfinite(difference).all():
+                raise Diverged(
+                    f"After training {name} holds numbers that are not finite: "
+                    "try a smaller learning rate, or max_grad_norm."
+                )
+    return found

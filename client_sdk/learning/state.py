@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -46,9 +47,9 @@ def read(module: nn.Module) -> Tensors:
     return {name: host(name, tensor).copy() for name, tensor in named_tensors(module).items()}
 
 
-def write(module: nn.Module, tensors: Tensors) -> None:
-    """Fill the module with ``tensors``. Names, shapes and dtypes must be the module's, else CheckpointMismatch says
-    what differs."""
+def write(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Fill the module with ``tensors`` and return its own, by name. Names, shapes and dtypes must be the module's, else
+    CheckpointMismatch says what differs."""
     own, tied = _distinct(module)
     views = {name: host(name, tensor) for name, tensor in own.items()}
     double = next((name for name in tensors if name in tied), None)
@@ -63,6 +64,7 @@ def write(module: nn.Module, tensors: Tensors) -> None:
         raise CheckpointMismatch(f"The checkpoint does not fit the learner's model: {error}.") from None
     for name, view in views.items():
         np.copyto(view, tensors[name])
+    return own
 
 
 def host(name: str, tensor: torch.Tensor) -> Array:
@@ -82,15 +84,21 @@ def host(name: str, tensor: torch.Tensor) -> Array:
     return array
 
 
-def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -> set[str]:
+def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -> frozenset[str]:
     """Which tensors of the checkpoint an update holds: the floating-point ones that the plan averages (``planned``
     patterns).
 
     All of them must be among those that the learner trains (``trained`` patterns), or the device would send
     differences that it never meant to send. Raises CheckpointMismatch, with what to write into the plan.
     """
+    return _sent(Manifest.of(model), tuple(planned), tuple(trained))
+
+
+@lru_cache(maxsize=64)
+def _sent(model: Manifest, planned: tuple[str, ...], trained: tuple[str, ...]) -> frozenset[str]:
+    """The same for every device of a run."""
     try:
-        sent = Manifest.of(model).select(planned)
+        sent = model.select(planned)
     except ManifestMismatch as error:
         raise CheckpointMismatch(f"The plan cannot be trained: {error}.") from None
     withheld = [name for name in sent if not any(fnmatchcase(name, pattern) for pattern in trained)]
@@ -99,7 +107,7 @@ def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -
             f"The plan averages {_list(withheld)}, which this learner keeps as they are: "
             f"write averaged = {json.dumps(list(trained))} in the plan's task."
         )
-    return set(sent)
+    return frozenset(sent)
 
 
 def _distinct(module: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

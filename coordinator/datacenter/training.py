@@ -229,7 +229,8 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         count = len(examples)
         _check_fit(recipe, count, group)
         module = learner.load(model)
-        params = freeze(module, state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged))
+        sent = state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged)
+        params = freeze(state.named_tensors(module), sent)
         order = GlobalOrder(count, recipe.batch, recipe.seed)
         module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
         job = _Job(

@@ -11,7 +11,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.lifecycle import Step, abandon, commit_action, record
-from coordinator.engine.state import Member, RunState
+from coordinator.engine.state import Member, RunState, altered
 
 
 def started(state: RunState, event: ev.Started) -> Step:
@@ -21,7 +21,7 @@ def started(state: RunState, event: ev.Started) -> Step:
     member = state.members[event.device]
     if member.status != "selected" or state.phase != "collecting":
         return state, []
-    return state.with_member(event.device, replace(member, status="training")), []
+    return state.with_member(event.device, altered(member, status="training")), []
 
 
 def reported(state: RunState, event: ev.Reported) -> Step:
@@ -39,7 +39,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     weight = weight_of(
         rule, examples=event.examples, steps=event.steps, steps_planned=event.steps_planned, complete=event.complete
     )
-    member = replace(
+    member = altered(
         member,
         status="reported",
         digest=event.digest,
@@ -71,7 +71,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
         return state, []
     if member.status == "reported":
         return refuse(state, "conflict", "the device's update has been received and counts")
-    state = state.with_member(event.device, replace(member, status="withdrawn"))
+    state = state.with_member(event.device, altered(member, status="withdrawn"))
     following, more = _close_if_complete(state, event.at)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 

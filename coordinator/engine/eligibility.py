@@ -10,8 +10,7 @@ from client_sdk.protocol import CheckIn, Policy, Task
 
 def offer_of(check_in: CheckIn) -> str:
     """What decides eligibility, as canonical JSON: devices with the same learners and policy give the same string."""
-    body = {"learners": check_in.learners, "policy": check_in.policy.model_dump(mode="json")}
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy)
 
 
 def reason_against(task: Task, offer: str) -> str | None:
@@ -30,6 +29,12 @@ def reason_against(task: Task, offer: str) -> str | None:
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
     return None
+
+
+@lru_cache(maxsize=1024)
+def _canonical(learners: tuple[tuple[str, str], ...], policy: Policy) -> str:
+    body = {"learners": dict(learners), "policy": policy.model_dump(mode="json")}
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)

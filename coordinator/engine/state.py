@@ -7,8 +7,8 @@ of the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -28,10 +28,11 @@ Phase = Literal[
     "committing",
 ]
 Kind = Literal["federated", "secure", "datacenter"]
+Row = TypeVar("Row")
 Status = Literal["running", "paused", "finished", "stopped"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Member:
     """One device of the cohort."""
 
@@ -66,7 +67,7 @@ class Lease:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunState:
     run: str
     plan: Plan
@@ -146,20 +147,23 @@ class RunState:
         return len([member for member in self.members.values() if member.status in statuses])
 
     def with_member(self, device: str, member: Member) -> RunState:
-        """The same state with this device in this condition. What ``replace`` gives, at half of its price: a round is
-        hundreds of these."""
-        following: RunState = object.__new__(RunState)
-        for name in _FIELDS:
-            object.__setattr__(following, name, getattr(self, name))
-        object.__setattr__(following, "members", {**self.members, device: member})
-        return following
+        """The same state with this device in this condition. What ``replace`` gives, at a tenth of its price: a round
+        is hundreds of these."""
+        return altered(self, members={**self.members, device: member})
 
     @property
     def over(self) -> bool:
         return self.status in ("finished", "stopped")
 
 
-_FIELDS = tuple(found.name for found in fields(RunState) if found.name != "members")
+def altered(row: Row, **changes: object) -> Row:
+    """What ``dataclasses.replace`` gives of a row without slots and without a ``__post_init__``, at a fraction of its
+    price."""
+    following: Row = object.__new__(type(row))
+    following.__dict__.update(row.__dict__, **changes)
+    return following
+
+
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_sdk import codecs
+from client_sdk.floats import joined
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol import Score
@@ -38,8 +39,8 @@ class Contributed:
 
     def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
         """The flat delta in 1-d blocks, in the order of the names, clipped as the plan says."""
-        for name in sorted(self.delta):
-            for part in pieces(self.delta[name].reshape(-1), block):
+        for flat in _flat(self.delta):
+            for part in pieces(flat, block):
                 yield part if self.measures.scale is None else scaled(part, self.measures.scale)
 
 
@@ -137,7 +138,7 @@ def _whole() -> float:
 
 
 def _flat(delta: Tensors) -> Iterable[Float32]:
-    return (delta[name].reshape(-1) for name in sorted(delta))
+    return joined(delta[name] for name in sorted(delta))
 
 
 def _own(reason: str, error: BaseException) -> Failed:

@@ -35,6 +35,7 @@ from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
 from simulation.virtual.clock import VirtualClock
 from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.settled import settled
 from simulation.virtual.sums import sums_of
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import World
@@ -67,6 +68,7 @@ class Simulation:
         FolderError, StoreError, ProblemError where it cannot begin.
         """
         self._exits = ExitStack()
+        self._exits.enter_context(settled())
         try:
             self._folder: Store | None = None
             if folder is None:

@@ -50,11 +50,13 @@ def refused(tmp_path: Path, data: bytes, **plan_sections: Any) -> str:
 
 
 def test_a_good_update_is_measured(tmp_path: Path) -> None:
-    assert checked(tmp_path, body()) == Measures(peak=2.0, scale=None)
+    measures = checked(tmp_path, body())
+    assert measures.scale is None
+    assert 2.0 <= measures.peak < 5.0, "at least the largest magnitude, and about the norm at most"
 
 
 def test_float16_is_taken_where_the_plan_asks_for_it(tmp_path: Path) -> None:
-    assert checked(tmp_path, body(codec="float16@1"), task={"codec": "float16@1"}).peak == 2.0
+    assert checked(tmp_path, body(codec="float16@1"), task={"codec": "float16@1"}).peak >= 2.0
     assert "float32@1; the task asks for float16@1" in refused(tmp_path, body(), task={"codec": "float16@1"})
 
 
@@ -108,7 +110,7 @@ def test_any_byte_of_the_header_changed_is_refused_or_harmless(
     except ProblemError as refusal:
         kind = refusal.kind
     else:
-        assert measures.peak == 2.0
+        assert 2.0 <= measures.peak < 5.0
         assert (report.run, report.round) == ("run", 3)
     assert kind in ("", "invalid-update")
 
