@@ -21,7 +21,7 @@ _leased = datacenter.leased
 _delivered = datacenter.delivered
 _discard = Coordinator._discard
 _ALWAYS: dict[str, Any] = {
-    "datacenter": {**CENTER["datacenter"], "every": 1},
+    "datacenter": {**CENTER["datacenter"], "every": 1, "wait_s": 15.0},
     "finish": {"rounds": 50},
 }
 
@@ -104,13 +104,15 @@ def _twin_takes_over() -> Patches:
     return [(owner, "is_restart", anyone) for owner in (datacenter, workers_desk)]
 
 
-@mutant("failures-forgotten", "log", plan=_ALWAYS, workers=1, storm_s=60.0, focus=("worker-cannot", "training"))
+@mutant(
+    "failures-forgotten", "lease", "log", plan=_ALWAYS, workers=2, storm_s=240.0, focus=("worker-cannot", "training")
+)
 def _failures_forgotten() -> Patches:
     """A datacenter that cannot train is tried again after each round, for ever."""
     return [(datacenter, "rest_s", lambda failures: 0.0)]
 
 
-@mutant("devices-not-counted", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
+@mutant("devices-not-counted", "lease", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
 def _devices_not_counted() -> Patches:
     """A run stays in the datacenter though enough devices waited when its result came."""
 
