@@ -19,6 +19,8 @@ from client_sdk.secagg.wire import Reader, Writer
 KIND = 2
 SELF_MASK_BYTES = 32
 
+_FIELDS = f">{KEY_BYTES}s{KEY_BYTES}s{DIGEST_BYTES}s{NONCE_BYTES}s"
+
 
 @dataclass(frozen=True)
 class Advertisement:
@@ -45,16 +47,11 @@ class Advertisement:
     def parse(cls, data: bytes) -> Advertisement:
         """The advertisement of these bytes. BadMessage otherwise, BadKey for a key that is none or of low order."""
         read = Reader(data, KIND, "advertisement")
-        found = cls(
-            read.text(),
-            read.fixed(KEY_BYTES),
-            read.fixed(KEY_BYTES),
-            read.fixed(DIGEST_BYTES),
-            read.fixed(NONCE_BYTES),
-        )
+        found = cls(read.text(), *next(read.rows(_FIELDS, 1)))
         read.end()
         require_public(found.share_key)
         require_public(found.mask_key)
+        found.__dict__["encoded"] = bytes(data)  # a message has one form
         return found
 
 

@@ -89,7 +89,9 @@ class Roster:
         ):
             if len(set(values)) != len(values):
                 raise BadMessage(f"a {what} stands in the roster twice")
-        return cls(threshold, bits, entries)
+        roster = cls(threshold, bits, entries)
+        roster.__dict__["encoded"] = bytes(data)  # a message has one form
+        return roster
 
     def h(self, header: Header) -> bytes:
         """The digest that binds everything after the roster: SHA-256 over the header's digest and the roster."""

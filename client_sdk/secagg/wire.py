@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -55,14 +56,20 @@ class Writer:
 
     def text(self, value: str) -> Writer:
         """1 to 255 printable ASCII characters, their number (1 byte) before them."""
-        if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
-            raise BadMessage("a name is 1 to 255 printable ASCII characters")
-        self._out += bytes([len(value)]), value.encode("ascii")
+        self._out.append(_text(value))
         return self
 
     def done(self) -> bytes:
         """The message."""
         return b"".join(self._out)
+
+
+@lru_cache(maxsize=1 << 12)
+def _text(value: str) -> bytes:
+    """A name's bytes. Kept, since a cohort's names come in message after message."""
+    if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
+        raise BadMessage("a name is 1 to 255 printable ASCII characters")
+    return bytes([len(value)]) + value.encode("ascii")
 
 
 class Reader:
