@@ -33,6 +33,7 @@ from client_sdk.identity import Entropy, Signer
 from client_sdk.learners import Trainer
 from client_sdk.protocol import Assignment, CheckIn, Policy, Route
 from client_sdk.record import Record, Storage
+from client_sdk.secagg.memory import Memory
 from client_sdk.session import participate
 from client_sdk.tensors import Array, Tensors, from_bytes
 from client_sdk.transport import Interrupted, check_url, open_http, until
@@ -116,6 +117,7 @@ class Client:
         """
         self._stop = stop if stop is not None else Event()
         record = self._storage.load()
+        self._remembered()
         ended = 0
         session = participate(
             record,
@@ -226,11 +228,23 @@ class Client:
         due_at -= min(SPARE_MOST_S, SPARE * max(0.0, due_at - self._now()))
         return lambda: 0.0 if self._stop.is_set() else due_at - self._now()
 
+    def _remembered(self) -> Memory:
+        """What the device remembers of secure rounds, attempts that have expired deleted first."""
+        memory = self._storage.load_secure()
+        swept = memory.swept(self._now())
+        if swept is not memory:
+            self._storage.save_secure(swept)
+        return swept
+
     def _offer(self) -> CheckIn:
+        policy, joined = self._policy, self._remembered().learners
+        if joined:
+            both = sorted(joined | set(policy.secure_learners))
+            policy = policy.model_copy(update={"secure_learners": tuple(both)})
         return CheckIn(
             examples=self._trainer.examples,
             learners=self._trainer.learners,
-            policy=self._policy,
+            policy=policy,
             hold_s=self._hold_s,
         )
 

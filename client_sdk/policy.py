@@ -8,7 +8,10 @@ from __future__ import annotations
 from math import ceil
 
 from client_sdk import codecs
-from client_sdk.protocol import Assignment, CheckIn, Task
+from client_sdk.protocol import Assignment, CheckIn, Policy, SecureBounds, Task
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
+from client_sdk.secagg.errors import Refusal
+from client_sdk.secagg.header import Terms
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
@@ -28,6 +31,9 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         return "This device's SDK has no secure aggregation; a newer quorate package may have it."
     if policy.secure_only:
         return "This device's owner allows rounds with secure aggregation only, and this round has none."
+    no_way_back = plain_refusal(frozenset(policy.secure_learners), task.learner)
+    if no_way_back is not None:
+        return no_way_back
     epochs = epochs_asked(task, offer.examples)
     if policy.max_epochs is not None and epochs > policy.max_epochs:
         asked = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
@@ -37,6 +43,28 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
     except ValueError as error:
         return f"This device cannot encode as the plan asks: {error}"
     return None
+
+
+def terms_refusal(terms: Terms, policy: Policy) -> str | None:
+    """Why this device joins no secure round of a plan with these terms; None where it does. Before training, since the
+    header comes only after it."""
+    try:
+        require_terms(terms, secure_policy(policy))
+    except Refusal as refused:
+        return str(refused)
+    return None
+
+
+def secure_policy(policy: Policy) -> SecurePolicy:
+    """The owner's bounds, as an attempt of secure aggregation takes them."""
+    bounds = policy.secure if policy.secure is not None else SecureBounds()
+    return SecurePolicy(
+        smallest_cohort=bounds.smallest_cohort,
+        largest_norm=bounds.largest_norm,
+        largest_range=bounds.largest_range,
+        largest_weight_cap=bounds.largest_weight_cap,
+        strict_only=bounds.strict_only,
+    )
 
 
 def learner_refusal(task: Task, learners: dict[str, str]) -> str | None:

@@ -25,9 +25,17 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 PROTOCOL_VERSION = 1
 """The version this code speaks. Raised when an older peer could no longer understand."""
@@ -191,6 +199,22 @@ class Enrolled(Message):
     """The most examples this device may claim in selection and in weights."""
 
 
+class SecureBounds(Message):
+    """What the owner of a device asks of secure rounds. The coordinator selects by it; the device holds every plan and
+    every header to it (``secagg.consent``), whatever the coordinator selects."""
+
+    smallest_cohort: int = Field(default=64, ge=2)
+    """Fewest devices among whom this one hides."""
+    largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The widest L2 clip accepted. None: any; likewise the next two."""
+    largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The widest range of a coordinate accepted."""
+    largest_weight_cap: int | None = Field(default=None, ge=1)
+    """The highest weight cap accepted."""
+    strict_only: bool = False
+    """Refuse rounds of the profile *fast*."""
+
+
 class Policy(Message):
     """What the owner of a device agreed to. Checked on the device before training and sent with each check-in."""
 
@@ -200,6 +224,20 @@ class Policy(Message):
     """Take part in rounds with secure aggregation only."""
     max_epochs: int | None = Field(default=None, ge=1)
     """Refuse tasks that ask for more epochs. None: no bound."""
+    secure: SecureBounds | None = None
+    """Bounds on secure rounds. None, which is not sent: those of ``SecureBounds`` as they stand."""
+    secure_learners: tuple[LearnerName, ...] = ()
+    """Learners of whose secure rounds this device has joined one: it takes no plain plan for them. Not sent where there
+    are none."""
+
+    @model_serializer(mode="wrap")
+    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialized(self)
+        if self.secure is None:
+            fields.pop("secure", None)
+        if not self.secure_learners:
+            fields.pop("secure_learners", None)
+        return fields
 
 
 class CheckIn(Message):

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from client_sdk.checkpoints import Checkpoints
 from client_sdk.protocol import Assignment, Digest, Enrolled, Message
+from client_sdk.secagg.memory import Memory
 
 RECORD_FORMAT = 1
 
@@ -86,6 +87,13 @@ class Storage(Protocol):
 
         Updates that the record does not name are deleted.
         """
+
+    def load_secure(self) -> Memory:
+        """What this device remembers of secure rounds, with whichever coordinator; nothing where it joined none.
+        StorageError where that is damaged: a device that cannot know what it signed takes part in nothing."""
+
+    def save_secure(self, memory: Memory) -> None:
+        """Keep ``memory`` in the place of the older one, of which nothing is left as far as the medium allows."""
 
     def update(self, digest: str) -> BinaryIO:
         """The saved update, open for reading from its start. StorageError where there is none."""

@@ -7,9 +7,13 @@ The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
+    secure.bin                its memory of secure rounds; replaced likewise, the older file overwritten with zeros
     update-<digest>.bin       the update that awaits its receipt; written before the record that names it
     history.jsonl             one line for each round joined, appended before the record forgets the round
     checkpoints/              the last checkpoints received; may be deleted at any time
+
+Zeros over a file are all that a program can do: journals, snapshots and flash memory keep older blocks. Who must be
+sure encrypts the disk. Never restore ``secure.bin`` from a backup: it says which survivor lists this device has signed.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -30,6 +34,8 @@ from pydantic import ValidationError
 
 from client_sdk.checkpoints import Checkpoints, FileCheckpoints, MemoryCheckpoints
 from client_sdk.record import RECORD_FORMAT, Joined, Record, StorageError
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.memory import Memory
 
 
 class MemoryStorage:
@@ -40,6 +46,7 @@ class MemoryStorage:
         self._record: Record | None = None
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
+        self._secure = Memory()
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -55,6 +62,12 @@ class MemoryStorage:
         if joined is not None and not (self._history and self._history[-1].same_round(joined)):
             self._history.append(joined)
         self._record = record
+
+    def load_secure(self) -> Memory:
+        return self._secure
+
+    def save_secure(self, memory: Memory) -> None:
+        self._secure = memory
 
     def update(self, digest: str) -> BinaryIO:
         if digest not in self._updates:
@@ -79,7 +92,9 @@ class FileStorage:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.folder)
             for leftover in self.folder.glob("*.tmp"):
-                leftover.unlink(missing_ok=True)
+                with leftover.open("r+b") as file:
+                    self._overwrite(file)
+                leftover.unlink()
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
 
     @property
@@ -115,6 +130,26 @@ class FileStorage:
             for old in self.folder.glob("update-*.bin"):
                 if record.update_digest is None or old != self._update_path(record.update_digest):
                     old.unlink()
+
+    def load_secure(self) -> Memory:
+        path = self.folder / "secure.bin"
+        with _told(self.folder):
+            content = path.read_bytes() if path.exists() else None
+        try:
+            return Memory.parse(content) if content is not None else Memory()
+        except SecaggError as error:
+            raise StorageError(
+                f"{path} cannot be read, so this device cannot know what it signed in secure rounds: {error}. "
+                "Enrol it anew in another folder."
+            ) from error
+
+    def save_secure(self, memory: Memory) -> None:
+        path = self.folder / "secure.bin"
+        with _told(self.folder), ExitStack() as stack:
+            older = stack.enter_context(path.open("r+b")) if path.exists() else None
+            self._replace(path, memory.encoded)
+            if older is not None:
+                self._overwrite(older)
 
     def update(self, digest: str) -> BinaryIO:
         with _told(self.folder):
@@ -153,6 +188,13 @@ class FileStorage:
             self._sync(file)
         temporary.replace(path)
         self._sync_folder()
+
+    def _overwrite(self, file: BinaryIO) -> None:
+        """Zeros in the place of what the file holds."""
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        file.write(bytes(size))
+        self._sync(file)
 
     def _append(self, joined: Joined) -> None:
         path = self.folder / "history.jsonl"

@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_sdk.record import Joined
 from client_sdk.storage import FileStorage, read_history
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, say_table, spoken
+
+if TYPE_CHECKING:
+    from client_sdk.protocol import SecureBounds
 
 DEFAULT_FOLDER = Path("quorate-device")
 
@@ -76,8 +79,31 @@ def device(
     folder: Folder = DEFAULT_FOLDER,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds, however they end.")] = None,
     secure_only: Annotated[
-        bool, typer.Option("--secure-only", help="Take part only where updates are added under masks.")
+        bool,
+        typer.Option(
+            "--secure-only", envvar="QUORATE_SECURE_ONLY", help="Take part only where updates are added under masks."
+        ),
     ] = False,
+    smallest_cohort: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            envvar="QUORATE_SMALLEST_COHORT",
+            help="In secure rounds, hide among so many devices at least; 64 where nothing is said.",
+        ),
+    ] = None,
+    strict_only: Annotated[
+        bool, typer.Option("--strict-only", envvar="QUORATE_STRICT_ONLY", help="Join no secure rounds of profile fast.")
+    ] = False,
+    largest_norm: Annotated[
+        float | None, typer.Option(min=0, help="In secure rounds, refuse an L2 clip above this.")
+    ] = None,
+    largest_range: Annotated[
+        float | None, typer.Option(min=0, help="In secure rounds, refuse a range of values above this.")
+    ] = None,
+    largest_weight_cap: Annotated[
+        int | None, typer.Option(min=1, help="In secure rounds, refuse a weight cap above this.")
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
@@ -106,7 +132,18 @@ def device(
     if not catalogue.versions:
         fail("This device has no learner: install a package that has one, or name yours: --learner module:attribute.")
     trainer = LearnerTrainer(catalogue, load_data(data, Shard.parse(shard) if shard is not None else None))
-    policy = Policy(learners=tuple(allow) if allow else None, secure_only=secure_only, max_epochs=max_epochs)
+    policy = Policy(
+        learners=tuple(allow) if allow else None,
+        secure_only=secure_only,
+        max_epochs=max_epochs,
+        secure=_bounds(
+            smallest_cohort=smallest_cohort,
+            largest_norm=largest_norm or None,
+            largest_range=largest_range or None,
+            largest_weight_cap=largest_weight_cap,
+            strict_only=strict_only or None,
+        ),
+    )
 
     def tell(happening: Happening) -> None:
         if as_json:
@@ -153,6 +190,40 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
         return
     columns = ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
     say_table(columns, [_row(entry) for entry in joined], empty="This device has joined no round yet.")
+
+
+@app.command(
+    "allow-plain",
+    help="Let this device take plain plans for a learner again. Once it has joined a secure round of a learner, it "
+    "refuses them: an operator could otherwise ask for the same work without masks.",
+    epilog="Example: quorate device allow-plain clinic:risk --folder quorate-device",
+)
+@spoken
+def allow_plain(
+    learner: Annotated[str, typer.Argument(metavar="PACKAGE:NAME", help="The learner, as plans name it.")],
+    folder: Folder = DEFAULT_FOLDER,
+    as_json: Json = False,
+) -> None:
+    if not folder.is_dir():
+        fail(f"There is no device in {folder}; name its folder with --folder.")
+    with FileStorage(folder) as storage:
+        memory = storage.load_secure()
+        if learner not in memory.learners:
+            joined = ", ".join(sorted(memory.learners)) or "none"
+            fail(f"This device has joined no secure round of {learner}; it has of: {joined}.")
+        storage.save_secure(memory.plain_again(learner))
+    if as_json:
+        say_json({"kind": "plain-allowed", "learner": learner})
+    else:
+        say(f"This device takes plain plans for {learner} again, until it joins another secure round of it.")
+
+
+def _bounds(**said: float | None) -> SecureBounds | None:
+    """What the owner said of secure rounds; None where nothing was."""
+    from client_sdk.protocol import SecureBounds
+
+    bounds = {name: value for name, value in said.items() if value is not None}
+    return SecureBounds.model_validate(bounds) if bounds else None
 
 
 def _row(entry: Joined) -> list[Any]:

@@ -20,8 +20,9 @@ import typer
 
 from client_sdk import cli, terminal
 from client_sdk.problems import problem
-from client_sdk.protocol import Task
-from client_sdk.storage import read_history
+from client_sdk.protocol import CheckIn, Policy, SecureBounds, Task
+from client_sdk.secagg.memory import Memory
+from client_sdk.storage import FileStorage, read_history
 from tests.client_sdk.http_script import HttpScript, script, serving
 from tests.client_sdk.scripted import TOKEN
 
@@ -128,7 +129,7 @@ def test_a_device_without_data_is_told_what_to_name(capsys: pytest.CaptureFixtur
 
 
 def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    coordinator = script(task=Task(learner=LEARNER))
+    coordinator = script(2, task=Task(learner=LEARNER))
     coordinator.interfere = lambda method, path: problem("protocol-version", "Upgrade this device's quorate.")
     with serving(coordinator) as server:
         assert quorate(*device(server, "--token", TOKEN)) == 1
@@ -141,6 +142,47 @@ def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.C
     with serving(script()) as server, FileStorage("d1"):
         assert quorate(*device(server, "--token", TOKEN)) == 1
     assert "in use by another device" in capsys.readouterr().err
+
+
+def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileStorage(workplace / "d1") as storage:
+        storage.save_secure(Memory(learners=frozenset({LEARNER, "other:net"})))
+    with serving(script(task=Task(learner=LEARNER))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1")) == 0
+        assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 0
+    assert capsys.readouterr().out == (
+        f"This device takes plain plans for {LEARNER} again, until it joins another secure round of it.\n"
+    )
+    with FileStorage(workplace / "d1") as storage:
+        assert storage.load_secure().learners == {"other:net"}
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 1
+    assert capsys.readouterr().err == (
+        f"Error: This device has joined no secure round of {LEARNER}; it has of: other:net.\n"
+    )
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "nobody") == 1
+    assert "There is no device in nobody" in capsys.readouterr().err
+
+
+def test_bounds_on_secure_rounds_are_sent_where_they_are_set(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Policy] = []
+    coordinator = script(2, task=Task(learner=LEARNER))
+    genuine = coordinator.handle
+
+    def listening(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+        if path == "/v1/checkins":
+            asked.append(CheckIn.model_validate_json(body).policy)
+        return genuine(method, path, token, body)
+
+    coordinator.handle = listening  # type: ignore[method-assign]
+    with serving(coordinator) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1")) == 0
+        monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
+        more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
+        assert quorate(*device(server, "--rounds", "1", *more)) == 0
+    assert asked[0] == Policy()
+    bounds = SecureBounds(smallest_cohort=100, largest_norm=2.5, largest_weight_cap=50, strict_only=True)
+    assert asked[-1] == Policy(secure_only=True, secure=bounds)
 
 
 def test_history_of_no_device_is_told(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

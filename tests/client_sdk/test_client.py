@@ -21,17 +21,21 @@ from client_sdk.protocol import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
     TENSORS_MEDIA_TYPE,
+    CheckIn,
     Policy,
     Task,
     content_digest,
 )
 from client_sdk.record import StorageError
+from client_sdk.secagg.memory import Memory
 from client_sdk.storage import FileStorage, MemoryStorage
 from client_sdk.tensors import from_bytes, read_header
 from client_sdk.transport import Interrupted, open_http, until
 from client_sdk.update import Update, decode_report
 from tests.client_sdk.http_script import CHECKPOINT, HttpScript, script, serving, train, trainer
 from tests.client_sdk.scripted import LEARNER, TOKEN
+from tests.client_sdk.secagg.attempt import header
+from tests.client_sdk.secagg.fleet import Coordinator, fleet, until_masked
 
 QUICK = Pacing(retry_s=0.02, retry_most_s=0.1, withdrawn_s=(0.01, 0.02), soon_s=(0.01, 0.02))
 
@@ -427,6 +431,42 @@ def test_policy_travels_with_the_check_in_and_holds_on_the_device() -> None:
     with serving(script()) as server, client(server, policy=Policy(secure_only=True)) as device:
         device.run(rounds=1)
     assert "secure aggregation only" in server.script.rounds[0].withdrawn[0]
+
+
+def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_said_so_at_check_in(tmp_path: Path) -> None:
+    """What the device remembers, not what it is started with, decides; another coordinator makes no difference."""
+    asked: list[CheckIn] = []
+    with FileStorage(tmp_path) as storage:
+        storage.save_secure(Memory(learners=frozenset({LEARNER})))
+        coordinator = script()
+        genuine = coordinator.handle
+
+        def listening(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+            if path == "/v1/checkins":
+                asked.append(CheckIn.model_validate_json(body))
+            return genuine(method, path, token, body)
+
+        coordinator.handle = listening  # type: ignore[method-assign]
+        with serving(coordinator) as server, client(server, storage) as device:
+            device.run(rounds=1)
+        assert asked[0].policy.secure_learners == (LEARNER,)
+        assert "its owner alone can let it take a plain plan again" in coordinator.rounds[0].withdrawn[0]
+        assert coordinator.rounds[0].started == 0
+        storage.save_secure(storage.load_secure().plain_again(LEARNER))
+        with serving(script()) as server, client(server, storage) as device:
+            device.run(rounds=1)
+        assert server.script.rounds[0].update is not None
+
+
+def test_secrets_of_an_expired_attempt_go_when_the_device_starts(tmp_path: Path) -> None:
+    members, authority = fleet(3)
+    until_masked(Coordinator(header(dimension=5, expires_at=1000), authority, members))
+    with serving(script()) as server, FileStorage(tmp_path) as storage:
+        storage.save_secure(members[0].memory)
+        with client(server, storage) as device:
+            device.run(rounds=1)
+        assert storage.load_secure().live == {}
+        assert storage.load_secure().learners == members[0].memory.learners
 
 
 def test_a_full_disk_on_the_device_withdraws(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from client_sdk.policy import epochs_asked, learner_refusal, refusal
-from client_sdk.protocol import Assignment, CheckpointRef, Policy, Task
+from client_sdk.policy import epochs_asked, learner_refusal, refusal, terms_refusal
+from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
+from client_sdk.secagg.header import Rule, Terms
 from tests.client_sdk.scripted import LEARNER, offer
 
 
@@ -57,6 +61,57 @@ def test_each_refusal_says_why(work: Assignment, policy: Policy, sentence: str) 
     reason = refusal(work, offer(policy=policy))
     assert reason is not None
     assert sentence in reason
+
+
+def test_after_a_secure_round_of_a_learner_no_plain_plan_for_it() -> None:
+    joined = offer(policy=Policy(secure_learners=(LEARNER,)))
+    assert refusal(assignment(), joined) == (
+        "This device has joined secure rounds of clinic:risk; its owner alone can let it take a plain plan again."
+    )
+    assert refusal(assignment(), offer(policy=Policy(secure_learners=("other:net",)))) is None
+
+
+TERMS = Terms(
+    q=16,
+    max_norm=4.0,
+    max_abs=1.0,
+    weight_cap=1000,
+    cipher="aes-256-ctr",
+    rule=Rule(profile="strict"),
+    minimum_cohort=64,
+)
+FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "changes", "words"),
+    [
+        ({"smallest_cohort": 65}, {}, "hides among 65"),
+        ({"largest_norm": 3.5}, {}, "L2 clip of at most 3.5; the plan asks for 4"),
+        ({"largest_range": 0.5}, {}, "range of at most 0.5"),
+        ({"largest_weight_cap": 999}, {}, "weight cap of at most 999"),
+        ({"strict_only": True}, {"rule": FAST}, "strict secure rounds only"),
+        ({}, {"minimum_cohort": 63}, "hides among 64"),
+    ],
+)
+def test_the_owners_bounds_on_secure_rounds(bounds: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    assert terms_refusal(TERMS, Policy()) is None
+    assert terms_refusal(replace(TERMS, rule=FAST), Policy()) is None
+    policy = Policy(secure=SecureBounds(**bounds)) if bounds else Policy()
+    assert words in (terms_refusal(replace(TERMS, **changes), policy) or "")
+
+
+def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:
+    plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
+    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + ',"hold_s":25.0}'
+
+
+def test_what_is_set_travels_with_the_check_in() -> None:
+    policy = Policy(secure=SecureBounds(smallest_cohort=100, largest_norm=2.0), secure_learners=(LEARNER,))
+    sent = CheckIn(policy=policy)
+    assert CheckIn.model_validate_json(sent.model_dump_json()) == sent
+    assert '"smallest_cohort":100' in sent.model_dump_json()
+    assert f'"secure_learners":["{LEARNER}"]' in sent.model_dump_json()
 
 
 def test_secure_rounds_wait_for_an_sdk_that_has_them() -> None:

@@ -16,11 +16,15 @@ import pytest
 from client_sdk.checkpoints import Checkpoints, FileCheckpoints, MemoryCheckpoints, WrongBytes
 from client_sdk.protocol import CheckpointRef
 from client_sdk.record import Joined, Record, Storage, StorageError
+from client_sdk.secagg.memory import Memory
 from client_sdk.storage import FileStorage, MemoryStorage, read_history
 from tests.client_sdk.scripted import ScriptedCoordinator
 
 BODY = b"an update"
 DIGEST = hashlib.sha256(BODY).hexdigest()
+
+
+MEMORY = Memory(revocations=3, spent={b"m" * 32: b"s" * 32}, learners=frozenset({"clinic:risk"}))
 
 
 def record(**changes: Any) -> Record:
@@ -79,6 +83,13 @@ class StorageContract:
             storage.save(record(), joined=joined(number))
         assert [entry.round for entry in storage.history()] == [1, 2, 3]
 
+    def test_memory_of_secure_rounds_outlives_records(self, tmp_path: Path) -> None:
+        storage = self.make(tmp_path)
+        assert storage.load_secure().encoded == Memory().encoded
+        storage.save_secure(MEMORY)
+        storage.save(record(coordinator="http://another.test"))
+        assert storage.load_secure().encoded == MEMORY.encoded
+
     def test_the_same_round_number_of_another_run_or_attempt_is_another_line(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
         for entry in (joined(1), joined(1, run="run-2"), joined(1, run="run-2", attempt=1)):
@@ -101,6 +112,7 @@ def test_everything_is_the_owners_only(tmp_path: Path) -> None:
     try:
         with FileStorage(tmp_path / "device") as storage:
             storage.save(record(update_digest=DIGEST), BODY, joined(1))
+            storage.save_secure(MEMORY)
             ref = CheckpointRef(version=0, digest=DIGEST, bytes=len(BODY))
             with storage.checkpoints.download(ref) as download:
                 download.write(BODY)
@@ -316,3 +328,57 @@ def test_a_checkpoint_that_rotted_on_disk_is_not_given_out(tmp_path: Path) -> No
     (tmp_path / f"{ref(b'model').digest}.safetensors").write_bytes(b"moder")
     assert checkpoints.get(ref(b"model").digest) is None
     assert list(tmp_path.iterdir()) == []
+
+
+# Memory of secure rounds.
+
+
+def test_an_older_memory_is_overwritten_before_it_is_let_go(tmp_path: Path) -> None:
+    with FileStorage(tmp_path) as storage:
+        storage.save_secure(MEMORY)
+        (tmp_path / "kept").hardlink_to(tmp_path / "secure.bin")
+        storage.save_secure(Memory())
+        assert storage.load_secure().encoded == Memory().encoded
+        assert (tmp_path / "kept").read_bytes() == bytes(len(MEMORY.encoded))
+
+
+def test_what_a_crash_left_half_written_is_overwritten_too(tmp_path: Path) -> None:
+    with FileStorage(tmp_path) as storage:
+        storage.save_secure(MEMORY)
+    (tmp_path / "secure.bin.tmp").write_bytes(MEMORY.encoded)
+    (tmp_path / "kept").hardlink_to(tmp_path / "secure.bin.tmp")
+    with FileStorage(tmp_path) as storage:
+        assert storage.load_secure().encoded == MEMORY.encoded
+    assert (tmp_path / "kept").read_bytes() == bytes(len(MEMORY.encoded))
+    assert not (tmp_path / "secure.bin.tmp").exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_crash_while_memory_is_saved_leaves_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """And never the old one where the new one was said to be kept."""
+    crashed = 0
+    for count in range(5):
+        folder = tmp_path / str(count)
+        with FileStorage(folder) as storage:
+            storage.save_secure(Memory())
+            saved = False
+            with monkeypatch.context() as patch:
+                cut_at(patch, call, count)
+                try:
+                    storage.save_secure(MEMORY)
+                    saved = True
+                except Cut:
+                    crashed += 1
+        with FileStorage(folder) as storage:
+            found = storage.load_secure().encoded
+            assert found == MEMORY.encoded or (found == Memory().encoded and not saved)
+    assert crashed >= {"fsync": 3, "replace": 1}[call]
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", MEMORY.encoded[:-1], bytes(len(MEMORY.encoded))])
+def test_a_device_whose_memory_is_damaged_takes_part_in_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "secure.bin").write_bytes(content)
+    with FileStorage(tmp_path) as storage, pytest.raises(StorageError, match=r"cannot know what it signed"):
+        storage.load_secure()
