@@ -24,7 +24,7 @@ from types import TracebackType
 
 import psutil
 
-from coordinator.datacenter.job import ENV_JOB
+from coordinator.datacenter.processes import ENV_JOB
 
 KEEP_JOBS = 4
 """How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""

@@ -29,8 +29,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from client_sdk.learning.errors import CheckpointMismatch, LearningError
 from client_sdk.learning.group import Group
-from coordinator.datacenter.job import STEP_FOLDER, whole_steps
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import STEP_FOLDER, whole_steps
 
 KEEP = 2
 """Steps that are kept: the newest whole ones."""

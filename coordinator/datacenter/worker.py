@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from client_sdk.terminal import sentence_of
-from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS, JobSpec
+from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
 from coordinator.datacenter.progress import Tell, write_line
+from coordinator.datacenter.spec import JobSpec
 
 
 def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:

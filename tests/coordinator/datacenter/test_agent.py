@@ -20,8 +20,9 @@ from client_sdk.worker import Halted, TrainedCheckpoint, TrainingFailed
 from client_sdk.worker_jobs import Progress
 from client_sdk.worker_protocol import DatacenterTask, Lease
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse
-from coordinator.datacenter.job import ENV_JOB, JobSpec, launch
+from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.processes import ENV_JOB
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train

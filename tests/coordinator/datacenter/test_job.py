@@ -136,6 +136,25 @@ def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tens
     assert noticed[0] < 30, "4 s to notice, 2 s to end the hung one, then a start; torchrun alone takes over 34 s"
 
 
+def test_a_torchrun_that_dies_while_a_rank_stands_still_does_not_keep_the_job(spec: JobSpec, expected: Tensors) -> None:
+    """The stopped rank holds the pipe that is listened to, and does not notice that torchrun is gone."""
+    stopped: list[psutil.Process] = []
+
+    def stop_one_and_kill_torchrun() -> None:
+        stopped.append(workers()[1])
+        torchrun = stopped[0].parent()
+        stopped[0].suspend()
+        assert torchrun is not None
+        torchrun.kill()
+
+    heard, hear = at_step(10, stop_one_and_kill_torchrun)
+    result = launch(spec, hear)
+    assert not stopped[0].is_running()
+    assert result.restarts == 1
+    assert [m["reason"] for m in heard if m["event"] == "restarted"] == ["a process was killed by SIGKILL"]
+    assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
+
+
 def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spec: JobSpec) -> None:
     steady = spec.model_copy(update={"learner": "tests.coordinator.datacenter.models:steady"})
     stop = threading.Event()

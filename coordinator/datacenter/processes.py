@@ -1,0 +1,263 @@
+"""The processes of a job: how they are started, listened to, and killed. Has no torch itself.
+
+A start is torchrun with its ranks, or one plain process. All hold the reading end of a pipe as their standard input,
+and end with whoever holds the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from coordinator.datacenter.progress import Tell, read_line
+from coordinator.datacenter.spec import SHUTDOWN_S, JobResult, JobSpec, JobStopped
+
+ENV_JOB = "QUORATE_JOB"
+ENV_LIFELINE = "QUORATE_LIFELINE"
+ENV_ATTEMPT = "QUORATE_ATTEMPT"
+ENV_LAUNCH = "QUORATE_LAUNCH"
+"""Another word for each start of processes: whoever has it in the environment belongs to that start."""
+ENV_NODE = "QUORATE_NODE"
+"""Number of the machine in its group; 0 leads."""
+ENV_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+MEET_S = 120
+"""Seconds that the launchers of several machines wait for each other."""
+
+
+class Watch:
+    """Reads what the processes of one job say, over all their starts, and kills them where they must not go on."""
+
+    def __init__(self, heard: Tell, stop: threading.Event) -> None:
+        self._heard, self._stop = heard, stop
+        self._starts = 0
+        self.result: JobResult | None = None
+        self.failed: str | None = None
+        self.reason = ""
+
+    def follow(self, start: Start) -> int:
+        """Until all processes of a start are gone. Returns the exit code of the first of them; JobStopped where they
+        were told to stop."""
+        processes, gone = start.processes, threading.Event()
+
+        def kill_when_told() -> None:
+            while not gone.wait(0.05):
+                if self._stop.is_set():
+                    kill_all(processes.pid)
+                if processes.poll() is None:
+                    continue
+                if processes.stdin is not None:
+                    processes.stdin.close()  # a killed torchrun leaves its ranks behind: they end with this pipe,
+                if not gone.wait(SHUTDOWN_S):
+                    kill_marked(start.mark)  # but for those that are stopped or stuck, which would be heard for ever
+                return
+
+        watcher = threading.Thread(target=kill_when_told, daemon=True)
+        watcher.start()
+        try:
+            for line in processes.stdout or ():
+                message = read_line(line)
+                if message is not None:
+                    self._hear(message)
+                    if message["event"] == "lost":
+                        _clear_away(processes.pid, str(message.get("attempt")))
+                    if self.failed is not None or self.result is not None:
+                        break  # nothing comes after these words; how the processes end takes seconds, and no matter
+                else:
+                    sys.stderr.write(line)
+            if self.failed is not None or self.result is not None:
+                kill_all(processes.pid)
+            code = processes.wait()
+        finally:
+            gone.set()
+            watcher.join()
+            if processes.poll() is None:
+                kill_all(processes.pid)
+                processes.wait()
+            kill_marked(start.mark)
+            for pipe in (processes.stdin, processes.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if self._stop.is_set() and self.result is None:
+            raise JobStopped("The training was told to stop.")
+        return code
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "failed":
+                self.failed = str(message["reason"])
+                return
+            case "lost":
+                self.reason = self.reason or str(message["reason"])
+                return
+            case "started":
+                if self._starts:
+                    reason = self.reason or "a process died"
+                    self._heard({"event": "restarted", "attempt": self._starts, "reason": reason})
+                self._starts += 1
+                self.reason = ""
+            case "done":
+                out = message.get("out")
+                self.result = JobResult(
+                    report=message["report"],
+                    out=None if out is None else Path(out),
+                    digest=message["digest"],
+                    restarts=self._starts - 1,
+                )
+        self._heard(message)
+
+
+def kill_all(pid: int) -> None:
+    """SIGKILL for a process and all that it started, those first that could start others. Does nothing where it is
+    gone."""
+    try:
+        first = psutil.Process(pid)
+        family = [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL for all processes of one start."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.uids().real == os.getuid() and process.environ().get(ENV_LAUNCH) == mark:
+                process.kill()
+
+
+def _clear_away(pid: int, attempt: str) -> None:
+    """SIGKILL for all processes of a broken group that have not ended after SHUTDOWN_S. torchrun asks a hung one
+    politely, and would wait for half a minute.
+
+    ``attempt``: torchrun's count of restarts when the group broke. It may have started the next group already.
+    """
+    group = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.environ().get(ENV_RESTARTS) == attempt:
+                    group.append(process)
+
+    def kill() -> None:
+        for process in group:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    timer = threading.Timer(SHUTDOWN_S, kill)
+    timer.daemon = True
+    timer.start()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This machine's place among several that do a job together."""
+
+    node: int
+    """0 leads: its processes have the lowest ranks, and hold what the others meet at."""
+    nnodes: int
+    endpoint: str
+    """HOST:PORT of machine 0, where the processes meet."""
+    meeting: str
+    """Another word for each time that they meet there."""
+
+
+class Start:
+    """Processes of one start of a job: torchrun and its ranks, or one plain process. ``log`` takes what they complain
+    of."""
+
+    def __init__(self, spec: JobSpec, attempt: int, log: IO[str], scratch: str, place: Place | None = None) -> None:
+        self.mark = os.urandom(8).hex()
+        program = ["-m", "coordinator.datacenter.worker"]
+        command = [sys.executable, *program]
+        if spec.nproc > 1 or place is not None:
+            command = [*torchrun(spec, place), "--log-dir", scratch, *program]
+        self.processes = subprocess.Popen(
+            command,
+            env=_environment(spec, attempt, place, self.mark),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("QUORATE_DEBUG") else log,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+
+def torchrun(spec: JobSpec, place: Place | None = None) -> list[str]:
+    """The command that starts the processes of a job on this machine, up to the program itself.
+
+    On one machine torchrun starts them again itself. On several a lost process ends torchrun on every machine, and
+    whoever leads has all of them started again.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(spec.nproc)]
+    command += ["--monitor-interval", "0.1", "--shutdown-timeout", str(SHUTDOWN_S)]
+    if place is None:
+        return [*command, "--standalone", "--local-addr", "127.0.0.1", "--max-restarts", str(spec.max_restarts)]
+    command += ["--nnodes", str(place.nnodes), "--node-rank", str(place.node), "--max-restarts", "0"]
+    command += ["--rdzv-backend", "static", "--rdzv-endpoint", place.endpoint, "--rdzv-id", place.meeting]
+    return [*command, "--rdzv-conf", f"timeout={MEET_S}"]
+
+
+def _environment(spec: JobSpec, attempt: int, place: Place | None, mark: str) -> dict[str, str]:
+    env = {**os.environ, ENV_JOB: spec.model_dump_json(), ENV_LIFELINE: "1", ENV_ATTEMPT: str(attempt)}
+    env |= {ENV_LAUNCH: mark, ENV_NODE: str(place.node if place is not None else 0)}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        env.pop(name, None)
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // spec.nproc)))
+    if (interface := interface_towards(place.endpoint if place is not None else "127.0.0.1:1")) is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return env
+
+
+def interface_towards(endpoint: str) -> str | None:
+    """The network interface by which this machine reaches HOST:PORT; None where it is not known. Sends nothing."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            mine = probe.getsockname()[0]
+    except (OSError, ValueError):
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address.partition("%")[0] == mine for found in addresses):
+            return name
+    return None
+
+
+def how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"a process ended with code {code}"
+    try:
+        return f"a process was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"a process was killed by signal {-code}"
+
+
+def broke_off(spec: JobSpec, code: int, log: str) -> str:
+    """What to say where the processes died too often."""
+    cause = how_it_ended(code)
+    root = re.search(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)", log, re.DOTALL)
+    if root is not None:
+        cause = how_it_ended(int(root[2])).replace("a process", f"process {root[1]}")
+    elif code >= 0 and (lines := [line.strip() for line in log.splitlines() if line.strip()]):
+        cause = f"{cause}: {lines[-1][:200]}"
+    again = (
+        f", also after {spec.max_restarts} restart{'s' if spec.max_restarts > 1 else ''}" if spec.max_restarts else ""
+    )
+    kept = f" What was saved is in {spec.checkpoints}." if spec.checkpoints is not None else ""
+    return f"The training broke off: {cause}{again}.{kept}"
