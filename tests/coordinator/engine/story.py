@@ -7,7 +7,7 @@ start.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -17,7 +17,7 @@ from coordinator.engine.state import RunState
 
 E = TypeVar("E")
 START = hashlib.sha256(b"the initial checkpoint").hexdigest()
-_RECORDS = (fx.Claim, fx.Release, fx.RecordRound, fx.RecordCheckpoint, fx.RecordRefusal, fx.RecordMetrics)
+_RECORDS = get_args(fx.Record)
 
 
 def plan(**sections: Any) -> Plan:
