@@ -23,6 +23,7 @@ from client_sdk.problems import Problem, ProblemError, parse_problem, problem
 from client_sdk.protocol import (
     DIGEST_HEADER,
     TENSORS_MEDIA_TYPE,
+    AdvanceRun,
     CheckpointView,
     CreateRun,
     DeviceView,
@@ -74,6 +75,11 @@ class OperatorClient:
     def stop(self, run: str) -> RunView:
         """For good."""
         return self._act(run, "stop")
+
+    def advance(self, run: str, by: str) -> RunView:
+        """An exhausted run commits its model moved by one unit of the exact scale, on which nobody is spent. ``by``
+        stands in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
+        return self._ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""

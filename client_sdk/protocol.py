@@ -81,6 +81,7 @@ class Route(StrEnum):
     # operators
     RUNS = "/v1/runs"
     RUN = "/v1/runs/{run}"
+    ADVANCE = "/v1/runs/{run}/advance"
     RUN_ACTION = "/v1/runs/{run}/{action}"
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"
@@ -408,7 +409,18 @@ class RunView(Message):
     status: Literal["running", "paused", "finished", "stopped"]
     reason: str
     """Why it has this status: 'reached 20 rounds', 'stopped by the operator'."""
-    phase: Literal["idle", "selecting", "collecting", "leasing", "training", "committing"]
+    phase: Literal[
+        "idle",
+        "selecting",
+        "collecting",
+        "leasing",
+        "training",
+        "sharing",
+        "masking",
+        "agreeing",
+        "unmasking",
+        "committing",
+    ]
     round: int
     """The round under way, or the last one."""
     version: int
@@ -426,6 +438,15 @@ class RunView(Message):
     """Of the round under way, or of the last one."""
     kind: Literal["federated", "secure", "datacenter"] = "federated"
     """Of the round under way, or of the last one."""
+    exhausted: str = ""
+    """Why secure rounds cannot go on from this checkpoint: too many devices have signed on it. Empty: they can."""
+
+
+class AdvanceRun(Message):
+    """The owner of an exhausted run lets it commit the model moved by one unit, without any contribution."""
+
+    by: str = Field(min_length=1, max_length=120)
+    """Who asks, by their own word: it stands in the audit."""
 
 
 class Funnel(Message):

@@ -1,10 +1,12 @@
 """Counts who waits, in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from and
-claimed), or to end a datacenter round that no worker has.
+claimed), or to end a datacenter round that no worker has. Devices that are spent on the run's checkpoint or barred from
+it are not drawn, and counted apart.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from coordinator.blobs import Blobs
 from coordinator.engine import events as ev
@@ -27,11 +29,19 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
         cohort = state.plan.cohort
         rows = tx.waiting(now)
         pool = fleet.eligible(state, rows)
+        least = cohort.quorum_count
+        if state.plan.secure is not None:
+            least = state.plan.secure.fewest_advertisers(cohort)
         if len(pool) < cohort.pool_count and now < state.deadline:
             return None
-        if len(pool) < cohort.quorum_count:
+        unspendable = 0
+        if state.spent or state.barred:
+            unspendable = len(fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
+        if len(pool) < least:
             others = fleet.turned_away(state, rows, now)
-            return ev.Drawn(at=now, round=state.round, cohort=(), waiting=len(pool), others=others)
+            return ev.Drawn(
+                at=now, round=state.round, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
+            )
         chosen = selection.draw(
             pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round
         )
@@ -42,6 +52,7 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
             cohort=tuple((device, sizes[device]) for device in chosen),
             waiting=len(pool),
             pool=blobs.put(json.dumps(pool, separators=(",", ":")).encode()),
+            unspendable=unspendable,
         )
 
     log.submit(make)

@@ -158,7 +158,7 @@ class Fleet:
     def hold_over(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait:
         """The answer to a check-in whose hold ran out: what the runs that this device may work for are doing."""
         offer = offer_of(check_in)
-        running = [s for s in states if s.status == "running" and reason_against(s.plan.task, offer) is None]
+        running = [s for s in states if s.status == "running" and _unfit(s, offer) is None]
         if not running:
             paused = ", ".join(state.run for state in states if state.status == "paused")
             return self.pace(f"no run is under way; paused: {paused}" if paused else "no run is under way")
@@ -166,14 +166,16 @@ class Fleet:
         return Wait(reason=f"not selected yet: {told}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:
-        """(device, examples) of those who may work for the run, by device id."""
+        """(device, examples) of those who may work for the run, by device id. Nobody who is spent on its checkpoint,
+        or barred from it."""
         verdicts: dict[str, bool] = {}
+        left_out = {*state.spent, *state.barred}
         chosen = []
         for row in rows:
             verdict = verdicts.get(row.offer)
             if verdict is None:
-                verdict = verdicts[row.offer] = reason_against(state.plan.task, row.offer) is None
-            if verdict and row.examples >= state.plan.cohort.min_examples:
+                verdict = verdicts[row.offer] = _unfit(state, row.offer) is None
+            if verdict and row.examples >= state.plan.cohort.min_examples and row.device not in left_out:
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
@@ -183,7 +185,7 @@ class Fleet:
 
     def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
         """About how many waiting devices may work for the run: sizes are looked at when the cohort is drawn."""
-        return sum(count for offer, count in counts.items() if reason_against(state.plan.task, offer) is None)
+        return sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
 
     # ------------------------------------------------------------ for people
 
@@ -214,9 +216,14 @@ class Fleet:
         return [None] * len(rows)
 
 
+def _unfit(state: RunState, offer: str) -> str | None:
+    """Why a device with this offer may not work for the run, whatever it holds; None: it may."""
+    return reason_against(state.plan.task, offer, secure=state.plan.secure is not None)
+
+
 def _against(state: RunState, offer: str, examples: int) -> str | None:
     """Why a device with this offer and so many examples may not work for the run; None: it may."""
-    against = reason_against(state.plan.task, offer)
+    against = _unfit(state, offer)
     least = state.plan.cohort.min_examples
     if against is None and examples < least:
         return f"the plan wants devices with at least {least} examples; this one has {examples}"

@@ -58,6 +58,13 @@ class OperatorDesk(Hub):
         self._submit(run, lambda at: ev.Stopped(at=at))
         return self.run(run)
 
+    def advance(self, run: str, by: str) -> RunView:
+        """The owner's way out of an exhausted run: this round commits the model moved by one unit of the exact scale.
+        ``by`` goes into the audit."""
+        number = self.state(run).round
+        self._submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
+        return self.run(run)
+
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         state, _ = self._log(run).caught_up()
         return [views.round_view(self.store, row, state) for row in self.store.rounds(run, after, limit)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
+    AuditRow,
     CheckpointRow,
     Claim,
     ContributionRow,
@@ -15,7 +17,7 @@ from coordinator.store.port import (
     Transaction,
 )
 
-RECORDS = (fx.Claim, fx.Release, fx.RecordRound, fx.RecordCheckpoint, fx.RecordRefusal, fx.RecordMetrics)
+RECORDS = get_args(fx.Record)
 
 
 def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
@@ -61,6 +63,8 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                         at=at,
                     )
                 )
+            case fx.RecordAudit():
+                tx.insert_audit([AuditRow(run=run, at=at, by=record.by, action=record.action, detail=record.detail)])
             case fx.RecordMetrics():
                 tx.put_metrics(
                     MetricRow(

@@ -11,6 +11,9 @@ between.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from coordinator.aggregator import CannotAggregate
 from coordinator.blobs import Missing
 from coordinator.devices_desk import DeviceDesk
@@ -24,6 +27,7 @@ from coordinator.engine.state import RunState
 from coordinator.hub import Task
 from coordinator.operators_desk import OperatorDesk
 from coordinator.runlog import RunLog
+from coordinator.secure.committing import advance
 from coordinator.store.port import FenceLost
 from coordinator.workers_desk import WorkerDesk
 
@@ -168,8 +172,16 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
                     self._commit(run, action)
                 finally:
                     self._at_commit.discard(run)
+            case fx.Advance():
+                self._at_commit.add(run)
+                try:
+                    self._advance(run, action)
+                finally:
+                    self._at_commit.discard(run)
             case fx.Discard():
                 self._discard(run, action.round)
+                if action.blobs:
+                    self._discard_secure(run, action)
 
     def healthy(self) -> dict[str, object]:
         """What readiness looks at: raises StoreError when the database does not answer."""
@@ -205,25 +217,34 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
                     return tx.raise_fence(run)
 
     def _commit(self, run: str, action: fx.Commit) -> None:
-        log = self._log(run)
-        fence = self._take_commit(run, action.round)
-        if fence is None:
-            return
         aggregator = self._aggregator(run)
+        made = partial(aggregator.commit, action.round, action.parent, action.contributions)
+        if self._commit_made(run, action.round, made):
+            aggregator.forget(action.round)
+
+    def _advance(self, run: str, action: fx.Advance) -> None:
+        self._commit_made(run, action.round, partial(advance, self.blobs, action.parent, self._aggregator(run).delta))
+
+    def _commit_made(self, run: str, round: int, make: Callable[[], tuple[str, int]]) -> bool:
+        """Commits the checkpoint that ``make`` writes and gives (digest, bytes) of, under a fence of its own. False
+        where it is another replica's to commit."""
+        log = self._log(run)
+        fence = self._take_commit(run, round)
+        if fence is None:
+            return False
         try:
-            digest, size = aggregator.commit(action.round, action.parent, action.contributions)
+            digest, size = make()
         except CannotAggregate as error:
             reason = str(error)
-            log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=action.round, reason=reason), fence=fence)
+            log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
         else:
             try:
                 log.submit(
-                    lambda tx, state, at: ev.Committed(at=at, round=action.round, digest=digest, bytes=size),
-                    fence=fence,
+                    lambda tx, state, at: ev.Committed(at=at, round=round, digest=digest, bytes=size), fence=fence
                 )
             except FenceLost:
-                return  # another replica commits, to the same bits
-        aggregator.forget(action.round)
+                return False  # another replica commits, to the same bits
+        return True
 
     def _discard(self, run: str, round: int) -> None:
         """Deletes the raw updates of a round whose retention is over. A datacenter round has none: what it refused may
@@ -236,6 +257,12 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
         digests |= {row.digest for row in self.store.refusals(run, round) if row.digest is not None}
         for digest in sorted(digests):
             self.blobs.delete(digest)
+
+    def _discard_secure(self, run: str, action: fx.Discard) -> None:
+        """Deletes every blob of a secure round that has ended, and says so: until then they are named again."""
+        for digest in action.blobs:
+            self.blobs.delete(digest)
+        self._log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
 
 
 def _beyond_s(state: RunState, now: float) -> float:

@@ -23,12 +23,14 @@ def sweep(hub: Hub) -> int:
 
 
 def _of_run(hub: Hub, run: str) -> set[str | None]:
-    """Checkpoints, the lists of who waited, and the raw updates of the open round and of those under retention.
+    """Checkpoints, the lists of who waited, the blobs of a secure round under way, and the raw updates of the open
+    round and of those under retention.
 
     Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
     """
     state, store = hub.state(run), hub.store
     kept: set[str | None] = {state.pool, *(member.digest for member in state.members.values())}
+    kept |= set(state.secure.blobs) if state.secure is not None else set()
     for checkpoint in store.checkpoints(run):
         kept |= {checkpoint.digest, checkpoint.optimizer}
     for row in _rounds(hub, run):

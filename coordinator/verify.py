@@ -7,7 +7,8 @@ meanwhile.
 ======  ==========================================================================================================
 1       a device counts at most once per round and per version, and no update counts in two rounds
 2       the checkpoints of a run form a line
-3       a commit names exactly the updates that the log took in; of an abandoned round each has its refusal recorded
+3       a commit names exactly the updates that the log took in; of an abandoned round, or attempt, each has its
+        refusal recorded; a round without any was advanced by its owner, and the audit says so
 4       a round ended once: its row, its checkpoint and the log agree
 5       every checkpoint's blob is there, whole
 8       the log has no gap, and the snapshot lies within it
@@ -62,6 +63,12 @@ class _Told:
 
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
+    """Acknowledged updates by device: of a secure round the masked vectors of its last attempt."""
+    given_up: set[tuple[str, str]] = field(default_factory=set)
+    """(device, digest) of masked vectors of devices that were left out, and of attempts that failed."""
+    attempt: int = 0
+    advanced: bool = False
+    """Whether the owner let the round commit the model moved by one unit, without contributions."""
     commits: int = 0
     holder: tuple[str, int] | None = None
     """(worker, fence) of a datacenter round's last lease."""
@@ -128,6 +135,16 @@ class _Run:
                 told.cohort = {device for device, _ in body["cohort"]}
             case "Reported":
                 told.reported.setdefault(body["device"], body["digest"])
+            case "Announced" if body["attempt"] > told.attempt:
+                told.attempt = body["attempt"]
+                told.given_up |= set(told.reported.items())
+                told.reported = {}
+            case "Masked":
+                told.reported.setdefault(body["device"], body["digest"])
+            case "Faulted" if body["device"] in told.reported:
+                told.given_up.add((body["device"], told.reported.pop(body["device"])))
+            case "Advanced":
+                told.advanced = True
             case "Committed":
                 told.commits += 1
             case "Leased":
@@ -177,7 +194,16 @@ class _Run:
         if row.kind == "datacenter":
             yield from self._check_delivered(row.round, told, counted, checkpoint)
             return
+        if told.advanced:
+            if counted:
+                yield self._wrong("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
+            if not any(item.action == "advance" for item in self._store.audit(self._row.run)):
+                yield self._wrong("3", row.round, "the owner advanced it, and the audit does not say so")
+            return
         yield from self._check_counted(row.round, told, counted, checkpoint)
+        yield from self._check_settled(row.round, told.given_up)
+        if row.kind == "secure":
+            return
         if self._blobs is not None and all(self._blobs.has(item.digest) for item in counted):
             yield from self._refold(self._blobs, row.round, counted, checkpoint, line)
 
@@ -188,8 +214,12 @@ class _Run:
             yield self._wrong("4", round, "it was abandoned, and committed too")
         if counted:
             yield self._wrong("4", round, f"it was abandoned, and {len(counted)} updates count in it")
+        yield from self._check_settled(round, told.given_up | set(told.reported.items()))
+
+    def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[Wrong]:
+        """Whether each of these acknowledged updates, which do not count, has its reason recorded."""
         refused = {(item.device, item.digest) for item in self._store.refusals(self._row.run, round)}
-        for device, digest in told.reported.items():
+        for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:
                 yield self._wrong(
                     "3", round, f"{device}'s update was acknowledged, does not count, and nothing says why"

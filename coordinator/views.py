@@ -32,6 +32,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
         seq=seq,
         funnel=latest.funnel if latest else Funnel(),
         kind=latest.kind if latest else "federated",
+        exhausted=state.exhausted,
     )
 
 

@@ -1,4 +1,4 @@
-"""``quorate run``: create, list, show, pause, resume and stop runs of a coordinator, over HTTP.
+"""``quorate run``: create, list, show, pause, resume, stop and advance runs of a coordinator, over HTTP.
 
 Creating needs the initial checkpoint: a file, or a learner that is installed on this machine (the coordinator itself
 needs none). This file reads options and prints; ``OperatorClient`` asks.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Create, list, show, pause, resume and stop runs.",
+    help="Create, list, show, pause, resume, stop and advance runs.",
     epilog="Example: quorate run create plan.toml",
 )
 
@@ -157,6 +157,36 @@ def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 
     with OperatorClient(coordinator) as client:
         _say_done(client.stop(run), as_json)
+
+
+@app.command(epilog="Example: quorate run advance mnist --by olga")
+@spoken
+def advance(
+    run: RunName,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who asks, for the audit (default: the name you logged in by).")
+    ] = None,
+    coordinator: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Help an exhausted run on: commit its model moved by one unit, on which no device is spent. Audited."""
+    from client_sdk.operator import OperatorClient
+
+    with OperatorClient(coordinator) as client:
+        view = client.advance(run, by or _login())
+    if as_json:
+        say_json(view)
+    else:
+        say(f"Run {view.run} commits its model moved by one unit, without contributions. This is in its audit.")
+
+
+def _login() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        fail("This machine does not say who you are: give --by NAME.")
 
 
 def _say_done(view: RunView, as_json: bool) -> None:

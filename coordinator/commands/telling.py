@@ -34,6 +34,8 @@ def say_run(view: RunView, *, plan: bool = False) -> None:
     """A run in a few lines; with its plan when asked."""
     funnel = view.funnel
     say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
+    if view.exhausted:
+        say(f"  exhausted   {view.exhausted}")
     where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
     say(
         f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "

@@ -13,8 +13,9 @@ def offer_of(check_in: CheckIn) -> str:
     return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy)
 
 
-def reason_against(task: Task, offer: str) -> str | None:
-    """None when a device with this offer may do the task; else one sentence."""
+def reason_against(task: Task, offer: str, *, secure: bool = False) -> str | None:
+    """None when a device with this offer may do the task; else one sentence. ``secure``: whether the plan's rounds with
+    devices are secure ones."""
     learners, policy = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
@@ -24,7 +25,7 @@ def reason_against(task: Task, offer: str) -> str | None:
         return f"the plan wants {task.learner} {task.learner_version}; this device has {have}"
     if policy.learners is not None and task.learner not in policy.learners:
         return f"the device's policy does not allow the learner {task.learner}"
-    if policy.secure_only:
+    if policy.secure_only and not secure:
         return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"

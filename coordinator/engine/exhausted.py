@@ -22,8 +22,8 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
     if not state.spent or event.waiting + event.unspendable < fewest:
         return ""
     return (
-        f"the run is exhausted at version {state.version}: {event.unspendable} of the devices that wait have signed on "
-        f"this checkpoint and cannot contribute to it again; {event.waiting} can, and a secure round needs {fewest}"
+        f"the run is exhausted at version {state.version}: {event.unspendable} devices that wait have signed on this "
+        f"checkpoint or are barred, {event.waiting} can still contribute, and a secure round needs {fewest}"
     )
 
 

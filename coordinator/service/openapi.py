@@ -70,6 +70,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Heartbeat": {"attempt": 1, "fence": 3, "step": 40, "metrics": {"loss": 0.31, "samples_per_s": 5200}},
     "LeaseEnd": {"attempt": 1, "fence": 3, "failed": False, "reason": "The machine is taken for something else."},
     "CreateWorker": {"label": "cluster 2"},
+    "AdvanceRun": {"by": "olga"},
     "CreateRun": {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,

@@ -1,4 +1,4 @@
-"""The operators' routes: create, list, show, pause, resume and stop runs; read rounds, metrics, devices, checkpoints.
+"""The operators' routes: create, list, show, pause, resume, stop and advance runs; read what became of them.
 
 Operators have no credentials yet: the service listens on loopback only, and ``edge`` refuses what comes from web pages
 of elsewhere. Nothing is decided here.
@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
 from client_sdk.protocol import (
+    AdvanceRun,
     CheckpointView,
     CreateRun,
     DeviceId,
@@ -65,6 +66,10 @@ def operator_routes(service: Service) -> list[APIRoute]:
         acts = {"pause": coordinator.pause, "resume": coordinator.resume, "stop": coordinator.stop}
         return json_response(await service.work(acts[action], run))
 
+    async def advance(request: Request, run: RunId, body: AdvanceRun) -> Response:
+        """Lets an exhausted run commit its model moved by one unit, without contributions. Who asked is audited."""
+        return json_response(await service.work(coordinator.advance, run, body.by))
+
     async def rounds(run: RunId, after: AfterRound = 0, limit: Limit = 1000) -> Response:
         """The rounds of a run, in order."""
         return listed(RoundView, await service.work(coordinator.rounds, run, after, limit))
@@ -104,6 +109,7 @@ def operator_routes(service: Service) -> list[APIRoute]:
         lean(Route.RUN_CHECKPOINTS, "GET", checkpoints, list[CheckpointView], "List a run's checkpoints"),
         lean(Route.METRICS, "GET", metrics, list[MetricView], "Read a run's metrics"),
         lean(Route.METRICS, "POST", report_metrics, list[MetricView], "Report metrics"),
+        lean(Route.ADVANCE, "POST", advance, RunView, "Advance an exhausted run"),
         lean(Route.RUN_ACTION, "POST", act, RunView, "Pause, resume or stop a run"),
         full(Route.DEVICES, devices, list[DeviceView], "List devices", tags=["fleet"]),
     ]

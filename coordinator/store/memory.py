@@ -17,6 +17,7 @@ from coordinator.store.bodies import finite, to_text
 from coordinator.store.memory_reads import ALL, MemoryReads, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
+    AuditRow,
     CheckpointRow,
     Claim,
     Conflict,
@@ -176,6 +177,11 @@ class MemoryTransaction(MemoryReads):
         for row in rows:
             self._run(row.run)
             self._t.refusals.put((row.run, row.round), self._t.refusals.count((row.run, row.round)), row)
+
+    def insert_audit(self, rows: Iterable[AuditRow]) -> None:
+        for row in rows:
+            self._run(row.run)
+            self._t.audit.put(row.run, self._t.audit.count(row.run), row)
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         for row in rows:

@@ -13,6 +13,7 @@ from heapq import nsmallest
 from coordinator.store.bodies import from_text
 from coordinator.store.layers import Layer
 from coordinator.store.port import (
+    AuditRow,
     CheckpointRow,
     Claim,
     ContributionRow,
@@ -58,6 +59,7 @@ class Tables:
         self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer(base.contributions if base else None)
         self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer(base.rounds if base else None)
         self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
+        self.audit: Layer[str, int, AuditRow] = Layer(base.audit if base else None)
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
         self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
         self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
@@ -183,6 +185,10 @@ class MemoryReads:
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.refusals.rows((run, round)).items())]
+
+    def audit(self, run: str) -> list[AuditRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.audit.rows(run).items())]
 
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:

@@ -182,6 +182,18 @@ class RefusalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """What somebody did that only the run's owner may. Never changed, never deleted."""
+
+    run: str
+    at: float
+    by: str
+    """Who, by their own word where operators have no credentials."""
+    action: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
     """One value per (run, version, source, name); written again it is replaced."""
 
@@ -264,6 +276,10 @@ class Reader(Protocol):
         """In the order in which they were recorded."""
         ...
 
+    def audit(self, run: str) -> list[AuditRow]:
+        """In the order in which it was done."""
+        ...
+
     def metrics(self, run: str) -> list[MetricRow]:
         """By version, source, name."""
         ...
@@ -342,6 +358,7 @@ class Transaction(Reader, Protocol):
         ...
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
+    def insert_audit(self, rows: Iterable[AuditRow]) -> None: ...
     def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
 
 

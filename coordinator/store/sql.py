@@ -20,6 +20,7 @@ from coordinator.store.bodies import finite, to_text
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import to_store_error, translated
 from coordinator.store.port import (
+    AuditRow,
     CheckpointRow,
     Claim,
     Conflict,
@@ -156,6 +157,10 @@ class SqlTransaction(SqlReads):
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
         with self._voiding():
             self._write_all(sql.INSERT_REFUSALS, [_values(row) for row in rows])
+
+    def insert_audit(self, rows: Iterable[AuditRow]) -> None:
+        with self._voiding():
+            self._write_all(sql.INSERT_AUDIT, [_values(row) for row in rows])
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         with self._voiding():

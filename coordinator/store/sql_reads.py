@@ -15,6 +15,7 @@ from sqlalchemy import Executable
 from coordinator.store import statements as sql
 from coordinator.store.bodies import from_text
 from coordinator.store.port import (
+    AuditRow,
     CheckpointRow,
     Claim,
     ContributionRow,
@@ -58,6 +59,7 @@ _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
 _round = _maker(RoundRow, "body")
 _refusal = _maker(RefusalRow)
+_audit = _maker(AuditRow)
 _metric = _maker(MetricRow)
 
 
@@ -138,6 +140,9 @@ class SqlReads(ABC):
 
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         return [_refusal(row) for row in self._read(sql.REFUSALS, run=run, round=round)]
+
+    def audit(self, run: str) -> list[AuditRow]:
+        return [_audit(row) for row in self._read(sql.AUDIT, run=run)]
 
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]

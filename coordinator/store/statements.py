@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import port
 from coordinator.store.tables import (
+    audit,
     checkpoints,
     claims,
     contributions,
@@ -92,6 +93,7 @@ ROUNDS = (
     .limit(_limit)
 )
 REFUSALS = _select(refusals, port.RefusalRow).where(*_is(refusals, "run", "round")).order_by(refusals.c.number)
+AUDIT = _select(audit, port.AuditRow).where(*_is(audit, "run")).order_by(audit.c.number)
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -123,6 +125,7 @@ DROP_CLAIM = delete(claims).where(*_at(claims, "run", "round", "device"))
 INSERT_CHECKPOINT = insert(checkpoints)
 INSERT_CONTRIBUTIONS = insert(contributions)
 INSERT_REFUSALS = insert(refusals)
+INSERT_AUDIT = insert(audit)
 
 
 class Upserts:

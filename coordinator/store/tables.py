@@ -190,6 +190,18 @@ refusals = Table(
     Index(None, "run", "round"),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    _of_run(),
+    Column("at", Double, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index(None, "run"),
+)
+
 metrics = Table(
     "metrics",
     metadata,
