@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 import threading
 
+from coordinator.datacenter.missing import no_torch
 from coordinator.datacenter.processes import Start, Watch, broke_off, how_it_ended
 from coordinator.datacenter.progress import Tell
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped, whole_steps
@@ -25,6 +26,8 @@ def launch(spec: JobSpec, on_progress: Tell | None = None, stop: threading.Event
     ``on_progress`` hears each message (``progress`` lists them) from this thread. ``stop`` kills all processes at once.
     Raises JobFailed and JobStopped.
     """
+    if (lacking := no_torch()) is not None:
+        raise JobFailed(lacking)
     heard = on_progress or (lambda message: None)
     watch = Watch(heard, stop or threading.Event())
     with (

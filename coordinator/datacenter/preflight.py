@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from client_sdk.terminal import Failure, sentence_of
+from client_sdk.terminal import Failure
+from coordinator.datacenter.missing import sentence_here
 
 ENV_WANTED = "QUORATE_PREFLIGHT"
 _MARK = "@preflight "
@@ -77,7 +78,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
-        told = {"failed": sentence_of(error)}
+        told = {"failed": sentence_here(error)}
     sys.stdout.write(f"\n{_MARK}{json.dumps(told)}\n")
 
 

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from client_sdk.terminal import sentence_of
+from coordinator.datacenter.missing import sentence_here
 from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
 from coordinator.datacenter.progress import Tell, write_line
 from coordinator.datacenter.spec import JobSpec
@@ -31,7 +31,7 @@ def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
-        wrong({"event": "failed", "reason": sentence_of(error)})
+        wrong({"event": "failed", "reason": sentence_here(error)})
         return 1
 
 

@@ -96,6 +96,11 @@ def test_what_this_machine_lacks_is_told_before_it_asks_for_a_round(
     usual = ["--token", token, "--coordinator", server.url, "--data", "a=proxy.npz"]
     assert "needs the module nosuch, which is not installed" in refusal(capsys, *usual, "--learner", "nosuch:x")
     assert "cut.npz is not an .npz file" in refusal(capsys, *usual, "--data", "b=cut.npz")
+    (place / "hidden").mkdir()
+    (place / "hidden" / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(place / "hidden"))
+        assert "which is not installed: pip install 'quorate[datacenter]'" in refusal(capsys, *usual)
     if not torch.cuda.is_available():
         assert "A GPU was asked for, and torch finds none" in refusal(capsys, *usual, "--device", "cuda")
 

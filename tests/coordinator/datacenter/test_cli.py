@@ -51,6 +51,17 @@ def test_the_commands_are_listed_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("nproc", ["1", "2"])
+def test_without_torch_the_extra_of_this_room_is_named(
+    nproc: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path.cwd())]))
+    done = quorate(LEARNER, "--data", data, "--steps", "8", "--batch", "12", "--nproc", nproc)
+    told = "Error: Training here needs torch, which is not installed: pip install 'quorate[datacenter]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
 @pytest.mark.slow
 def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
