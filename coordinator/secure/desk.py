@@ -15,8 +15,9 @@ run's lock. Raises ``ProblemError`` for what a device did wrong, and lets BlobEr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from client_sdk.problems import problem
 from client_sdk.secagg.errors import SecaggError
@@ -33,7 +34,7 @@ from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
 from coordinator.secure.gathering import entry_bytes
 from coordinator.secure.opening import WORKERS
-from coordinator.secure.performing import SecureAction, SecureRun, SecureWork
+from coordinator.secure.performing import SecureAction, SecureRun, SecureWork, drop
 
 _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
     "advertise": ev.Advertised,
@@ -109,23 +110,22 @@ class SecureDesk:
 
         state = self._run.state
         following, effects = rounds.step(state, event(0.0))
-        _raise_refused(effects)
+        if _refused(effects):
+            self._turn_away(event)
         if following is state:
             return  # it is there already
         self._verify(state, arrived, digest)
         self._store(arrived)
-        effects = list(self._run.submit(lambda _, at: event(at) if self._there(digest) else None))
-        if any(isinstance(effect, fx.Refused) for effect in effects):
-            self._drop(digest)
-        _raise_refused(effects)
+        answers = self._run.submit(lambda _, at: event(at) if self._there(digest) else None)
+        if _refused(answers):
+            drop(self._run, self._blobs, digest)
+        _raise_refused(answers)
 
     def complain(self, device: str, round: int, attempt: int, dealers: tuple[str, ...]) -> None:
         """A device could not open what these dealers sealed for it."""
         _raise_refused(
-            list(
-                self._run.submit(
-                    lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
-                )
+            self._run.submit(
+                lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
             )
         )
 
@@ -222,15 +222,12 @@ class SecureDesk:
             raise problem("busy", "the message's bytes were removed again: send them once more", retry_after_s=1)
         return True
 
-    def _drop(self, digest: str) -> None:
-        """A refused message's bytes go, unless the same bytes are taken, or about to be deleted with their round.
-        Looked up and deleted under the run's lock, so that nobody takes them in between."""
-
-        def drop(state: RunState, at: float) -> None:
-            if state.secure is None or digest not in state.secure.blobs:
-                self._blobs.delete(digest)
-
-        self._run.submit(drop)
+    def _turn_away(self, event: Callable[[float], ev.Event]) -> NoReturn:
+        """Refuses what the engine refuses, and has it leave the reason behind, without its bytes."""
+        _raise_refused(
+            self._run.submit(lambda state, at: event(at) if _refused(rounds.step(state, event(at))[1]) else None)
+        )
+        raise problem("busy", "the round has moved on meanwhile: send the message once more", retry_after_s=1)
 
     def _roster(self, secure: SecureRound, device: str) -> bytes | None:
         if not secure.roster:
@@ -283,7 +280,11 @@ def _measured(vector: Spool | None) -> dict[str, int]:
     return {"size": vector.size, "last": vector.handle.read(1)[0]}
 
 
-def _raise_refused(effects: list[fx.Effect]) -> None:
+def _refused(effects: Sequence[fx.Effect]) -> bool:
+    return any(isinstance(effect, fx.Refused) for effect in effects)
+
+
+def _raise_refused(effects: Sequence[fx.Effect]) -> None:
     for effect in effects:
         if isinstance(effect, fx.Refused):
             raise problem(effect.kind, effect.reason)

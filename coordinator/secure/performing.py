@@ -107,6 +107,8 @@ class SecureWork:
         state = self._run.state
         if not _wanted(state, action) or state.secure is None or state.secure.roster:
             return
+        if tuple(sorted(state.secure.advertised.items())) != action.advertised:
+            return  # somebody was left out meanwhile, and another action names the others
         header = self._attempts.header(state.secure)
         entries = [parse_entry(self._attempts.bytes_of(digest)) for _, digest in action.advertised]
         try:
@@ -117,7 +119,7 @@ class SecureWork:
             return
         digest = self._blobs.put(cohort.roster.encoded)
         self._attempts.keep(state.secure.header, digest, cohort)
-        self._submit(action, ev.Rostered, attempt=action.attempt, digest=digest, **_numbers(cohort))
+        self._made(action, digest, ev.Rostered, attempt=action.attempt, **_numbers(cohort))
 
     def _open(self, action: fx.Open) -> None:
         state = self._run.state
@@ -136,11 +138,11 @@ class SecureWork:
         else:
             packed = pack(total.lanes, attempt.cohort.roster.lane_bits)
             device = attempt.cohort.device
-            self._submit(
+            self._made(
                 action,
+                self._blobs.put(packed),
                 ev.Opened,
                 attempt=action.attempt,
-                digest=self._blobs.put(packed),
                 bytes=len(packed),
                 weight=total.weight,
                 set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
@@ -195,8 +197,25 @@ class SecureWork:
         if action.blobs:
             self._submit(action, ev.Discarded)
 
-    def _submit(self, action: SecureAction, event: Callable[..., ev.Event], **fields: object) -> None:
-        self._run.submit(lambda state, at: event(at=at, round=action.round, **fields))
+    def _submit(self, action: SecureAction, event: Callable[..., ev.Event], **fields: object) -> Sequence[fx.Effect]:
+        return self._run.submit(lambda state, at: event(at=at, round=action.round, **fields))
+
+    def _made(self, action: SecureAction, digest: str, event: Callable[..., ev.Event], **fields: object) -> None:
+        """The event of a blob that was made. Where it comes too late, the blob goes again."""
+        effects = self._submit(action, event, digest=digest, **fields)
+        if any(isinstance(effect, fx.Refused) for effect in effects):
+            drop(self._run, self._blobs, digest)
+
+
+def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
+    """The blob of what was refused goes, unless the state names it: the same bytes were taken under another request.
+    Looked up and deleted under the run's lock, so that nobody takes them in between."""
+
+    def unless_named(state: RunState, at: float) -> None:
+        if state.secure is None or digest not in state.secure.blobs:
+            blobs.delete(digest)
+
+    run.submit(unless_named)
 
 
 def _wanted(state: RunState, action: SecureAction) -> bool:

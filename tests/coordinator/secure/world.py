@@ -21,6 +21,7 @@ from client_sdk.secagg.errors import BadShare, Refusal, SecaggError
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import Stage
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.aggregator import Aggregator
@@ -107,6 +108,24 @@ class Log:
 _ACTIONS = get_args(fx.Action)
 
 
+class Unopened(BadShare):
+    """Says whose shares a device could not open."""
+
+    def __init__(self, error: BadShare, dealer: str) -> None:
+        super().__init__(str(error))
+        self.dealers = (dealer,)
+
+
+def _naming(unseal: Callable[..., SharePair]) -> Callable[..., SharePair]:
+    def named(agreed: bytes, h: bytes, dealer: tuple[int, str], *given: Any) -> SharePair:
+        try:
+            return unseal(agreed, h, dealer, *given)
+        except BadShare as error:
+            raise Unopened(error, dealer[1]) from None
+
+    return named
+
+
 @dataclass
 class Phone:
     """A device and the request it is at. ``stops``: the message that it never sends."""
@@ -117,6 +136,8 @@ class Phone:
     """How much later than the others it joins a round."""
     bend: Callable[[Say, World], Say] | None = None
     """What a cheating device makes of what it would say."""
+    forgetful: bool = False
+    """Each of its requests is made by a fresh process."""
     gone: bool = False
     head: Header | None = None
     heard: bool = False
@@ -126,6 +147,8 @@ class Phone:
     refusals: list[str] = field(default_factory=list)
     secrets: set[bytes] = field(default_factory=set)
     """All that the device ever held in secret."""
+    pairs: list[SharePair] = field(default_factory=list)
+    """The shares that it ever held."""
 
     @property
     def name(self) -> str:
@@ -136,6 +159,9 @@ class Phone:
         if self.gone or world.at < self.not_before:
             return False
         try:
+            if self.forgetful and self.head is not None:
+                self.restart()
+                return self._join(world) and self._turn(world) and self._turn(world)
             return self._turn(world)
         except ProblemError as error:
             self.refusals.append(f"{error.kind}: {error}")
@@ -218,6 +244,7 @@ class Phone:
                 self.secrets |= {*keys, live.secrets.self_mask}
             for pair in live.held.values():
                 self.secrets |= {pair.self_mask, pair.mask_key}
+                self.pairs.append(pair)
 
 
 class World:
@@ -235,6 +262,9 @@ class World:
     ) -> None:
         self.n, self.at = n, 1000.0
         self.members, self.authority = fleet(n, dimension)
+        for member in self.members:
+            unseal = _naming(member.device.primitives.unseal)
+            member.device = replace(member.device, primitives=replace(member.device.primitives, unseal=unseal))
         self.phones = [Phone(member) for member in self.members]
         self.blobs = WatchedBlobs(Points())
         self.model = {"w": np.linspace(-1, 1, dimension).astype(np.float32)}
@@ -337,7 +367,7 @@ class World:
             del self.log.todo[0]
             return True
         turns = [phone.turn(self) for phone in self.phones]
-        return any(turns)
+        return any(turns) or bool(self.log.todo)
 
     def wait(self) -> None:
         """Lets time pass to the next moment at which something may happen."""
@@ -392,11 +422,12 @@ class World:
     def integer_sum(self, version: int = 1, round: int = 1) -> Any:
         """The survivors' lanes added as integers."""
         header = self.header(round)
-        bits = header.lane_bits(self._size(round))
+        bits = header.lane_bits(self.roster_size(round))
         rows = [self.lanes_of(name, header, bits).astype(np.uint64) for name in self.survivors(version)]
         return np.sum(rows, axis=0).astype(lane_dtype(bits))
 
-    def _size(self, round: int) -> int:
+    def roster_size(self, round: int = 1) -> int:
+        """Devices of the last roster of a round."""
         return len([event for event in self.happened(ev.Rostered) if event.round == round][-1].order)
 
     def weights(self) -> Any:

@@ -1,0 +1,493 @@
+"""Devices that cheat, come late, or are used up: seen where it can be seen, named where a commitment allows it, and
+never a silently wrong model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.problems import ProblemError
+from client_sdk.secagg.device import Say
+from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.shamir import SHARE_BYTES
+from client_sdk.secagg.shares import SEALED_BYTES, Bundle
+from client_sdk.secagg.statement import Stage, signed
+from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.unmask import Revealed
+from client_sdk.tensors import from_bytes
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from tests.client_sdk.secagg.attempt import entropy
+from tests.coordinator.secure.test_rounds import assert_committed
+from tests.coordinator.secure.world import Phone, World
+
+
+def tools(phone: Phone, **primitives: Any) -> None:
+    """Replaces steps of a device."""
+    device = phone.member.device
+    phone.member.device = replace(device, primitives=replace(device.primitives, **primitives))
+
+
+def resigned(phone: Phone, world: World, said: Say, body: bytes, blob: bytes | None = None) -> Say:
+    """What a device says, changed, with its signature under it."""
+    secure = world.state.secure
+    assert secure is not None
+    h = world.desk._attempts.read(secure).cohort.h
+    signature = signed(phone.member.device.signer, h, said.stage, body)
+    return Say(said.stage, body, signature, said.blob if blob is None else blob)
+
+
+def cheating(phone: Phone, stage: Stage, change: Callable[[Say, World], Say]) -> None:
+    phone.bend = lambda said, world: change(said, world) if said.stage == stage else said
+
+
+def assert_commits_without(world: World, phone: Phone, attempts: int, stage: Stage = "mask") -> None:
+    """The round committed without this device and, where another attempt was needed, under new keys. It was: when two
+    more vanished in this stage."""
+    vanished = {phone.name}
+    if attempts == 2:
+        for each in world.phones[-2:]:
+            each.stops = stage
+            vanished.add(each.name)
+    world.play()
+    assert len(world.happened(ev.Announced)) == attempts
+    assert (phone.name in world.happened(ev.Rostered)[-1].order) == (attempts == 1 and stage != "advertise")
+    assert set(world.survivors()) == {each.name for each in world.phones} - vanished
+    assert_committed(world)
+
+
+# ------------------------------------------------------------ shares that do not open
+
+
+def test_a_dealer_of_whom_several_complain_is_left_out() -> None:
+    world = World(5)
+    cheat = world.phones[1]
+    tools(cheat, seal=lambda *given: entropy(given[2:4])(SEALED_BYTES))
+    world.play()
+    complaints = world.happened(ev.Complained)
+    assert {event.dealers for event in complaints} == {(cheat.name,)}
+    assert len(complaints) >= 2
+    assert len(world.happened(ev.Announced)) == 2
+    assert set(world.survivors()) == {each.name for each in world.phones} - {cheat.name}
+    assert_committed(world)
+
+
+def test_where_one_complains_of_one_a_fresh_attempt_goes_without_both() -> None:
+    """Nobody can tell which of the two lies. Two more vanish, so there is a fresh attempt."""
+    world = World(7, cohort={"quorum": 0.4})
+    dealer, victim = world.phones[1], world.phones[4]
+    honest = dealer.member.device.primitives.seal
+
+    def seal(agreed: bytes, h: bytes, of: tuple[int, str], to: tuple[int, str], pair: Any) -> bytes:
+        sealed = honest(agreed, h, of, to, pair)
+        return bytes(SEALED_BYTES) if to[1] == victim.name else sealed
+
+    tools(dealer, seal=seal)
+    for phone in world.phones[5:]:
+        phone.stops = "mask"
+    world.play()
+    assert [event.dealers for event in world.happened(ev.Complained)] == [(dealer.name,)]
+    assert len(world.happened(ev.Announced)) == 2
+    assert set(world.survivors()) == {world.phones[place].name for place in (0, 2, 3)}
+    assert_committed(world)
+
+
+def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
+    world = World(5)
+    phone = world.phones[0]
+    world.play(lambda w: w.state.phase == "masking")
+    for attempt, dealers in ((1, (world.phones[1].name,)), (0, ("nobody",)), (0, ()), (0, (phone.name,))):
+        with pytest.raises(ProblemError):
+            world.desk.complain(phone.name, 1, attempt, dealers)
+    assert world.happened(ev.Complained) == []
+    world.play()
+    assert_committed(world)
+
+
+# ------------------------------------------------------------ messages that no honest device signs
+
+
+def longer(said: Say, world: World, phone: Phone) -> Say:
+    blob = said.blob + b"\0"
+    body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
+    return resigned(phone, world, said, body, blob)
+
+
+@pytest.mark.parametrize(("n", "attempts"), [(5, 1), (7, 2)])
+def test_a_vector_of_another_length_is_its_devices_fault(n: int, attempts: int) -> None:
+    world = World(n)
+    cheat = world.phones[2]
+    cheating(cheat, "mask", lambda said, w: longer(said, w, cheat))
+    assert_commits_without(world, cheat, attempts)
+    assert "bytes, not" in world.happened(ev.Faulted)[0].reason
+    assert any("invalid-update" in refusal for refusal in cheat.refusals)
+
+
+@pytest.mark.parametrize(("n", "attempts"), [(5, 1), (7, 2)])
+def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> None:
+    world = World(n)
+    cheat = world.phones[2]
+
+    def fewer(said: Say, w: World) -> Say:
+        bundle = Bundle.parse(said.body, n)
+        return resigned(cheat, w, said, replace(bundle, sealed=bundle.sealed[1:]).encoded)
+
+    cheating(cheat, "share", fewer)
+    assert_commits_without(world, cheat, attempts, "share")
+    assert "holders" in world.happened(ev.Faulted)[0].reason
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share", "mask", "survivors", "unmask"])
+def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
+    """Whoever wrote it: it is refused, and the device's own message is still taken."""
+    world = World(4)
+    phone = world.phones[0]
+    forged: list[Say] = []
+
+    def forge(said: Say, w: World) -> Say:
+        if forged:
+            return said
+        forged.append(said)
+        with pytest.raises(ProblemError, match="signature"):
+            w.hear(phone, replace(said, signature=bytes(64)))
+        return said
+
+    cheating(phone, stage, forge)
+    world.play()
+    assert len(forged) == 1
+    assert world.happened(ev.Faulted) == []
+    assert len(world.happened(ev.Announced)) == 1
+    assert len(world.survivors()) == 4
+    assert_committed(world)
+
+
+def test_the_first_vector_of_a_device_counts() -> None:
+    world = World(4)
+    phone = world.phones[0]
+    refused: list[str] = []
+
+    def twice(said: Say, w: World) -> Say:
+        blob = bytes(len(said.blob))
+        body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
+        other = resigned(phone, w, said, body, blob)
+        phone.bend = None
+        w.hear(phone, said)
+        before = w.state
+        with pytest.raises(ProblemError, match="first") as caught:
+            w.hear(phone, other)
+        refused.append(caught.value.kind)
+        assert w.state is before
+        assert hashlib.sha256(blob).hexdigest() not in set(w.blobs.digests())
+        return said
+
+    cheating(phone, "mask", twice)
+    world.play()
+    assert refused == ["duplicate"]
+    assert [row.device for row in world.every(fx.RecordRefusal)] == [phone.name], "what was refused leaves its reason"
+    assert len(world.survivors()) == 4
+    assert_committed(world)
+
+
+def test_who_would_spoil_the_roster_is_left_out() -> None:
+    world = World(5)
+    cheat = world.phones[3]
+    original = cheat.member.device.entropy
+    stolen = entropy(("secrets", 0))  # device 0 draws the same
+    cheat.member.device = replace(cheat.member.device, entropy=stolen)
+    world.play(lambda w: bool(w.happened(ev.Faulted)))
+    cheat.member.device = replace(cheat.member.device, entropy=original)
+    world.play()
+    faulted = {event.device for event in world.happened(ev.Faulted)}
+    assert faulted == {world.phones[0].name, cheat.name}, "nobody can tell who copied whom"
+    assert set(world.survivors()) == {each.name for each in world.phones} - faulted
+    assert_committed(world)
+
+
+def test_who_was_revoked_meanwhile_is_left_out() -> None:
+    world = World(5)
+    gone = world.phones[3]
+    world.play(lambda w: gone.name in (w.state.secure.advertised if w.state.secure else ()))
+    world.authority.revoked.add(gone.name)
+    assert_commits_without(world, gone, 1, "advertise")
+    assert "vouch" in world.happened(ev.Faulted)[0].reason
+
+
+# ------------------------------------------------------------ exchange 5
+
+
+def garbage(secret: bytes, holders: Any, threshold: int, draw: Any) -> list[bytes]:
+    return [entropy(("garbage", x))(32).rjust(SHARE_BYTES, b"\0") for x in holders]
+
+
+def test_a_dealer_that_cannot_be_rebuilt_is_named_and_barred() -> None:
+    """It opens for its holders, and is no share of what the dealer committed to."""
+    world = World(5)
+    cheat = world.phones[1]
+    tools(cheat, split=garbage)
+    world.play(lambda w: w.state.round == 2)
+    assert world.state.version == 0
+    assert set(world.state.barred) == {cheat.name}
+    assert cheat.name in world.reasons[0]
+    assert world.happened(ev.OpeningFailed)[-1].lost == (cheat.name,)
+    assert len(world.state.spent) == 5
+
+
+def test_a_dealer_that_shared_another_key_than_it_showed_is_named_and_barred() -> None:
+    """The shares agree with each other, and not with the key that peers masked with."""
+    world = World(5)
+    cheat = world.phones[1]
+    honest = cheat.member.device.primitives.split
+
+    def other(secret: bytes, *given: Any) -> list[bytes]:
+        return honest(hashlib.sha256(secret).digest(), *given)
+
+    tools(cheat, split=other)
+    cheat.stops = "mask"
+    world.play(lambda w: w.state.round == 2)
+    assert set(world.state.barred) == {cheat.name}
+    assert world.state.version == 0
+
+
+def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
+    world = World(12)
+    cheat = world.phones[1]
+
+    def wrong(said: Say, w: World) -> Say:
+        secure = w.state.secure
+        assert secure is not None
+        survivors = w.desk._attempts.read(secure).survivors(secure)
+        revealed = Revealed.parse(said.body, survivors, 12)
+        about = revealed.shares[7]
+        shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
+        return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
+
+    cheating(cheat, "unmask", wrong)
+    world.play()
+    assert_committed(world)
+    opened = world.happened(ev.Opened)[-1]
+    assert opened.set_aside in (((world.phones[7].name, (cheat.name,)),), ())
+    if opened.set_aside == ():  # a sum was possible before its share was looked at
+        assert cheat.name not in world.happened(ev.Revealed)[8].device
+
+
+# ------------------------------------------------------------ inside the lanes
+
+
+class Spoiling(Masker):
+    """A device that changes its lanes before it masks them."""
+
+    change: Callable[[Any], None]
+
+    def apply(self, vector: Any, *given: Any) -> None:
+        change, self.change = self.change, lambda lanes: None
+        change(vector)
+        super().apply(vector, *given)
+
+
+def spoil(phone: Phone, world: World, lane: int, to: Callable[[int, int], int]) -> None:
+    """Makes one lane of the sum what ``to`` says, given what it would be and the lanes' bits."""
+
+    def masker(cipher: Any, bits: int, *more: Any) -> Spoiling:
+        header = world.header()
+        total = sum(int(world.lanes_of(each.name, header, bits)[lane]) for each in world.phones)
+
+        def change(vector: Any) -> None:
+            vector[lane] += np.array(to(total, bits) - total, np.int64).astype(vector.dtype)
+
+        made = Spoiling(cipher, bits, *more)
+        made.change = change
+        return made
+
+    tools(phone, masker=masker)
+
+
+@pytest.mark.parametrize(
+    ("lane", "to", "match"),
+    [
+        pytest.param(0, lambda total, bits: (1 << bits) - 1, "more than the survivors", id="out of range"),
+        pytest.param(-2, lambda total, bits: 5 * 1000 + 1, "weights", id="over-weight"),
+        pytest.param(-1, lambda total, bits: total + 1, "canary", id="wrong canary"),
+        pytest.param(-1, lambda total, bits: total - 1, "canary", id="no canary"),
+    ],
+)
+def test_an_impossible_sum_is_refused_and_nobody_is_blamed(
+    lane: int, to: Callable[[int, int], int], match: str
+) -> None:
+    world = World(5)
+    spoil(world.phones[2], world, lane, to)
+    world.play(lambda w: w.state.round == 2)
+    assert world.state.version == 0
+    assert match in world.reasons[0]
+    assert world.state.barred == {}
+    assert world.happened(ev.OpeningFailed)[-1].lost == ()
+    assert world.happened(ev.Opened) == []
+
+
+def test_masks_that_do_not_cancel_show_in_the_canary() -> None:
+    """A device masks with seeds of its own."""
+    world = World(5)
+
+    class Own(Masker):
+        def apply(self, vector: Any, seed: bytes, *given: Any) -> None:
+            super().apply(vector, hashlib.sha256(seed).digest(), *given)
+
+    tools(world.phones[0], masker=Own)
+    world.play(lambda w: w.state.round == 2)
+    assert world.state.version == 0
+    assert "canary" in world.reasons[0]
+
+
+# ------------------------------------------------------------ retries, late devices
+
+
+def test_a_fresh_attempt_goes_without_the_silent() -> None:
+    world = World(7)
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    world.play()
+    assert len(world.happened(ev.Announced)) == 2
+    assert world.happened(ev.Rostered)[-1].order == tuple(phone.name for phone in world.phones[3:])
+    assert_committed(world)
+    first, second = (event.header for event in world.happened(ev.Announced))
+    assert first != second
+
+
+def test_no_key_of_an_attempt_serves_in_another() -> None:
+    world = World(7)
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    world.play()
+    shown = [event.digest for event in world.happened(ev.Advertised)]
+    assert len(set(shown)) == len(shown) == 11
+    bodies = [world.blobs.ever[digest] for digest in shown]
+    for phone in world.phones[3:]:
+        keys = {
+            body[body.index(phone.name.encode()) + len(phone.name) :][:64]
+            for body in bodies
+            if phone.name.encode() in body
+        }
+        assert len(keys) == 2
+
+
+def test_a_device_that_came_too_late_joins_the_next_attempt() -> None:
+    world = World(7, cohort={"collect_s": 30})
+    late = world.phones[6]
+    late.late_s = 45.0
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    world.play()
+    first, second = world.happened(ev.Rostered)
+    assert late.name not in first.order
+    assert late.name in second.order
+    assert late.name in world.survivors()
+    assert_committed(world)
+
+
+def test_a_message_of_an_older_attempt_is_stale() -> None:
+    world = World(7)
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    old: list[tuple[Any, Say]] = []
+
+    def remember(said: Say, w: World) -> Say:
+        old.append((world.phones[4].head, said))
+        return said
+
+    phone = world.phones[4]
+    phone.bend = remember
+    world.play(lambda w: w.state.attempt == 1)
+    phone.bend = None
+    phone.head, said = old[-1]
+    before = world.state
+    with pytest.raises(ProblemError, match="attempt") as caught:
+        world.hear(phone, said)
+    assert caught.value.kind in ("stale", "late")
+    assert world.state is before
+    phone.restart()
+    world.play()
+    assert_committed(world)
+
+
+def test_a_round_is_keyed_so_often_and_then_abandoned() -> None:
+    world = World(9, secure={"attempts": 2}, cohort={"quorum": 0.3})
+    for phone in world.phones[:4]:
+        phone.stops = "share"
+    for phone in world.phones[4:7]:
+        phone.stops = "mask"
+    world.play(lambda w: w.state.round == 2)
+    assert len(world.happened(ev.Announced)) <= 3
+    assert world.state.version == 0 or world.survivors() == [phone.name for phone in world.phones[7:]]
+
+
+# ------------------------------------------------------------ used up
+
+
+def exhausted() -> World:
+    """All four sign, and two vanish before they reveal: t is 3."""
+    world = World(4, rounds_=2)
+    for phone in world.phones[:2]:
+        phone.stops = "unmask"
+    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    assert len(world.state.spent) == 4
+    for phone in world.phones:
+        phone.gone, phone.stops = False, None
+        phone.restart()
+    world.play(lambda w: bool(w.state.exhausted))
+    return world
+
+
+def test_an_exhausted_run_says_so() -> None:
+    world = exhausted()
+    assert world.state.version == 0
+    assert "exhausted" in world.reasons[-1] or "spent" in world.reasons[-1]
+    world.play(lambda w: w.state.round >= 5)
+    assert world.state.version == 0, "waiting does not help"
+
+
+def test_the_owner_lets_an_exhausted_run_go_on() -> None:
+    world = exhausted()
+    world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.play(lambda w: w.state.version == 1)
+    row = world.every(fx.RecordCheckpoint)[0]
+    assert row.contributions == ()
+    assert row.origin
+    moved = from_bytes(world.blobs.open(row.digest).read())["w"].astype(np.float64) - world.model["w"]
+    assert sorted(moved)[:-1] == [0.0] * (moved.size - 1)
+    assert 0 < max(moved) < 1e-6
+    assert world.state.exhausted == ""
+    assert world.state.spent == ()
+    world.play()
+    assert world.state.version == 2
+    assert len(world.survivors(2)) == 4
+    world.assert_clean()
+
+
+def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
+    def advanced(crash: int | None) -> World:
+        world = exhausted()
+        world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
+        world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+        world.blobs.points.at, world.blobs.points.passed = crash, 0
+        return world.play(lambda w: w.state.version == 1)
+
+    undisturbed = advanced(None)
+    for at in range(undisturbed.blobs.points.passed):
+        again = advanced(at)
+        assert again.crashes == 1
+        assert again.state.checkpoint == undisturbed.state.checkpoint
+
+
+def test_survivors_are_shown_in_one_order() -> None:
+    world = World(5).play()
+    for phone in world.phones:
+        assert {said.body for said in phone.member.log if said.stage == "survivors"} == {
+            Survivors(tuple(range(5))).encoded
+        }

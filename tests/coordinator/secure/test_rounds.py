@@ -1,0 +1,217 @@
+"""Whole rounds through ``step``, with real devices: the committed model is the mean of the survivors, to the bit,
+whoever vanishes and whenever the coordinator dies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_sdk.secagg.lanes import pack, unpack
+from client_sdk.secagg.statement import Stage
+from coordinator.engine import events as ev
+from tests.coordinator.secure.world import STAGES, World
+
+RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 20, "eta": 20, "minimum_cohort": 17}
+
+
+def assert_committed(world: World) -> None:
+    """One version, which is the mean by the formula out of the survivors' integer sum; nothing is left behind."""
+    assert world.state.version == 1, world.reasons
+    total = next(body for digest, body in world.blobs.ever.items() if digest == world.happened(ev.Opened)[-1].digest)
+    header = world.header()
+    wanted = world.integer_sum()
+    found = unpack(total, header.lanes, header.lane_bits(world.roster_size()))
+    assert np.array_equal(found, wanted)
+    assert np.array_equal(world.weights(), world.expected_weights())
+    world.assert_clean()
+
+
+@pytest.mark.parametrize("n", [3, 4, 7, 12, 20])
+def test_an_honest_round(n: int) -> None:
+    world = World(n).play()
+    assert world.survivors() == [phone.name for phone in world.phones]
+    assert_committed(world)
+    assert len(world.happened(ev.Announced)) == 1
+    assert all(phone.refusals == [] for phone in world.phones)
+
+
+def test_an_honest_round_in_a_ring() -> None:
+    world = World(20, secure=RING).play()
+    rostered = world.happened(ev.Rostered)[0]
+    assert sorted(rostered.ring) == list(range(20))
+    assert 0 < rostered.neighbours < 19
+    assert_committed(world)
+
+
+@settings(max_examples=48)
+@given(q=st.integers(1, 24), n=st.integers(3, 6), data=st.data())
+def test_the_sum_is_exact_at_every_q(q: int, n: int, data: st.DataObject) -> None:
+    cap = data.draw(st.integers(1, min(2**q - 1, 1000)))
+    cipher = data.draw(st.sampled_from(["aes-256-ctr", "chacha20"]))
+    world = World(n, dimension=data.draw(st.integers(1, 12)), secure={"q": q, "weight_cap": cap, "cipher": cipher})
+    for phone in world.phones:
+        phone.member.weight = data.draw(st.integers(1, cap))
+    spare = n - (2 * n // 3 + 1)
+    for phone in data.draw(st.permutations(world.phones))[: data.draw(st.integers(0, spare))]:
+        phone.stops = data.draw(st.sampled_from(STAGES[2:]))
+    world.play()
+    assert_committed(world)
+
+
+def test_several_rounds_one_after_another() -> None:
+    world = World(4, rounds_=3).play()
+    assert world.state.version == 3
+    assert [event.round for event in world.happened(ev.Opened)] == [1, 2, 3]
+    assert world.state.spent == ()
+    world.assert_clean()
+
+
+# ------------------------------------------------------------ who vanishes
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("n", "gone"), [(4, 1), (7, 2)])
+def test_vanishing_anywhere_stops_no_round_that_has_its_threshold(n: int, gone: int, stage: Stage) -> None:
+    world = World(n)
+    for phone in world.phones[1 : 1 + gone]:
+        phone.stops = stage
+    world.play()
+    assert_committed(world)
+    names = [phone.name for phone in world.phones]
+    vanished = names[1 : 1 + gone]
+    left = set(names) if stage in ("survivors", "unmask") else set(names) - set(vanished)
+    assert set(world.survivors()) == left
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_vanishing_from_a_ring(stage: Stage) -> None:
+    world = World(20, secure=RING)
+    for phone in world.phones[4:7]:
+        phone.stops = stage
+    world.play()
+    assert_committed(world)
+
+
+@settings(max_examples=30)
+@given(n=st.integers(4, 9), data=st.data())
+def test_devices_vanish_at_different_exchanges(n: int, data: st.DataObject) -> None:
+    world = World(n)
+    spare = n - (2 * n // 3 + 1)
+    for phone in data.draw(st.permutations(world.phones))[:spare]:
+        phone.stops = data.draw(st.sampled_from(STAGES))
+    world.play()
+    assert_committed(world)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_without_its_threshold_a_round_is_abandoned(stage: Stage) -> None:
+    """3 of 7 vanish, and t is 5. The next round is made by the four that are left."""
+    world = World(7, secure={"attempts": 1})
+    for phone in world.phones[:3]:
+        phone.stops = stage
+    before_agreeing = stage in STAGES[:3]
+    world.play(lambda w: w.state.version == 1 or w.state.round > 2 or bool(w.state.exhausted))
+    if stage == "advertise":
+        assert world.state.version == 1
+        return
+    assert world.reasons
+    assert world.state.round >= 2
+    if before_agreeing:
+        assert world.state.spent == ()
+        assert world.state.version == 1
+    elif stage == "survivors":
+        assert len(world.state.spent) == 4
+    else:
+        assert len(world.state.spent) == 7
+
+
+# ------------------------------------------------------------ when the coordinator dies
+
+
+def points(n: int, **given: Any) -> tuple[str, int]:
+    """The digest of an undisturbed round, and at how many points a coordinator can die in it."""
+    world = World(n, **given).play()
+    assert_committed(world)
+    return world.state.checkpoint, world.blobs.points.passed
+
+
+def test_a_crash_anywhere_changes_no_bit() -> None:
+    wanted, count = points(3)
+    assert count > 60
+    for at in range(count):
+        world = World(3, crash=at).play()
+        assert world.crashes == 1, f"at {at}"
+        assert world.state.checkpoint == wanted, f"at {at}"
+        assert_committed(world)
+
+
+@pytest.mark.slow
+def test_a_crash_anywhere_with_somebody_gone() -> None:
+    def world(crash: int | None = None) -> World:
+        made = World(4, crash=crash)
+        made.phones[2].stops = "mask"
+        return made.play()
+
+    undisturbed = world()
+    assert_committed(undisturbed)
+    for at in range(undisturbed.blobs.points.passed):
+        again = world(at)
+        assert again.state.checkpoint == undisturbed.state.checkpoint, f"at {at}"
+        assert_committed(again)
+
+
+def test_devices_that_crash_after_every_request() -> None:
+    """Each device starts anew from what it kept before every one of its requests."""
+    wanted, _ = points(4)
+    world = World(4)
+    for phone in world.phones:
+        phone.forgetful = True
+    world.play()
+    assert world.state.checkpoint == wanted
+    assert_committed(world)
+
+
+# ------------------------------------------------------------ what is never there
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_nothing_of_one_device_is_ever_unmasked_on_the_server(gone: int) -> None:
+    """No blob that ever was holds a device's lanes, a sum of some of them, a secret that it did not reveal, or one that
+    was rebuilt."""
+    world = World(5)
+    for phone in world.phones[:gone]:
+        phone.stops = "mask"
+    world.play()
+    assert_committed(world)
+    header, bits = world.header(), world.header().lane_bits(5)
+    names = world.survivors()
+    rows = {name: world.lanes_of(name, header, bits) for name in names}
+    whole = pack(world.integer_sum(), bits)
+    for mask in range(1, 2 ** len(names)):
+        part = [rows[name] for place, name in enumerate(names) if mask >> place & 1]
+        packed = pack(np.sum(part, axis=0).astype(part[0].dtype), bits)
+        raw = np.sum(part, axis=0).astype(part[0].dtype).tobytes()
+        found = [body for body in world.blobs.ever.values() if packed in body or raw in body]
+        assert found == ([whole] if len(part) == len(names) else [])
+    secrets = {live for phone in world.phones for live in phone.secrets if len(live) == 32}
+    assert len(secrets) == 15
+    for secret in secrets:
+        assert not any(secret in body for body in world.blobs.ever.values())
+        assert not any(secret.hex() in text for text in world.texts())
+
+
+def test_of_each_dealer_one_kind_of_share_is_ever_revealed() -> None:
+    world = World(5)
+    world.phones[0].stops = "mask"
+    world.play()
+    revealed = [world.blobs.ever[event.digest] for event in world.happened(ev.Revealed)]
+    assert len(revealed) >= 4
+    for phone in world.phones:
+        for pair in phone.pairs:
+            seen = [any(share in body for body in revealed) for share in (pair.self_mask, pair.mask_key)]
+            assert seen != [True, True]
