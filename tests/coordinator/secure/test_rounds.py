@@ -165,8 +165,8 @@ def test_a_crash_anywhere_with_somebody_gone() -> None:
         assert_committed(again)
 
 
-def test_devices_that_crash_after_every_request() -> None:
-    """Each device starts anew from what it kept before every one of its requests."""
+def test_devices_that_are_started_again_and_again() -> None:
+    """From what they kept, they say the same again."""
     wanted, _ = points(4)
     world = World(4)
     for phone in world.phones:

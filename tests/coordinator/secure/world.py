@@ -137,7 +137,7 @@ class Phone:
     bend: Callable[[Say, World], Say] | None = None
     """What a cheating device makes of what it would say."""
     forgetful: bool = False
-    """Each of its requests is made by a fresh process."""
+    """Every two messages it is started again."""
     gone: bool = False
     head: Header | None = None
     heard: bool = False
@@ -161,7 +161,7 @@ class Phone:
         try:
             if self.forgetful and self.head is not None:
                 self.restart()
-                return self._join(world) and self._turn(world) and self._turn(world)
+                return self._join(world) and all(self._turn(world) for _ in range(4) if self.head is not None)
             return self._turn(world)
         except ProblemError as error:
             self.refusals.append(f"{error.kind}: {error}")
