@@ -55,12 +55,13 @@ class Opening:
         so is a second response."""
         if revealed.place in self._heard:
             raise BadMessage(f"device {self.cohort.device(revealed.place)} has revealed its shares before")
-        dealt = set(self.cohort.graph.holders(revealed.place))  # who holds of whom is symmetric
-        if any(dealer not in dealt or dealer not in self._shares for dealer, _, _ in revealed.shares):
+        held = self._shares.keys() & self.cohort.graph.holders(revealed.place)  # who holds of whom is symmetric
+        if not held.issuperset([dealer for dealer, _, _ in revealed.shares]):
             raise BadMessage("a share is revealed that its sender does not hold")
         self._heard.add(revealed.place)
+        x, shares = revealed.place + 1, self._shares
         for dealer, _, share in revealed.shares:
-            self._shares[dealer][revealed.place + 1] = share
+            shares[dealer][x] = share
 
     @property
     def lacking(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.shamir import SHARE_BYTES, share_value
+from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.wire import Reader, Writer, require_ascending
@@ -57,11 +57,11 @@ class Revealed:
         count = read.count(4, 5 + SHARE_BYTES)
         found = cls(place, tuple(read.rows(f">IB{SHARE_BYTES}s", count)))
         read.end()
-        require_ascending(tuple(dealer for dealer, _, _ in found.shares), "unmask response", n)
-        if place not in survivors.members:
+        require_ascending([dealer for dealer, _, _ in found.shares], "unmask response", n)
+        members = survivors.members
+        if place not in members:
             raise BadMessage("unmask response: it comes from a device that is not among the survivors")
-        for dealer, kind, share in found.shares:
-            if kind != (SURVIVED if dealer in survivors.members else GONE):
-                raise BadMessage("unmask response: a share is of the wrong kind for this list")
-            share_value(share)
+        if any(kind != (SURVIVED if dealer in members else GONE) for dealer, kind, _ in found.shares):
+            raise BadMessage("unmask response: a share is of the wrong kind for this list")
+        require_shares([share for _, _, share in found.shares])
         return found

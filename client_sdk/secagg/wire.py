@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NoReturn
 
 from client_sdk.secagg.errors import BadMessage
@@ -134,9 +133,9 @@ class Reader:
         return self._data[self._at - length : self._at]
 
 
-def require_ascending(places: tuple[int, ...], what: str, below: int | None = None) -> None:
+def require_ascending(places: Sequence[int], what: str, below: int | None = None) -> None:
     """BadMessage unless every number is above the one before (and under ``below``): no duplicates, one order."""
-    if any(one >= other for one, other in pairwise(places)):
+    if list(places) != sorted(set(places)):
         raise BadMessage(f"{what}: places are not in ascending order, each once")
     if places and (places[0] < 0 or (below is not None and places[-1] >= below)):
         raise BadMessage(f"{what}: a place is not in the roster")
