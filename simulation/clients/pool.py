@@ -46,7 +46,7 @@ class ArrayPool:
         return len(self.x)
 
     def take(self, positions: Indices) -> Examples:
-        return Examples(self.x[positions], self.y[positions])
+        return Examples(_rows(self.x, positions), _rows(self.y, positions))
 
 
 class TorchPool:
@@ -115,6 +115,10 @@ def _dataset_labels(dataset: Any) -> Indices | None:
         return as_labels(dataset.tensors[1])
     found = as_labels(getattr(dataset, "targets", None))
     return found if found is not None else as_labels(getattr(dataset, "labels", None))
+
+
+def _rows(values: Any, positions: Indices) -> Any:
+    return values.take(positions, axis=0) if type(values) is np.ndarray else values[positions]
 
 
 def _array(values: Any) -> Any:
