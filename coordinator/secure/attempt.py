@@ -17,7 +17,7 @@ from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
 from coordinator.engine.secure_state import SecureRound
-from coordinator.secure.routing import Deliveries
+from coordinator.secure.routing import Deliveries, proof
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Attempts:
         self._lock = threading.Lock()
         self._last: tuple[tuple[str, str], Attempt] | None = None
         self._turned: tuple[tuple[str, Mapping[str, str]], Deliveries] | None = None
+        self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
 
     def header(self, secure: SecureRound) -> Header:
         """What devices agree to when they advertise."""
@@ -78,6 +79,17 @@ class Attempts:
                 self._turned = (key, Deliveries(attempt.cohort, bundles))
             return self._turned[1]
 
+    def proof(self, secure: SecureRound) -> bytes:
+        """The signatures under the survivor list that are there by now, as devices are shown them."""
+        attempt = self.read(secure)
+        key = (secure.roster, secure.signed)
+        with self._lock:
+            if self._proof is None or self._proof[0] != key:
+                places = attempt.places
+                signed = ((places[device], self.bytes_of(digest)) for device, digest in secure.signed.items())
+                self._proof = (key, proof(signed).encoded)
+            return self._proof[1]
+
     def forget_shares(self) -> None:
         """Frees what only deliveries need."""
         with self._lock:
@@ -86,7 +98,7 @@ class Attempts:
     def forget(self) -> None:
         """Frees all: the round has ended."""
         with self._lock:
-            self._last = self._turned = None
+            self._last = self._turned = self._proof = None
 
     def keep(self, header: str, roster: str, cohort: Cohort) -> None:
         """A cohort that was just made need not be read again."""

@@ -29,12 +29,12 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.secure_state import SecureRound
 from coordinator.engine.state import RunState
-from coordinator.secure import intake, routing
+from coordinator.secure import intake
 from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
 from coordinator.secure.gathering import entry_bytes
 from coordinator.secure.opening import WORKERS
-from coordinator.secure.performing import SecureAction, SecureRun, SecureWork, drop
+from coordinator.secure.performing import Committing, SecureAction, SecureRun, SecureWork, drop
 
 _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
     "advertise": ev.Advertised,
@@ -82,6 +82,10 @@ class SecureDesk:
     def perform(self, action: SecureAction) -> None:
         """See ``SecureWork.perform``."""
         self._work.perform(action)
+
+    def checkpoint(self, action: Committing) -> tuple[str, int]:
+        """See ``SecureWork.checkpoint``."""
+        return self._work.checkpoint(action)
 
     # ------------------------------------------------------------ devices
 
@@ -138,10 +142,7 @@ class SecureDesk:
         secure = self._under_way(state, device, round)
         if attempt != state.attempt:
             raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {state.attempt}")
-        try:
-            return self._told(state, secure, device, stage)
-        except SecaggError as error:  # somebody of the roster was revoked, and this process has not read it before
-            raise problem("conflict", f"the attempt cannot go on: {error}") from None
+        return self._told(state, secure, device, stage)
 
     # ------------------------------------------------------------ inside
 
@@ -152,9 +153,10 @@ class SecureDesk:
             case "share":
                 return self._delivery(state, secure, device)
             case "mask" if state.phase in ("agreeing", "unmasking"):
-                return self._attempts.read(secure).survivors(secure).encoded
+                return self._read(secure).survivors(secure).encoded
             case "survivors" if state.phase == "unmasking":
-                return self._proof(secure)
+                self._read(secure)
+                return self._attempts.proof(secure)
         return None
 
     def _vouched(self, device: str, certificate: bytes) -> str:
@@ -197,7 +199,7 @@ class SecureDesk:
             header, vouched = self._attempts.header(secure), self._authority().vouched
             intake.advertised(header, vouched, arrived.device, body, signature, arrived.certificate)
             return
-        attempt = self._attempts.read(secure)
+        attempt = self._read(secure)
         cohort, place = attempt.cohort, attempt.places[arrived.device]
         match arrived.stage:
             case "share":
@@ -237,19 +239,18 @@ class SecureDesk:
         return self._attempts.bytes_of(secure.roster)
 
     def _delivery(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
-        if state.phase == "sharing":
+        if state.phase in ("collecting", "sharing"):
             return None
         if state.phase != "masking":
             raise problem("late", "the masked vectors of this attempt are in")
-        place = self._attempts.read(secure).places[device]
+        place = self._read(secure).places[device]
         return self._attempts.deliveries(secure).to(place).encoded
 
-    def _proof(self, secure: SecureRound) -> bytes:
-        attempt: Attempt = self._attempts.read(secure)
-        signatures = (
-            (attempt.places[device], self._attempts.bytes_of(digest)) for device, digest in secure.signed.items()
-        )
-        return routing.proof(signatures).encoded
+    def _read(self, secure: SecureRound) -> Attempt:
+        try:
+            return self._attempts.read(secure)
+        except SecaggError as error:  # somebody of the roster was revoked, and this process has not read it before
+            raise problem("conflict", f"the attempt cannot go on: {error}") from None
 
 
 def _kept(arrived: Arrived) -> bytes:

@@ -30,6 +30,7 @@ from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
 
 Make = Callable[[RunState, float], ev.Event | None]
 """An event from the newest state and the time, or None for nothing."""
+Committing = fx.CommitSum | fx.Advance
 SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
 
 
@@ -69,6 +70,19 @@ class SecureWork:
             if _wanted(self._run.state, action):  # else the round has ended meanwhile, and its blobs with it
                 raise
 
+    def checkpoint(self, action: Committing) -> tuple[str, int]:
+        """Writes the checkpoint that a commit asks for; (digest, bytes), the same each time. CannotAggregate,
+        BlobError. ``perform`` does this too: it is here for whoever takes the commit under a fence of its own."""
+        if isinstance(action, fx.Advance):
+            return committing.advance(self._blobs, action.parent, self._aggregator.delta)
+        secure = self._run.state.secure
+        if secure is None:
+            raise CannotAggregate(f"round {action.round} is over")
+        header = self._attempts.header(secure)
+        total = unpack(self._attempts.bytes_of(action.sum), header.lanes, header.lane_bits(len(secure.order)))
+        survivors = len(action.contributions)
+        return committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
+
     def _perform(self, action: SecureAction) -> None:
         match action:
             case fx.Announce():
@@ -77,10 +91,8 @@ class SecureWork:
                 self._gather(action)
             case fx.Open():
                 self._open(action)
-            case fx.CommitSum():
-                self._commit(action)
-            case fx.Advance():
-                self._advance(action)
+            case fx.CommitSum() | fx.Advance():
+                self._put_in(action)
             case fx.Discard():
                 self._discard(action)
 
@@ -167,24 +179,11 @@ class SecureWork:
                     raise BlobError(f"the blob {digest} is no masked vector of this round")
             yield memoryview(buffer)
 
-    def _commit(self, action: fx.CommitSum) -> None:
-        state = self._run.state
-        if not _wanted(state, action) or state.secure is None:
+    def _put_in(self, action: Committing) -> None:
+        if not _wanted(self._run.state, action):
             return
-        header = self._attempts.header(state.secure)
-        total = unpack(self._attempts.bytes_of(action.sum), header.lanes, header.lane_bits(len(state.secure.order)))
-        survivors = len(action.contributions)
-        self._put_in(
-            action, lambda: committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
-        )
-
-    def _advance(self, action: fx.Advance) -> None:
-        if _wanted(self._run.state, action):
-            self._put_in(action, lambda: committing.advance(self._blobs, action.parent, self._aggregator.delta))
-
-    def _put_in(self, action: fx.CommitSum | fx.Advance, make: Callable[[], tuple[str, int]]) -> None:
         try:
-            digest, size = make()
+            digest, size = self.checkpoint(action)
         except CannotAggregate as error:
             self._submit(action, ev.CommitFailed, reason=str(error))
         else:
@@ -224,7 +223,7 @@ def _wanted(state: RunState, action: SecureAction) -> bool:
         return True
     if state.round != action.round or state.phase == "idle":
         return False
-    if isinstance(action, fx.CommitSum | fx.Advance):
+    if isinstance(action, Committing):
         return state.phase == "committing"
     return state.attempt == action.attempt
 

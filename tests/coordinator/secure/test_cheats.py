@@ -366,7 +366,7 @@ def test_no_key_of_an_attempt_serves_in_another() -> None:
     world.play()
     shown = [event.digest for event in world.happened(ev.Advertised)]
     assert len(set(shown)) == len(shown) == 11
-    bodies = [world.blobs.ever[digest] for digest in shown]
+    bodies = [world.ever[digest] for digest in shown]
     for phone in world.phones[3:]:
         keys = {
             body[body.index(phone.name.encode()) + len(phone.name) :][:64]
@@ -475,11 +475,11 @@ def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
         world = exhausted()
         world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
         world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
-        world.blobs.points.at, world.blobs.points.passed = crash, 0
+        world.crash_at(crash)
         return world.play(lambda w: w.state.version == 1)
 
     undisturbed = advanced(None)
-    for at in range(undisturbed.blobs.points.passed):
+    for at in range(undisturbed.points.passed):
         again = advanced(at)
         assert again.crashes == 1
         assert again.state.checkpoint == undisturbed.state.checkpoint

@@ -4,6 +4,8 @@ whoever vanishes and whenever the coordinator dies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from client_sdk.secagg.lanes import pack, unpack
 from client_sdk.secagg.statement import Stage
+from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from tests.coordinator.secure.world import STAGES, World
 
@@ -22,7 +25,7 @@ RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 2
 def assert_committed(world: World) -> None:
     """One version, which is the mean by the formula out of the survivors' integer sum; nothing is left behind."""
     assert world.state.version == 1, world.reasons
-    total = next(body for digest, body in world.blobs.ever.items() if digest == world.happened(ev.Opened)[-1].digest)
+    total = next(body for digest, body in world.ever.items() if digest == world.happened(ev.Opened)[-1].digest)
     header = world.header()
     wanted = world.integer_sum()
     found = unpack(total, header.lanes, header.lane_bits(world.roster_size()))
@@ -137,7 +140,7 @@ def points(n: int, **given: Any) -> tuple[str, int]:
     """The digest of an undisturbed round, and at how many points a coordinator can die in it."""
     world = World(n, **given).play()
     assert_committed(world)
-    return world.state.checkpoint, world.blobs.points.passed
+    return world.state.checkpoint, world.points.passed
 
 
 def test_a_crash_anywhere_changes_no_bit() -> None:
@@ -157,12 +160,53 @@ def test_a_crash_anywhere_with_somebody_gone() -> None:
         made.phones[2].stops = "mask"
         return made.play()
 
-    undisturbed = world()
+    crash_everywhere(world)
+
+
+@pytest.mark.slow
+def test_a_crash_anywhere_between_two_attempts() -> None:
+    """Two of five vanish after the roster, and the three others are keyed anew."""
+
+    def world(crash: int | None = None) -> World:
+        made = World(5, crash=crash)
+        for phone in made.phones[:2]:
+            phone.stops = "share"
+        return made.play()
+
+    assert len(world().happened(ev.Announced)) == 2
+    crash_everywhere(world)
+
+
+def crash_everywhere(world: Callable[[int | None], World]) -> None:
+    undisturbed = world(None)
     assert_committed(undisturbed)
-    for at in range(undisturbed.blobs.points.passed):
+    for at in range(undisturbed.points.passed):
         again = world(at)
+        assert again.crashes == 1
         assert again.state.checkpoint == undisturbed.state.checkpoint, f"at {at}"
         assert_committed(again)
+
+
+@settings(max_examples=25)
+@given(n=st.integers(4, 7), data=st.data())
+def test_crashes_and_vanishing_together(n: int, data: st.DataObject) -> None:
+    """Whatever happens, the round commits the exact sum of those who masked, and leaves nothing behind."""
+    crashes = data.draw(st.sets(st.integers(0, 250), max_size=6))
+    world = World(n, crash=crashes)
+    for phone in data.draw(st.permutations(world.phones))[: n - (2 * n // 3 + 1)]:
+        phone.stops = data.draw(st.sampled_from(STAGES))
+    for phone in data.draw(st.sets(st.sampled_from(world.phones), max_size=2)):
+        phone.forgetful = True
+    world.play()
+    assert_committed(world)
+
+
+def test_blobs_in_files_make_no_difference(tmp_path: Path) -> None:
+    wanted, _ = points(4)
+    blobs = FileBlobs(tmp_path, durable=False)
+    world = World(4, blobs=blobs).play()
+    assert world.state.checkpoint == wanted
+    world.assert_clean()
 
 
 def test_devices_that_are_started_again_and_again() -> None:
@@ -196,12 +240,12 @@ def test_nothing_of_one_device_is_ever_unmasked_on_the_server(gone: int) -> None
         part = [rows[name] for place, name in enumerate(names) if mask >> place & 1]
         packed = pack(np.sum(part, axis=0).astype(part[0].dtype), bits)
         raw = np.sum(part, axis=0).astype(part[0].dtype).tobytes()
-        found = [body for body in world.blobs.ever.values() if packed in body or raw in body]
+        found = [body for body in world.ever.values() if packed in body or raw in body]
         assert found == ([whole] if len(part) == len(names) else [])
     secrets = {live for phone in world.phones for live in phone.secrets if len(live) == 32}
     assert len(secrets) == 15
     for secret in secrets:
-        assert not any(secret in body for body in world.blobs.ever.values())
+        assert not any(secret in body for body in world.ever.values())
         assert not any(secret.hex() in text for text in world.texts())
 
 
@@ -209,7 +253,7 @@ def test_of_each_dealer_one_kind_of_share_is_ever_revealed() -> None:
     world = World(5)
     world.phones[0].stops = "mask"
     world.play()
-    revealed = [world.blobs.ever[event.digest] for event in world.happened(ev.Revealed)]
+    revealed = [world.ever[event.digest] for event in world.happened(ev.Revealed)]
     assert len(revealed) >= 4
     for phone in world.phones:
         for pair in phone.pairs:

@@ -25,7 +25,7 @@ from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import Stage
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.aggregator import Aggregator
-from coordinator.blobs import MemoryBlobs
+from coordinator.blobs import Blobs, MemoryBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
@@ -50,34 +50,30 @@ class Crash(BaseException):
 class Points:
     """Counts the points at which a coordinator can die, and kills it at one of them."""
 
-    at: int | None = None
+    at: frozenset[int] = frozenset()
     passed: int = 0
 
     def here(self) -> None:
         self.passed += 1
-        if self.passed - 1 == self.at:
+        if self.passed - 1 in self.at:
             raise Crash
 
 
 class WatchedBlobs(MemoryBlobs):
     """Remembers all bytes that were ever kept."""
 
-    def __init__(self, points: Points) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__()
-        self.points = points
-        self.ever: dict[str, bytes] = {}
+        self.world = world
 
     def keep(self, digest: str, data: bytes) -> None:
         super().keep(digest, data)
-        self.ever[digest] = data
-        self.points.here()
+        self.world.ever[digest] = data
+        self.world.points.here()
 
     def delete(self, digest: str) -> None:
         super().delete(digest)
-        self.points.here()
-
-    def all_bytes(self) -> list[bytes]:
-        return [self._get(digest) for digest in self.digests()]
+        self.world.points.here()
 
 
 class Log:
@@ -87,7 +83,7 @@ class Log:
         self.world, self.state, self.todo = world, start, todo
 
     def submit(self, make: Make) -> list[fx.Effect]:
-        points = self.world.blobs.points
+        points = self.world.points
         points.here()
         event = make(self.state, self.world.at)
         if event is None:
@@ -126,7 +122,7 @@ def _naming(unseal: Callable[..., SharePair]) -> Callable[..., SharePair]:
     return named
 
 
-@dataclass
+@dataclass(eq=False)
 class Phone:
     """A device and the request it is at. ``stops``: the message that it never sends."""
 
@@ -255,7 +251,8 @@ class World:
         n: int = 5,
         *,
         dimension: int = 5,
-        crash: int | None = None,
+        crash: int | Iterable[int] | None = None,
+        blobs: Blobs | None = None,
         rounds_: int = 1,
         secure: dict[str, Any] | None = None,
         **sections: Any,
@@ -266,7 +263,9 @@ class World:
             unseal = _naming(member.device.primitives.unseal)
             member.device = replace(member.device, primitives=replace(member.device.primitives, unseal=unseal))
         self.phones = [Phone(member) for member in self.members]
-        self.blobs = WatchedBlobs(Points())
+        self.points = Points()
+        self.ever: dict[str, bytes] = {}
+        self.blobs = blobs or WatchedBlobs(self)
         self.model = {"w": np.linspace(-1, 1, dimension).astype(np.float32)}
         self.start = self.blobs.put(to_bytes(self.model))
         self.plan = _plan(n, rounds_, secure or {}, sections)
@@ -277,7 +276,7 @@ class World:
         self.saved = json.dumps(states.to_json(begun))
         self._boot([])
         self.log.submit(lambda state, at: ev.Created(at=at))
-        self.blobs.points = Points(crash)
+        self.crash_at(crash)
 
     # ------------------------------------------------------------ the coordinator
 
@@ -292,6 +291,11 @@ class World:
 
     def _authority(self) -> Authority:
         return Authority(vouched=self.authority.vouch, revocations=2, revocations_digest=digest("revocations"))
+
+    def crash_at(self, points: int | Iterable[int] | None) -> None:
+        """Counted from now."""
+        self.points.at = frozenset([points] if isinstance(points, int) else points or ())
+        self.points.passed = 0
 
     def reboot(self) -> None:
         """A new process on what is durable."""
@@ -452,7 +456,7 @@ class World:
         assert set(self.blobs.digests()) <= self._referred() - set(_blobs_of(self.state))
         assert not self.state.leftovers
         texts = "\n".join(self.texts())
-        there = self.blobs.all_bytes()
+        there = [self.blobs.open(digest).read() for digest in self.blobs.digests()]
         for phone in self.phones:
             for secret in phone.secrets:
                 assert secret.hex() not in texts
