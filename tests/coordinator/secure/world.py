@@ -452,8 +452,8 @@ class World:
             yield json.dumps(ev.to_json(event))
 
     def assert_clean(self) -> None:
-        """After the terminal state: no secret anywhere, and no blob but checkpoints."""
-        assert set(self.blobs.digests()) <= self._referred() - set(_blobs_of(self.state))
+        """After a terminal state: no secret anywhere, and no blob but checkpoints and what a round under way has."""
+        assert set(self.blobs.digests()) <= self._referred()
         assert not self.state.leftovers
         texts = "\n".join(self.texts())
         there = [self.blobs.open(digest).read() for digest in self.blobs.digests()]
@@ -461,10 +461,6 @@ class World:
             for secret in phone.secrets:
                 assert secret.hex() not in texts
                 assert not any(secret in body for body in there)
-
-
-def _blobs_of(state: RunState) -> tuple[str, ...]:
-    return state.secure.blobs if state.secure is not None else ()
 
 
 def _plan(n: int, rounds_: int, secure: dict[str, Any], sections: dict[str, Any]) -> Plan:
