@@ -218,7 +218,7 @@ class Fleet:
 
 def _unfit(state: RunState, offer: str) -> str | None:
     """Why a device with this offer may not work for the run, whatever it holds; None: it may."""
-    return reason_against(state.plan.task, offer, secure=state.plan.secure is not None)
+    return reason_against(state.plan.task, offer, state.plan.terms)
 
 
 def _against(state: RunState, offer: str, examples: int) -> str | None:

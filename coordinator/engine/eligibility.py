@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from client_sdk.policy import terms_refusal
 from client_sdk.protocol import CheckIn, Policy, Task
+from client_sdk.secagg.header import Terms
 
 
 def offer_of(check_in: CheckIn) -> str:
@@ -13,9 +15,9 @@ def offer_of(check_in: CheckIn) -> str:
     return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy)
 
 
-def reason_against(task: Task, offer: str, *, secure: bool = False) -> str | None:
-    """None when a device with this offer may do the task; else one sentence. ``secure``: whether the plan's rounds with
-    devices are secure ones."""
+def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | None:
+    """None when a device with this offer may do the task; else one sentence. ``terms``: those of the plan's secure
+    rounds; None: its rounds with devices are plain."""
     learners, policy = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
@@ -25,8 +27,13 @@ def reason_against(task: Task, offer: str, *, secure: bool = False) -> str | Non
         return f"the plan wants {task.learner} {task.learner_version}; this device has {have}"
     if policy.learners is not None and task.learner not in policy.learners:
         return f"the device's policy does not allow the learner {task.learner}"
-    if policy.secure_only and not secure:
+    if terms is None and policy.secure_only:
         return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
+    if terms is None and task.learner in policy.secure_learners:
+        return f"the device has joined secure rounds of {task.learner}; this run's rounds are plain"
+    refused = None if terms is None else terms_refusal(terms, policy)
+    if refused is not None:
+        return f"the device's policy excludes the plan's secure rounds: {refused}"
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
     return None

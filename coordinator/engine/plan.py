@@ -41,6 +41,7 @@ from pydantic import (
 )
 
 from client_sdk.protocol import MetricName, Task
+from client_sdk.secagg.header import Terms
 from client_sdk.worker_protocol import DatacenterTask
 from coordinator.engine.secure_plan import Secure, reasons_against
 
@@ -268,6 +269,11 @@ class Plan(_Section):
         if against:
             raise ValueError("; ".join(against))
         return self
+
+    @property
+    def terms(self) -> Terms | None:
+        """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
+        return None if self.secure is None else self.secure.terms(self.aggregation)
 
     @property
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import Rule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 
@@ -78,7 +78,7 @@ class Secure(BaseModel):
     10 s after the last time, by their policy."""
     attempts: int = Field(default=3, ge=1, le=8)
     """How often a round is keyed at most, the first time included."""
-    expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 14, allow_inf_nan=False)
+    expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 6, allow_inf_nan=False)
     """Seconds from an attempt's header until no device signs or reveals anything for it any more."""
 
     @model_validator(mode="before")
@@ -124,6 +124,18 @@ class Secure(BaseModel):
     def cap(self, aggregation: Aggregation) -> int:
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
+
+    def terms(self, aggregation: Aggregation) -> Terms:
+        """What every header of the run says of the plan, and what devices' owners set bounds on."""
+        return Terms(
+            q=self.q,
+            max_norm=self.max_norm,
+            max_abs=self.max_abs,
+            weight_cap=self.cap(aggregation),
+            cipher=self.cipher,
+            rule=self.rule,
+            minimum_cohort=self.minimum_cohort,
+        )
 
     def fewest_advertisers(self, cohort: Cohort) -> int:
         """The smallest roster that is worth a round."""

@@ -88,7 +88,9 @@ class SecureStory(Story):
         pending = rounds.pending(self.state)
         named = {type(action): action for action in pending if isinstance(action, _ACTIONS)}
         assert named == self.in_flight, "what is pending is what is in flight"
-        leftovers = {action.round: action.blobs for action in pending if isinstance(action, fx.Discard) and action.blobs}
+        leftovers = {
+            action.round: action.blobs for action in pending if isinstance(action, fx.Discard) and action.blobs
+        }
         assert leftovers == self.to_delete
         assert set(self.claims) == self._at_work(), "who works has a claim, nobody else"
         assert set(self.claims.values()) <= {(self.state.round, self.state.attempt)}

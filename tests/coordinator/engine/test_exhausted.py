@@ -1,0 +1,161 @@
+"""A run whose devices are spent says so, and has three ways out: other devices, the datacenter, and its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from tests.coordinator.engine.secure_story import SIX, SecureStory
+from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, every, only, refusal
+
+SAYS = (
+    "the run is exhausted at version 0: 6 devices that wait have signed on this checkpoint or are barred, "
+    "2 can still contribute, and a secure round needs 4"
+)
+
+
+def test_an_exhausted_run_says_so_in_the_rounds_reason_and_the_public_body() -> None:
+    story = SecureStory().exhausted()
+    assert story.state.exhausted == SAYS
+    rows = every(story.effects, fx.RecordRound)
+    assert [row.reason for row in rows if row.status == "abandoned"][-1] == SAYS
+    assert rounds.public_body(story.state)["exhausted"] == SAYS
+    assert (story.state.phase, story.state.round) == ("selecting", 3), "it goes on asking: other devices may come"
+
+
+@pytest.mark.parametrize(("waiting", "unspendable"), [(0, 3), (2, 1), (3, 0)])
+def test_where_too_few_wait_at_all_nobody_knows_whether_it_is(waiting: int, unspendable: int) -> None:
+    story = SecureStory().unmasking()
+    story.tick(20)
+    story.drawn_from(*"ghij"[:waiting], unspendable=unspendable)
+    assert story.state.exhausted == ""
+    assert refusal(story.advanced()) == "conflict"
+
+
+def test_barred_devices_alone_exhaust_no_run_since_no_other_model_would_help() -> None:
+    story = SecureStory().cohort()
+    story.stopped()
+    fresh = SecureStory()
+    fresh.created()
+    fresh.drawn_from("g", unspendable=7)
+    assert fresh.state.exhausted == ""
+
+
+def test_other_devices_are_a_way_out() -> None:
+    story = SecureStory().exhausted()
+    story.drawn_from("g", "h", "i", "j", unspendable=6)
+    assert (story.state.phase, story.state.exhausted) == ("collecting", "")
+    assert story.state.spent == SIX, "whoever has signed stays spent until there is another model"
+
+
+def test_it_stays_exhausted_while_fewer_wait() -> None:
+    story = SecureStory().exhausted()
+    story.drawn_from("g")
+    assert story.state.exhausted == SAYS
+
+
+def test_a_datacenter_round_is_a_way_out() -> None:
+    story = SecureStory(datacenter={**FALLBACK, "patience": 2}).exhausted()
+    assert (story.state.kind, story.state.phase) == ("datacenter", "leasing")
+    assert "because" in rounds.public_body(story.state)
+    story.leased()
+    story.delivered()
+    assert (story.state.version, story.state.spent, story.state.exhausted) == (1, (), "")
+    assert story.state.kind == "datacenter", "until enough devices wait"
+    story.fleet_returned(8)
+    assert story.state.kind == "secure"
+
+
+def test_the_owner_is_a_way_out_and_it_is_audited() -> None:
+    story = SecureStory().exhausted()
+    effects = story.advanced()
+    audit = only(effects, fx.RecordAudit)
+    assert (audit.by, audit.action) == ("olga", "advance")
+    assert SAYS in audit.detail
+    assert only(effects, fx.Advance) == fx.Advance(round=3, parent=START)
+    assert (story.state.phase, story.state.kind, story.state.deadline) == ("committing", "secure", None)
+    assert rounds.contributions(story.state) == ()
+    committed = story.committed()
+    row = only(committed, fx.RecordCheckpoint)
+    assert row.contributions == ()
+    assert row.origin == "round 3, moved by one unit for olga: no device contributed"
+    assert (story.state.version, story.state.spent, story.state.exhausted, story.state.advancing) == (1, (), "", "")
+    story.cohort()
+    assert set(SIX) <= set(story.state.members), "all of them can contribute to this model"
+
+
+@pytest.mark.parametrize(
+    "chapter",
+    ["selecting", "cohort", "gathering", "sharing", "masking", "agreeing", "unmasking", "opening", "summed", "created"],
+)
+def test_a_run_that_is_not_exhausted_is_not_advanced(chapter: str) -> None:
+    story = SecureStory()
+    getattr(story, chapter)()
+    before = story.state
+    effects = story.advanced()
+    assert refusal(effects) == "conflict"
+    assert only(effects, fx.Refused).reason == "run story is not exhausted: it goes on without this"
+    assert story.state is before
+    assert refusal(Story().happens(ev.Advanced(at=1.0, round=1, by="olga"))) == "conflict"
+
+
+def test_it_is_advanced_once_and_only_where_it_stands() -> None:
+    story = SecureStory().exhausted()
+    assert refusal(story.advanced(round=2)) == "stale"
+    story.paused()
+    assert "resume it first" in only(story.advanced(), fx.Refused).reason
+    story.resumed()
+    story.advanced()
+    again = story.advanced(by="otto")
+    assert "already, by olga" in only(again, fx.Refused).reason
+    assert story.state.advancing == "olga"
+
+
+def test_what_cannot_be_moved_leaves_the_run_exhausted() -> None:
+    story = SecureStory().exhausted()
+    story.advanced()
+    story.commit_failed("no value of the model can be moved")
+    assert (story.state.phase, story.state.advancing, story.state.version) == ("selecting", "", 0)
+    assert story.state.exhausted == SAYS
+    story.advanced()
+    assert story.state.advancing == "olga"
+
+
+def test_a_stop_while_it_is_advanced_ends_the_run_after_it() -> None:
+    story = SecureStory().exhausted()
+    story.advanced()
+    story.stopped()
+    assert story.state.phase == "committing"
+    story.committed()
+    assert (story.state.status, story.state.version, story.state.advancing) == ("stopped", 1, "")
+
+
+def test_while_a_worker_has_the_round_the_owner_waits() -> None:
+    story = SecureStory(datacenter={**FALLBACK, "patience": 2}).exhausted()
+    story.leased()
+    assert "round 3 is training" in only(story.advanced(), fx.Refused).reason
+
+
+def test_where_no_worker_takes_the_round_the_owner_may_and_the_fleet_has_its_turn() -> None:
+    story = SecureStory(datacenter={**FALLBACK, "patience": 2}).exhausted()
+    assert story.state.phase == "leasing"
+    story.advanced()
+    assert (story.state.phase, story.state.kind) == ("committing", "secure")
+    assert refusal(story.leased()) == "stale"
+    story.committed(digest=digest_of("moved"))
+    assert (story.state.kind, story.state.phase) == ("secure", "selecting")
+
+
+@pytest.mark.parametrize("chapter", ["cohort", "masking", "unmasking"])
+def test_the_public_body_tells_counts_and_no_names(chapter: str) -> None:
+    story: SecureStory = getattr(SecureStory(), chapter)()
+    body: dict[str, Any] = rounds.public_body(story.state)
+    assert body["exhausted"] == ""
+    assert all(isinstance(count, int) for count in body["secure"].values())
+    assert body["secure"]["signed"] == (6 if chapter == "unmasking" else 0)
+    assert body["funnel"]["reported"] == (0 if chapter == "cohort" else 6)
+    assert body["metrics"] == {}

@@ -1,0 +1,267 @@
+"""The plan's section [secure]: what it refuses, alone and with the rest, in a sentence that names the field; and that
+plans without it are, to the byte, what they were."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from client_sdk.secagg.header import Rule
+from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.secure_plan import Secure
+
+MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
+SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.25}
+FAST: dict[str, Any] = {**SECURE, "profile": "fast", "drop": 38}
+INF, NAN = float("inf"), float("nan")
+
+
+def plan(secure: dict[str, Any] | None = None, **sections: Any) -> Plan:
+    return Plan.parse({**MINIMAL, **sections, "secure": SECURE if secure is None else secure})
+
+
+def section(**fields: Any) -> Secure:
+    found = plan({**SECURE, **fields}).secure
+    assert found is not None
+    return found
+
+
+def test_a_plan_without_the_section_reads_and_digests_as_it_did_before_there_was_one() -> None:
+    plain = Plan.parse(MINIMAL)
+    assert plain.secure is None
+    assert "secure" not in plain.model_dump(mode="json")
+    assert plain.digest == "6ccb93f38006581a7e875d586ef5eaf446bab39a2e5ad67be02df1c787b0420f"
+    assert Plan.parse({**MINIMAL, "secure": None}).digest == plain.digest
+    assert plan().digest == "f98f3641a6708d9c97dde945f7c4d895519badf7eb607f825ffea84a328a0c35"
+
+
+def test_each_number_of_the_section_is_agreed_to() -> None:
+    digests = {plan({**SECURE, name: value}).digest for name, value in {
+        "max_norm": 2.0, "max_abs": 0.5, "q": 17, "weight_cap": 9, "cipher": "chacha20", "minimum_cohort": 65,
+        "reserve": 1, "exchange_s": 61, "attempts": 2, "expires_s": 3601,
+    }.items()}  # fmt: skip
+    assert len(digests | {plan().digest}) == 11
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    found = section()
+    assert (found.profile, found.q, found.minimum_cohort, found.cipher) == ("strict", 16, 64, "aes-256-ctr")
+    assert found.rule == Rule(profile="strict")
+    assert found.rule.parameters(300).threshold == 201
+    fast = plan(FAST).secure
+    assert fast is not None
+    assert fast.rule == Rule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=40, eta=40)
+
+
+def test_it_survives_json() -> None:
+    fast = plan({**FAST, "corrupt": 0.123456})
+    again = Plan.parse(fast.model_dump(mode="json"))
+    assert again == fast
+    assert again.digest == fast.digest
+    assert again.secure is not None
+    assert again.secure.rule.corrupt_millionths == 123_456
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "cap", "wanted"),
+    [
+        ({}, None, 10_000),
+        ({"weight_cap": 500}, None, 500),
+        ({}, 700, 700),
+        ({"weighting": "equal"}, None, 1),
+    ],
+)
+def test_a_device_weighs_what_the_plan_lets_it(aggregation: dict[str, Any], cap: int | None, wanted: int) -> None:
+    found = plan({**SECURE, "weight_cap": cap}, aggregation=aggregation)
+    assert found.terms is not None
+    assert found.terms.weight_cap == wanted
+    assert Plan.parse(MINIMAL).terms is None
+
+
+# (field, taken, refused): both ends of each range, and just beyond them
+RANGES: list[tuple[str, list[object], list[object]]] = [
+    ("profile", ["strict"], ["curious", "", None]),
+    ("q", [14, 24], [0, 25, 16.0]),
+    ("max_norm", [1e-9, 1e9], [0, -1, INF, NAN, None]),
+    ("max_abs", [1e-9, 1e9], [0, -1, INF, NAN, None]),
+    ("weight_cap", [None, 1, 10_000], [0, -1, 65_536]),
+    ("cipher", ["aes-256-ctr", "chacha20"], ["rc4", "aes-128-ctr"]),
+    ("minimum_cohort", [3, 256], [2, 0, 257, 10_001]),
+    ("reserve", [0, 44], [-1, 45]),
+    ("exchange_s", [0.5, 750], [0, -1, 751, INF, NAN]),
+    ("attempts", [1, 8], [0, 9]),
+    ("expires_s", [840, 518_400], [839, 518_401, INF, NAN]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, taken, _ in RANGES for value in taken])
+def test_a_value_within_its_range_is_taken(field: str, value: object) -> None:
+    assert getattr(section(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, _, wrong in RANGES for value in wrong])
+def test_a_value_beyond_its_range_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(PlanError, match=f"secure.*{field}"):
+        section(**{field: value})
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"max_norm": 1.0}, {}, "secure.max_abs: is required"),
+    ({**SECURE, "colour": 1}, {}, "secure.colour: there is no such field"),
+    (
+        {**SECURE, "adversary": "curious"},
+        {},
+        "secure: adversary: rounds are always held against a coordinator that lies; there are no others: leave it out",
+    ),
+    (
+        {**SECURE, "threshold": 150},
+        {},
+        "secure: threshold: it follows from the profile and the roster's size: leave it out",
+    ),
+    (
+        {**SECURE, "neighbours": 110},
+        {},
+        "secure: neighbours: it follows from the profile and the roster's size: leave it out",
+    ),
+    (
+        {**SECURE, "drop": 3, "sigma": 40},
+        {},
+        'secure: drop, sigma: only profile = "fast" takes these; strict has numbers of its own',
+    ),
+    ({**SECURE, "profile": "fast"}, {}, 'secure: profile = "fast" needs drop: how many devices may vanish'),
+    (
+        {**FAST, "corrupt": 0.1234567},
+        {},
+        "secure: corrupt (0.1234567) is not a whole number of millionths: devices compute in exact integers",
+    ),
+    (
+        {**SECURE, "q": 8, "weight_cap": 256},
+        {},
+        "secure: weight_cap (256) is above 2^q - 1 = 255, what a lane can hold",
+    ),
+    (
+        {**FAST, "drop": 100},
+        {},
+        (
+            "secure.profile: a roster of 218 devices is possible, and of 218 devices 100 may vanish and 21 collude: "
+            "no graph and no threshold withstands both"
+        ),
+    ),
+    (
+        {**SECURE, "reserve": 35},
+        {"cohort": {"select": 290, "goal": 256}},
+        (
+            "secure.reserve (35) and cohort.goal (256) together are above cohort.select (290): "
+            "so many could never advertise"
+        ),
+    ),
+    (
+        {**SECURE, "minimum_cohort": 257},
+        {},
+        (
+            "secure.minimum_cohort (257) is above cohort.goal and secure.reserve together (256): "
+            "a round could never have as many"
+        ),
+    ),
+    (
+        SECURE,
+        {"cohort": {"select": 400, "goal": 301}},
+        'secure.profile = "strict" takes at most 300 devices; cohort.goal and secure.reserve together are 301',
+    ),
+    (
+        {**FAST, "drop": 10},
+        {"cohort": {"select": 20_000, "goal": 10_001}, "aggregation": {"weight_cap": 100}},
+        'secure.profile = "fast" takes at most 10000 devices; cohort.goal and secure.reserve together are 10001',
+    ),
+    (
+        {**SECURE, "weight_cap": 600},
+        {"aggregation": {"weight_cap": 500}},
+        (
+            "secure.weight_cap (600) is above what a device may weigh by [aggregation] (500): "
+            "lanes would be left empty; leave it out"
+        ),
+    ),
+    (
+        {**SECURE, "q": 13},
+        {},
+        (
+            "aggregation.weight_cap (10000) is above 2^q - 1 = 8191, what a lane can hold: lower it, "
+            "or set secure.weight_cap"
+        ),
+    ),
+    (
+        SECURE,
+        {"task": {"learner": "a:b", "codec": "float16@1"}},
+        "task.codec (float16@1) cannot be added under masks: a secure plan takes float32@1",
+    ),
+    (
+        SECURE,
+        {"aggregation": {"rule": "median", "weighting": "equal"}},
+        'aggregation.rule (median) needs single updates, which nobody sees: set rule = "mean"',
+    ),
+    (
+        SECURE,
+        {"aggregation": {"clip_norm": 1.0}},
+        "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead",
+    ),
+    (
+        SECURE,
+        {"aggregation": {"partial": "examples_seen"}},
+        'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"',
+    ),
+    (
+        SECURE,
+        {"task": {"learner": "a:b", "score_held_out": True}},
+        "task.score_held_out = true would tell each device's scores: leave it out of a secure plan",
+    ),
+    (
+        SECURE,
+        {"retention": {"rounds": 1}},
+        "retention.rounds keeps raw updates, and a secure round has none: leave it out",
+    ),
+    (
+        {**SECURE, "expires_s": 700},
+        {},
+        (
+            "secure.expires_s (700) is below cohort.collect_s and 4 times secure.exchange_s together (840): "
+            "an attempt would expire under way"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("secure", "sections", "sentence"), WRONG)
+def test_what_cannot_be_carried_out_is_refused_in_one_sentence(
+    secure: dict[str, Any], sections: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        plan(secure, **sections)
+    assert str(refused.value) == sentence
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(PlanError) as refused:
+        plan(SECURE, aggregation={"clip_norm": 1.0}, retention={"rounds": 2})
+    assert str(refused.value).count(";") == 1
+    assert "clip_norm" in str(refused.value)
+    assert "retention" in str(refused.value)
+
+
+@pytest.mark.parametrize("goal", [64, 100, 137, 200, 256, 299])
+@pytest.mark.parametrize("drop", [5, 12, 20, 44])
+def test_every_roster_that_can_happen_has_a_rule_where_the_plan_is_taken(goal: int, drop: int) -> None:
+    """The two ends are checked; here all sizes between are."""
+    cohort, fewest = {"select": 300, "goal": goal}, max(64, math.ceil(0.85 * goal - 1e-9))
+    if (fewest + fewest // 10) // 2 + 1 > fewest - drop:  # more signatures than devices that may be left
+        with pytest.raises(PlanError, match="no graph and no threshold withstands both"):
+            plan({**FAST, "drop": drop}, cohort=cohort)
+        return
+    taken = plan({**FAST, "drop": drop}, cohort=cohort)
+    assert taken.secure is not None
+    assert taken.secure.fewest_advertisers(taken.cohort) == fewest
+    for size in range(taken.secure.fewest_advertisers(taken.cohort), taken.secure.most_advertisers(taken.cohort) + 1):
+        found = taken.secure.rule.parameters(size)
+        assert 2 * found.threshold > found.holders
+        assert found.signers <= size - drop
