@@ -1,8 +1,8 @@
 """Simulation: rounds of ``simulate`` beside a bare hand-written loop and other simulators, on Fashion-MNIST.
 
 ``python -m benchmarks.simulation [--quick] [--json]``. 1,000 clients (Dirichlet 0.3), 100 a round, one epoch, batches
-of 10, SGD 0.1, one thread. A pair is one round of ours and one of the other's, of the same clients; first rounds are
-dropped. Before a ratio is told, both models are compared: a fast wrong answer is no answer.
+of 10, SGD 0.1, one thread. A pair is some rounds of ours and the same of the other's, of the same clients; first rounds
+are dropped. Before a ratio is told, both models are compared: a fast wrong answer is no answer.
 
     mlp_vs_bare               CPU seconds of a round over those of the bare loop; perceptron 784-200-200-10
     cnn_vs_bare               the same with the CNN of McMahan et al. 2017
@@ -60,8 +60,15 @@ def clients_of(count: int = CLIENTS) -> Clients:
     return partition(fashion_mnist().train, count, by="dirichlet", alpha=ALPHA, seed=0)
 
 
-def beside_bare(learner: Learner, module: type[nn.Module], clients: Clients, select: int, pairs: int) -> Pairs:
-    """Rounds of ours and of the bare loop in turn. SystemExit where the models differ."""
+def beside_bare(
+    learner: Learner, module: type[nn.Module], clients: Clients, select: int, pairs: int, rounds: int = 1
+) -> Pairs:
+    """``rounds`` of ours and of the bare loop in turn. SystemExit where the models differ."""
+
+    def several(play: Callable[[], None]) -> None:
+        for _ in range(rounds):
+            play()
+
     initial = learner.initial(0)
     with Played(learner, clients, select) as ours:
         bare = Bare(module, clients, ours, initial)
@@ -70,9 +77,10 @@ def beside_bare(learner: Learner, module: type[nn.Module], clients: Clients, sel
         bare.play()
         if not furthest(first, bare.world) < 1e-5:
             raise SystemExit("the bare loop's model is another: nothing is reported about wrong results")
-        ours.play()  # it stays one round ahead, as the bare loop needs to know who counted
-        found = interleaved(ours.play, bare.play, pairs + 1)
-        return Pairs(found.ours[:-1], found.other[1:])  # of the same round: cohorts hold more or fewer examples
+        several(ours.play)  # it stays ahead, as the bare loop needs to know who counted
+        found = interleaved(lambda: several(ours.play), lambda: several(bare.play), pairs + 1)
+        mine, theirs = found.ours[:-1], found.other[1:]  # of the same rounds: cohorts hold more or fewer examples
+        return Pairs(tuple(one / rounds for one in mine), tuple(one / rounds for one in theirs))
 
 
 def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:
@@ -201,10 +209,10 @@ def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
 def measure(quick: bool) -> Iterator[Row]:
     """The rows, as they come."""
     torch.set_num_threads(1)
-    select, few, pairs = (20, 2, 7) if quick else (100, 100, 21)
+    select, few, pairs, rounds = (20, 2, 7, 1) if quick else (100, 100, 21, 3)
     clients = clients_of()
     yield from ratio_row(
-        "mlp_vs_bare", beside_bare(mnist_mlp_200(), MnistMlp200, clients, select, pairs), 1.15, not quick
+        "mlp_vs_bare", beside_bare(mnist_mlp_200(), MnistMlp200, clients, select, pairs, rounds), 1.15, not quick
     )
     for name, parameters, aim in (("engine_ms_per_client", TINY, 0.3), ("engine_199k_ms_per_client", MLP, None)):
         spent = engine_ms(parameters, clients, select, 9 if quick else 21)
