@@ -132,7 +132,8 @@ def simulate(
       gone.
     - ``rounds``: how many rounds to play at most in this call, abandoned ones counted; None: until the plan's
       ``finish``.
-    - ``progress``: True: a line for each round; False: none; None: live lines on a terminal.
+    - ``progress``: True: a line for each round; False: none; None: live lines on a terminal and in a
+      notebook.
 
     - ``only`` and ``round``: train just this client, as in that round, in this process, and return its ``Update``:
       what its code raises comes through. Starts from ``init``, from the ``folder``'s checkpoint of that round, or, in

@@ -521,6 +521,29 @@ def test_progress_is_a_line_a_round_and_quiet_in_logs() -> None:
     assert json.dumps(live)  # no odd characters
 
 
+def test_a_notebook_has_a_live_line_that_leaves_nothing_behind() -> None:
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    progress = Progress(4, None, stream)
+    progress._often_s = 0.0
+    view = RoundView(round=10, status="abandoned", opened_at=1.0, closed_at=9.0, reason="late")
+    for done in (3, 4):
+        progress.training(10, done, 4)
+    progress.ended(view, {})
+    progress.training(11, 1, 4)
+    progress.close("ended")
+    assert "\x1b" not in stream.getvalue()
+    seen = [line for line in map(overwritten, stream.getvalue().split("\n")) if line]
+    assert seen == ["round 10: abandoned: late", "ended"]
+
+
+def overwritten(text: str) -> str:
+    """What is read of a line whose parts were written over each other."""
+    line: list[str] = []
+    for part in text.split("\r"):
+        line[: len(part)] = part
+    return "".join(line).rstrip()
+
+
 def test_repro_whatever_stands_for_stderr_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
         told = ""
