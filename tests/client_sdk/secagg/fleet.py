@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.advertisement import Advertisement
+from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import Contribution, Half, Keep, Say, SecureDevice, Told
 from client_sdk.secagg.header import Header
@@ -60,6 +60,12 @@ class Member:
     said: Say | None = None
     log: list[Say] = field(default_factory=list)
     """All that ever left the device."""
+    talk: list[Header | Say | bytes] = field(default_factory=list)
+    """The same with what it was started for and what it was told, in order."""
+    drawn: dict[bytes, AttemptSecrets] = field(default_factory=dict)
+    """Advertisement -> the secrets behind it: for a colluder, who knows its own."""
+    crash: bool = False
+    """Lose power after the next Keep: what it would have said is not said."""
 
     @property
     def memory(self) -> Memory:
@@ -70,10 +76,12 @@ class Member:
         put_in = Contribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
         half = self.device.attempt(self.memory, header.encoded, wants or expected(header), put_in, at)
         self.half = half
+        self.talk.append(header)
         return self._on(None)
 
     def tell(self, body: bytes, at: float = 0.0) -> Say | None:
-        """The coordinator's answer; what the device says next, None when it is through."""
+        """The coordinator's answer; what the device says next, None when it is through (or has crashed)."""
+        self.talk.append(body)
         return self._on(Told(at, body))
 
     def _on(self, told: Told | None) -> Say | None:
@@ -83,12 +91,17 @@ class Member:
             action = self.half.send(told)
             while isinstance(action, Keep):
                 self.disk = action.memory.encoded
+                self.drawn |= {live.advertised: live.secrets for live in action.memory.live.values() if live.secrets}
+                if self.crash:
+                    self.crash, self.half = False, None
+                    return None
                 action = self.half.send(None)
         except StopIteration as end:
             self.disk = end.value.encoded
             return None
         self.said = action
         self.log.append(action)
+        self.talk.append(action)
         return action
 
 
