@@ -16,6 +16,7 @@ first appeared in the run. This file decides nothing about rounds and knows no S
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -45,6 +46,8 @@ _TRIES = 5
 _LATE = 64
 """Ended rounds in which an incremental copy looks for updates that came too late. A whole copy looks in all."""
 _PIECE = 1 << 20
+_AT_ONCE = 16
+"""Blobs written at the same time."""
 
 _MetricKey = tuple[int, str, str]
 
@@ -124,16 +127,21 @@ def copy_run(
 
 def copy_blobs(source: Readable, target: Blobs, digests: Iterable[str | None]) -> int:
     """Copies the blobs that the target lacks, checked against their digests; returns how many. Missing."""
-    count = 0
-    for digest in dict.fromkeys(digests):
-        if digest is None or target.has(digest):
-            continue
+    wanted = sorted({digest for digest in digests if digest is not None and not target.has(digest)})
+
+    def carry(digest: str) -> None:
         with source.open(digest) as file, target.spool() as spool:
             while piece := file.read(_PIECE):
                 spool.write(piece)
             spool.commit(digest)
-        count += 1
-    return count
+
+    if len(wanted) == 1:
+        carry(wanted[0])
+    elif wanted:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the disk, and the disk takes several at once
+            for _ in pool.map(carry, wanted):
+                pass
+    return len(wanted)
 
 
 # ------------------------------------------------------------ reading
