@@ -106,13 +106,18 @@ def standing(history: History) -> str:
 
 
 def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
-    """``name value`` of the newest version, a few of them: central scores first, device classes left out."""
+    """``name value``, the newest of each and a few of them: central scores first, device classes left out. One that is
+    of an older version than the others says so."""
     shown = [key for key in curves if key[0] != "training" and not key[0].startswith("class.")]
     shown.sort(key=lambda key: (key[0] != "evaluator", key))
-    return [
-        f"{name}{'' if source == 'evaluator' else f' ({source})'} {curves[source, name].values[-1]:.4g}"
-        for source, name in shown[:_MOST_SCORES]
-    ]
+    newest = max((curves[key].versions[-1] for key in shown), default=0)
+    told = []
+    for source, name in shown[:_MOST_SCORES]:
+        curve = curves[source, name]
+        whose = "" if source == "evaluator" else f" ({source})"
+        when = "" if curve.versions[-1] == newest else f" at version {curve.versions[-1]}"
+        told.append(f"{name}{whose} {curve.values[-1]:.4g}{when}")
+    return told
 
 
 def cells(row: Round) -> list[str]:

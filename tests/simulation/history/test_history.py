@@ -18,7 +18,8 @@ from coordinator.blobs import FileBlobs
 from coordinator.cli import app
 from coordinator.datafolder import locked
 from coordinator.store import MemoryStore, open_store
-from simulation.history import History, HistoryError
+from simulation.history import Curve, History, HistoryError
+from simulation.history.tables import newest_scores
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.world import World
 from tests.simulation.history.runs import played, score
@@ -338,3 +339,13 @@ def test_reading_writes_nothing(world: World, ask: Callable[[History], object]) 
     store = world.store
     store.__class__ = ReadOnly
     assert ask(History(store, world.blobs))
+
+
+def test_a_score_of_an_older_version_says_so() -> None:
+    def curve(*versions: int) -> Curve:
+        return Curve(np.array(versions), np.array([version / 10 for version in versions]))
+
+    told = newest_scores(
+        {("evaluator", "loss"): curve(1, 2), ("devices", "loss"): curve(1), ("training", "loss"): curve(3)}
+    )
+    assert told == ["loss 0.2", "loss (devices) 0.1 at version 1"]
