@@ -307,6 +307,14 @@ class World:
         for phone in self.phones:
             phone.heard = False
 
+    def _recover(self) -> None:
+        """A new process, and yet another where that one dies while it sweeps."""
+        while True:
+            try:
+                return self.reboot()
+            except Crash:
+                pass
+
     def _referred(self) -> set[str]:
         state = self.state
         kept = {self.start, state.checkpoint}
@@ -391,7 +399,7 @@ class World:
                 if not self.step():
                     self.wait()
             except Crash:
-                self.reboot()
+                self._recover()
         raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round}")
 
     # ------------------------------------------------------------ what came of it
