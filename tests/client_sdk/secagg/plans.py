@@ -11,7 +11,7 @@ from tests.client_sdk.secagg.cheats import Cheat
 from tests.client_sdk.secagg.oracle import View
 
 
-def play_two_rosters(cheat: Cheat) -> None:
+def play_two_rosters(cheat: Cheat) -> tuple[View, View]:
     """Two rosters to one device: 1 and 2 open the first, where it is alive, 3 and 4 the second, where it is dead. Of 6
     devices the last colludes, in both."""
     cheat.advertised(cheat.head)
@@ -23,6 +23,7 @@ def play_two_rosters(cheat: Cheat) -> None:
     cheat.masked(second, (3, 4))
     cheat.completed(second, (3, 4, 5))
     cheat.revealed(first, cheat.signed(first, (0, 1, 2, 5), (1, 2)), (1, 2))
+    return first, second
 
 
 def play_older_attempt(cheat: Cheat) -> View:
