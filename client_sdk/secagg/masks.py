@@ -33,14 +33,14 @@ class Masker:
         self.bits = bits
         self.dtype = lane_dtype(bits)
         self._stream = KeyStream(cipher, block_bytes)
+        self._words = self._stream.buffer.view(self.dtype)
 
     def apply(self, vector: Lanes, seed: bytes, sign: Sign, first: int = 0) -> None:
         """``vector`` plus (or, with -1, minus) the mask of ``seed``, in place; sums wrap, see ``lanes.cut``. ``first``:
         the lane at which ``vector`` begins, a multiple of 16, where it is a part of a longer one."""
         if vector.dtype != self.dtype or vector.ndim != 1:
             raise BadVector(f"lanes of {self.bits} bits are a flat array of {self.dtype}, not of {vector.dtype}")
-        stream, width = self._stream, self.dtype.itemsize
-        words = stream.buffer.view(self.dtype)
+        stream, words, width = self._stream, self._words, self.dtype.itemsize
         stream.start(seed, first * width)
         combine = np.add if sign == 1 else np.subtract
         for start in range(0, vector.size, words.size):

@@ -71,9 +71,10 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 def require_shares(shares: Sequence[bytes]) -> None:
     """BadShare unless each is a share. Nearly all begin with a zero byte: those are numbers of the field at sight."""
+    if {len(share) for share in shares} == {SHARE_BYTES} and not any(b"".join(shares)[::SHARE_BYTES]):
+        return
     for share in shares:
-        if len(share) != SHARE_BYTES or share[0]:
-            share_value(share)
+        share_value(share)
 
 
 def share_value(share: bytes) -> int:

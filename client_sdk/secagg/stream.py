@@ -29,6 +29,8 @@ _ZEROS = memoryview(bytes(BLOCK_BYTES))
 _UNIT = 64
 """Bytes: a block of ChaCha20, four of AES. Where a stream can be entered."""
 
+_FROM_ZERO = modes.CTR(bytes(16))
+
 _SPARE = 16
 """What a cipher may want behind the output."""
 
@@ -62,7 +64,8 @@ class KeyStream:
         if at % _UNIT or not 0 <= at < _UNIT << 32:
             raise BadParameters(f"a stream begins at a multiple of {_UNIT} bytes below 2^38, not at {at}")
         if self.cipher == "aes-256-ctr":
-            self._context = Cipher(algorithms.AES(key), modes.CTR((at // 16).to_bytes(16, "big"))).encryptor()
+            mode = modes.CTR((at // 16).to_bytes(16, "big")) if at else _FROM_ZERO
+            self._context = Cipher(algorithms.AES(key), mode).encryptor()
         else:
             counter = (at // 64).to_bytes(4, "little") + bytes(12)
             self._context = Cipher(algorithms.ChaCha20(key, counter), None).encryptor()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from struct import iter_unpack
 
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
@@ -18,6 +19,9 @@ from client_sdk.secagg.wire import Reader, Writer, require_ascending
 
 KIND = 8
 SURVIVED, GONE = 0, 1
+
+_ROW = 5 + SHARE_BYTES
+"""The dealer's place (4 bytes), the kind (1 byte), the share."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,14 +58,16 @@ class Revealed:
         list, BadShare for a number that is no share."""
         read = Reader(data, KIND, "unmask response")
         place = read.number(4)
-        count = read.count(4, 5 + SHARE_BYTES)
-        found = cls(place, tuple(read.rows(f">IB{SHARE_BYTES}s", count)))
+        count = read.count(4, _ROW)
+        rows = read.fixed(count * _ROW)
         read.end()
-        require_ascending([dealer for dealer, _, _ in found.shares], "unmask response", n)
+        dealers = [dealer for (dealer,) in iter_unpack(f">I{_ROW - 4}x", rows)]
+        kinds, shares = rows[4::_ROW], [rows[at : at + SHARE_BYTES] for at in range(5, len(rows), _ROW)]
+        require_ascending(dealers, "unmask response", n)
         members = survivors.members
         if place not in members:
             raise BadMessage("unmask response: it comes from a device that is not among the survivors")
-        if any(kind != (SURVIVED if dealer in members else GONE) for dealer, kind, _ in found.shares):
+        if kinds != bytes([SURVIVED if dealer in members else GONE for dealer in dealers]):
             raise BadMessage("unmask response: a share is of the wrong kind for this list")
-        require_shares([share for _, _, share in found.shares])
-        return found
+        require_shares(shares)
+        return cls(place, tuple(zip(dealers, kinds, shares, strict=True)))

@@ -157,7 +157,7 @@ class FileBlobs:
 
     def open(self, digest: str) -> BinaryIO:
         with _plain_errors("a blob", digest):
-            return self._name(digest).open("rb")
+            return open(self._file(digest), "rb")  # noqa: PTH123 - see _file
 
     def path(self, digest: str) -> Path:
         path = self._name(digest)
