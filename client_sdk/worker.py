@@ -40,6 +40,7 @@ from client_sdk.worker_actions import (
     Halt,
     Job,
     Train,
+    Unable,
     WorkerAction,
     WorkerReply,
 )
@@ -54,6 +55,10 @@ HALT_S = 60.0
 
 class TrainingFailed(Exception):
     """The round cannot be trained here or anywhere: one plain sentence, shown to the operator."""
+
+
+class NotNow(Exception):
+    """The round cannot be trained here now, and may be elsewhere or later: one plain sentence. It is given back."""
 
 
 class Halted(Exception):
@@ -94,8 +99,8 @@ class Trainer(Protocol):
         """Trains from ``checkpoint`` to the end of the lease's task; called in a thread of its own.
 
         ``note`` as often as it likes. Ends soon after ``halted()`` is true, raising Halted, and keeps what it saved:
-        the next lease of the same run and checkpoint may be this worker's again. TrainingFailed where it cannot be
-        done; any other exception counts as such too.
+        the next lease of the same run and checkpoint may be this worker's again. NotNow where another worker, or this
+        one later, may do it. TrainingFailed where it cannot be done; any other exception counts as such too.
         """
 
 
@@ -243,6 +248,8 @@ class Worker:
             digest, size = self._files.hold(result.path)
         except (Halted, Interrupted):
             return Failed("The training was stopped.", self._now())
+        except NotNow as error:
+            return Unable(str(error), self._now())
         except TrainingFailed as error:
             return Failed(str(error), self._now())
         except Exception as error:

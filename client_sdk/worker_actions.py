@@ -28,6 +28,14 @@ from client_sdk.actions import Answered, Failed, Fetch, Fetched, Refused, Send, 
 from client_sdk.worker_protocol import Lease
 
 
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """The round cannot be trained here now, and may be elsewhere or later: it is given back."""
+
+    reason: str
+    at: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """Train from the checkpoint that was fetched last; be done by ``due_at`` (Unix seconds, driver's clock)."""
@@ -97,4 +105,4 @@ class Finished:
     at: float
 
 
-WorkerReply = Answered | Refused | Unreachable | Fetched | Finished | Failed | Going | None
+WorkerReply = Answered | Refused | Unreachable | Fetched | Finished | Failed | Unable | Going | None

@@ -33,6 +33,7 @@ from client_sdk.worker_actions import (
     Halt,
     Job,
     Train,
+    Unable,
     WorkerAction,
     WorkerReply,
 )
@@ -131,6 +132,8 @@ class _Session:
             return Ended(lease=lease, result="lost", reason=trained)
         if isinstance(trained, Failed):
             return (yield from self._give_back(lease, "failed", trained.reason))
+        if isinstance(trained, Unable):
+            return (yield from self._give_back(lease, "given-back", trained.reason))
         if not isinstance(trained, Finished):
             raise TypeError(f"the driver answered Train with {trained!r}")
         if trained.bytes > lease.max_result_bytes:

@@ -8,6 +8,7 @@ the agent while it runs: torch is in the processes that train.
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from coordinator.datacenter.preflight import Wanted
 
 DEFAULT_FOLDER = Path("quorate-worker")
+LOST_S = 30.0
+"""Seconds without a word after which a machine of a group counts as lost."""
+GROUP_HOLD_S = 5.0
+"""How long a poll is held where machines may come and go meanwhile, which is told with the next one."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 EPILOG = (
@@ -65,29 +70,46 @@ def join(
     max_restarts: Annotated[
         int, typer.Option(min=0, max=1000, help="How often died processes are started again in a round.")
     ] = 3,
+    nnodes: Annotated[
+        int, typer.Option(min=1, max=1024, help="Machines that train together; the others run 'datacenter follow'.")
+    ] = 1,
+    rdzv_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --nnodes: where the others reach this machine while it trains."),
+    ] = None,
+    lost_s: Annotated[
+        float, typer.Option(min=2, help="With --nnodes: seconds of silence after which a machine counts as lost.")
+    ] = LOST_S,
     as_json: Json = False,
 ) -> None:
     """Take a run's datacenter rounds on this machine, by synchronous SGD over its GPUs or CPUs.
 
     Waits until a run asks for a round, trains it in processes of its own, and sends the model. What was begun is kept
     in the folder: killed and started again, the agent goes on from the last saved step. Ctrl-C stops it, and gives the
-    round back.
+    round back. With --nnodes it leads a group of machines that share the folder.
     """
     from client_sdk.commands.device import stopped_by_signals
     from client_sdk.transport import check_url
     from client_sdk.worker import Worker
-    from coordinator.datacenter.agent_folder import AgentFolder
+    from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_telling import Teller, log_plainly
+    from coordinator.datacenter.machines import Leader
     from coordinator.datacenter.preflight import look
+    from coordinator.datacenter.together import Together
     from coordinator.datacenter.trainer import JobTrainer, Machine
 
     url = check_url(coordinator)
     if not token:
         fail("Give this worker's token with --token; an operator gets one from 'quorate worker add'.")
-    wanted = _wanted(data or [], learner or [], nproc, device)
+    wanted = wanted_of(data or [], learner or [], nproc, device)
+    if nnodes > 1:
+        _check_endpoint(rdzv_endpoint)
+    elif rdzv_endpoint is not None:
+        fail("--rdzv-endpoint is for several machines: say how many with --nnodes.")
     told = Teller(as_json)
     log_plainly()
-    with AgentFolder(folder) as kept:
+    with ExitStack() as until_the_end:
+        kept = until_the_end.enter_context(AgentFolder(folder))
         machine = Machine(
             nproc=nproc,
             device=wanted.device,
@@ -98,19 +120,43 @@ def join(
         with Worker(url, token, JobTrainer(kept, {}, {}, machine), kept.path) as first:
             first.knock()
         ready = look(wanted)
-        if left := kept.end_leftovers():
-            note(f"Ended {left} training process{'es' if left > 1 else ''} that an earlier agent had left behind.")
-        trainer = JobTrainer(kept, ready.learners, wanted.data, machine, told.of_job)
-        with (
-            Worker(url, token, trainer, kept.path, on_happening=told.of_worker) as worker,
-            stopped_by_signals() as stop,
-        ):
-            told.ready(url, ready, nproc)
-            ended = worker.run(rounds, stop)
+        note_leftovers(end_leftovers(kept.path))
+        together = None
+        if nnodes > 1 and rdzv_endpoint is not None:
+            leader = until_the_end.enter_context(closing(Leader(kept.path, lost_s)))
+            together = Together(leader, rdzv_endpoint, kept.path, ready, nnodes, told.of_group)
+        trainer = JobTrainer(kept, ready.learners, wanted.data, machine, told.of_job, together)
+        hold_s = 25.0 if together is None else GROUP_HOLD_S
+        worker = until_the_end.enter_context(
+            Worker(url, token, trainer, kept.path, on_happening=told.of_worker, hold_s=hold_s)
+        )
+        stop = until_the_end.enter_context(stopped_by_signals())
+        told.ready(url, ready, nproc)
+        if together is not None:
+            together.gather(stop)
+        ended = worker.run(rounds, stop)
     told.stopped(ended)
 
 
-def _wanted(data: list[str], learners: list[str], nproc: int, device: str) -> Wanted:
+def note_leftovers(count: int) -> None:
+    """Says so, where an earlier agent's processes had to be ended."""
+    if count:
+        note(f"Ended {count} training process{'es' if count > 1 else ''} that an earlier agent had left behind.")
+
+
+def _check_endpoint(endpoint: str | None) -> None:
+    if endpoint is None:
+        fail("Say with --rdzv-endpoint HOST:PORT where the other machines reach this one.")
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        fail(f"--rdzv-endpoint: {endpoint!r} is no HOST:PORT.")
+    from coordinator.datacenter.processes import interface_towards
+
+    if interface_towards(endpoint) is None:
+        fail(f"--rdzv-endpoint: this machine finds no way to {host}.")
+
+
+def wanted_of(data: list[str], learners: list[str], nproc: int, device: str) -> Wanted:
     """The options, checked as far as they can be without loading anything."""
     from client_sdk.data import names
     from coordinator.datacenter.preflight import Wanted, source_of

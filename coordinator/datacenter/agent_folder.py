@@ -7,6 +7,7 @@
     jobs/RUN-DIGEST/              one for each run and checkpoint that training started from
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        what came of it
+    machines/                     where the agents of several machines find each other (datacenter.machines)
 
 Knows files and processes. It has never heard of leases, HTTP or torch.
 """
@@ -24,7 +25,7 @@ from types import TracebackType
 
 import psutil
 
-from coordinator.datacenter.processes import ENV_JOB
+from coordinator.datacenter.processes import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4
 """How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""
@@ -69,18 +70,6 @@ class AgentFolder:
             shutil.rmtree(path, ignore_errors=True)
         return mine
 
-    def end_leftovers(self) -> int:
-        """Kill training processes that an agent before this one started here, and wait for their end; how many.
-
-        They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
-        """
-        left = list(_training_in(self.path))
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=END_S)
-        return len(left)
-
     def close(self) -> None:
         """Let another agent use the folder."""
         os.close(self._lock)
@@ -94,13 +83,30 @@ class AgentFolder:
         self.close()
 
 
-def _training_in(folder: Path) -> Iterator[psutil.Process]:
+def end_leftovers(folder: Path, node: int = 0) -> int:
+    """Kill training processes that an agent before this one started on this machine as ``node`` of the group that works
+    in ``folder``, and wait for their end; how many.
+
+    They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
+    """
+    left = list(_training_in(folder.resolve(), str(node)))
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=END_S)
+    return len(left)
+
+
+def _training_in(folder: Path, node: str) -> Iterator[psutil.Process]:
     """Processes of jobs whose steps are saved below ``folder``."""
     for process in psutil.process_iter():
         try:
             if process.pid == os.getpid() or process.uids().real != os.getuid():
                 continue
-            saved = json.loads(process.environ().get(ENV_JOB, "{}")).get("checkpoints")
+            environment = process.environ()
+            saved = json.loads(environment.get(ENV_JOB, "{}")).get("checkpoints")
+            if environment.get(ENV_NODE, "0") != node:
+                continue
         except (psutil.Error, OSError, ValueError, AttributeError):
             continue
         if saved is not None and folder in Path(saved).parents:

@@ -68,6 +68,10 @@ class Teller:
         group = f"up to {nproc} processes" if nproc > 1 else "one process"
         say(f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it.")
 
+    def of_group(self, text: str) -> None:
+        """A machine of the group came, went, or is left out."""
+        self._say("group", text, None, None)
+
     def stopped(self, ended: int) -> None:
         if self._as_json:
             say_json({"kind": "stopped", "rounds": ended})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.terminal import Json, complain, fail, say, say_json, spoken
-from coordinator.datacenter import agent
+from coordinator.datacenter import agent, following
 
 if TYPE_CHECKING:
     from coordinator.datacenter.job import JobSpec
@@ -27,6 +27,7 @@ datacenter = typer.Typer(
 )
 app.add_typer(datacenter, name="datacenter")
 datacenter.command(epilog=agent.EPILOG)(agent.join)
+datacenter.command(epilog=following.EPILOG)(following.follow)
 
 
 @app.callback()

@@ -14,14 +14,13 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
 from coordinator.datacenter.progress import Tell, read_line
-from coordinator.datacenter.spec import SHUTDOWN_S, JobResult, JobSpec, JobStopped
+from coordinator.datacenter.spec import SHUTDOWN_S, JobResult, JobSpec, JobStopped, Place
 
 ENV_JOB = "QUORATE_JOB"
 ENV_LIFELINE = "QUORATE_LIFELINE"
@@ -161,19 +160,6 @@ def _clear_away(pid: int, attempt: str) -> None:
     timer.start()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """This machine's place among several that do a job together."""
-
-    node: int
-    """0 leads: its processes have the lowest ranks, and hold what the others meet at."""
-    nnodes: int
-    endpoint: str
-    """HOST:PORT of machine 0, where the processes meet."""
-    meeting: str
-    """Another word for each time that they meet there."""
-
-
 class Start:
     """Processes of one start of a job: torchrun and its ranks, or one plain process. ``log`` takes what they complain
     of."""
@@ -248,16 +234,17 @@ def how_it_ended(code: int) -> str:
         return f"a process was killed by signal {-code}"
 
 
-def broke_off(spec: JobSpec, code: int, log: str) -> str:
-    """What to say where the processes died too often."""
-    cause = how_it_ended(code)
+def broke_off(spec: JobSpec, code: int, log: str, cause: str = "") -> str:
+    """What to say where the processes died too often. ``cause``: where it is known; else torchrun's log may tell."""
+    times = spec.max_restarts
+    again = f", also after {times} restart{'s' if times > 1 else ''}" if times else ""
+    kept = f" What was saved is in {spec.checkpoints}." if spec.checkpoints is not None else ""
+    return f"The training broke off: {cause or _cause(code, log)}{again}.{kept}"
+
+
+def _cause(code: int, log: str) -> str:
     root = re.search(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)", log, re.DOTALL)
     if root is not None:
-        cause = how_it_ended(int(root[2])).replace("a process", f"process {root[1]}")
-    elif code >= 0 and (lines := [line.strip() for line in log.splitlines() if line.strip()]):
-        cause = f"{cause}: {lines[-1][:200]}"
-    again = (
-        f", also after {spec.max_restarts} restart{'s' if spec.max_restarts > 1 else ''}" if spec.max_restarts else ""
-    )
-    kept = f" What was saved is in {spec.checkpoints}." if spec.checkpoints is not None else ""
-    return f"The training broke off: {cause}{again}.{kept}"
+        return how_it_ended(int(root[2])).replace("a process", f"process {root[1]}")
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f"{how_it_ended(code)}: {lines[-1][:200]}" if code >= 0 and lines else how_it_ended(code)

@@ -60,6 +60,19 @@ class JobResult:
     restarts: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This machine's place among several that do a job together."""
+
+    node: int
+    """0 leads: its processes have the lowest ranks, and hold what the others meet at."""
+    nnodes: int
+    endpoint: str
+    """HOST:PORT of machine 0, where the processes meet."""
+    meeting: str
+    """Another word for each time that they meet there."""
+
+
 class JobFailed(Exception):
     """The job cannot be done: one sentence says why. What was saved is still there."""
 

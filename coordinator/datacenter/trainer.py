@@ -1,4 +1,4 @@
-"""The trainer of a datacenter's worker: each leased round is a job of processes on this machine, which may be killed.
+"""The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
 Knows leases, jobs and a folder. It has no torch, and has never heard of HTTP or of heartbeats: ``client_sdk.worker``
 keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
@@ -10,16 +10,20 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from client_sdk.worker import Halted, Offer, TrainedCheckpoint, TrainingFailed
+from client_sdk.worker import Halted, NotNow, Offer, TrainedCheckpoint, TrainingFailed
 from client_sdk.worker_jobs import Progress
 from client_sdk.worker_protocol import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.several import MachineLost, Told, lead
+from coordinator.datacenter.spec import JobResult
+from coordinator.datacenter.together import Together
 
 LeaseTell = Callable[[Lease, dict[str, Any]], None]
 """Hears a job's messages (``progress``), each with the lease that it is about."""
@@ -51,15 +55,22 @@ class JobTrainer:
         data: Mapping[str, str],
         machine: Machine,
         tell: LeaseTell | None = None,
+        together: Together | None = None,
     ) -> None:
+        """``together``: the other machines, where this one leads a group."""
         self._folder = folder
+        self._together = together
         self._data = dict(data)
         self._machine = machine
         self._tell = tell
         self._offer = Offer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
 
     def offer(self) -> Offer:
-        return self._offer
+        """What is here; with the processes of the machines that are there at this moment."""
+        if self._together is None:
+            return self._offer
+        others = sum(words.nproc for words in self._together.fitting())
+        return replace(self._offer, nproc=self._machine.nproc + others)
 
     def train(
         self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
@@ -79,9 +90,11 @@ class JobTrainer:
                 self._tell(lease, message)
 
         try:
-            result = launch(spec, hear, _Told(halted))
+            result = self._done(lease, spec, hear, Told(halted))
         except JobStopped:
             raise Halted from None
+        except MachineLost as lost:
+            raise NotNow(str(lost)) from None
         except JobFailed as failed:
             raise TrainingFailed(str(failed)) from None
         known.update(measures(result.report))
@@ -92,6 +105,17 @@ class JobTrainer:
             examples=examples_in(steps, spec.recipe.batch, examples) if examples else 0,
             metrics=known,
         )
+
+    def _done(self, lease: Lease, spec: JobSpec, hear: Tell, stop: threading.Event) -> JobResult:
+        """The job, on this machine or on several: as many as its processes need."""
+        if self._together is None or spec.nproc <= self._machine.nproc:
+            return launch(spec, hear, stop)
+        found = self._together.crew(spec.nproc, self._machine.nproc)
+        if found is None:
+            raise NotNow(f"The round wants {spec.nproc} processes, and a machine of the group has gone.")
+        mine, crew = found
+        spec = JobSpec.model_validate({**spec.model_dump(), "nproc": mine, "device": self._together.device})
+        return lead(spec, crew, lease.datacenter.data, hear, stop)
 
     def job_of(self, lease: Lease, checkpoint: Path) -> JobSpec:
         """The round as a job, in its own folder. TrainingFailed where it does not fit this machine."""
@@ -122,17 +146,6 @@ def measures(message: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a message that people follow, without those that are missing or not finite."""
     found = {name: message.get(name) for name in MEASURES}
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
-
-
-class _Told(threading.Event):
-    """An event that is set when somebody else says so."""
-
-    def __init__(self, told: Callable[[], bool]) -> None:
-        super().__init__()
-        self._told = told
-
-    def is_set(self) -> bool:
-        return self._told() or super().is_set()
 
 
 def _written(path: Path | None) -> Path:

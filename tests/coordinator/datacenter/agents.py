@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,26 @@ import numpy as np
 import psutil
 
 PATIENCE_S = 120.0
+HELD = "held"
 LEARNER = """
+import os
 import time
+from pathlib import Path
 
 from torch import nn
 
 from client_sdk.learning import Learner
 
+HELD = Path(__file__).parent / "held"
+calls = 0
+
 
 def slow_loss(outputs, targets):
-    time.sleep(0.03)
+    global calls
+    calls += 1
+    time.sleep(0.01)
+    while HELD.exists() and calls > int(HELD.read_text() or "0"):
+        time.sleep(0.01)
     return nn.functional.cross_entropy(outputs, targets)
 
 
@@ -34,7 +45,8 @@ learner = Learner(
     version="1",
 )
 """
-"""Each step takes time in which somebody can be killed; dropout shows whether what layers draw is resumed too."""
+"""At a step that a test names training stands still, for as long as a file is there: so nothing is trained to its end
+before somebody was killed, however slow the machine. Dropout shows whether what layers draw is resumed too."""
 NAME = "fallback_learner:learner"
 
 
@@ -42,10 +54,32 @@ def write_learner(folder: Path) -> None:
     (folder / "fallback_learner.py").write_text(LEARNER)
 
 
-def write_data(path: Path, count: int, seed: int) -> None:
+def hold_at(folder: Path, calls: int) -> None:
+    """Let every process of the learner in ``folder`` stand still after so many steps of its own."""
+    fresh = folder / f".{HELD}"
+    fresh.write_text(str(calls))
+    fresh.replace(folder / HELD)
+
+
+def let_go(folder: Path) -> None:
+    (folder / HELD).unlink()
+
+
+def write_data(path: Path, count: int, seed: int, labels: int = 3) -> None:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, count)
-    np.savez(path, x=(rng.normal(size=(count, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32), y=y)
+    x = (rng.normal(size=(count, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32)
+    np.savez(path, x=x, y=y if labels == 3 else rng.integers(3, labels, count))
+
+
+def until(true: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
+    """The first answer that is not empty."""
+    ends_at = time.monotonic() + patience_s
+    while time.monotonic() < ends_at:
+        if found := true():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that in time")
 
 
 class Command:

@@ -1,0 +1,113 @@
+"""``quorate datacenter follow``: this machine trains with the one on which ``quorate datacenter join --nnodes`` runs.
+
+It needs no token and never talks to the coordinator: what is to be trained it reads in the folder that the machines
+share. This file reads options and prints what happens; ``several`` starts the processes. Importing it is quick and
+needs no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client_sdk.terminal import Json, say, say_json, spoken
+from coordinator.datacenter.agent import LOST_S, note_leftovers, wanted_of
+
+if TYPE_CHECKING:
+    import threading
+
+    from coordinator.datacenter.machines import Follower
+    from coordinator.datacenter.preflight import Ready
+
+EPILOG = (
+    "Example: quorate datacenter follow --folder /shared/worker-1 --node 1 --data proxy=public.npz --nproc 2, beside "
+    "quorate datacenter join --folder /shared/worker-1 --nnodes 2 --rdzv-endpoint HOST:29500 ... on HOST"
+)
+LOOK_S = 0.2
+
+
+@spoken
+def follow(
+    folder: Annotated[Path, typer.Option(help="The leading agent's --folder, which both machines see.")],
+    node: Annotated[int, typer.Option(min=1, max=1023, help="This machine's number in the group; the leader is 0.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=SOURCE]", help="This machine's copy of the leader's data, as for 'join'."),
+    ] = None,
+    learner: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:ATTRIBUTE", help="A learner of your own, as for 'join'."),
+    ] = None,
+    nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train here.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    lost_s: Annotated[
+        float, typer.Option(min=2, help="Seconds of silence after which the leader counts as lost.")
+    ] = LOST_S,
+    as_json: Json = False,
+) -> None:
+    """Train with the machine on which 'quorate datacenter join --nnodes' runs, over a folder that both see.
+
+    Needs no token: what to train is the leader's to say. It trains only learners and data that are named here or
+    installed. Ctrl-C stops it.
+    """
+    from client_sdk.commands.device import stopped_by_signals
+    from coordinator.datacenter.agent_folder import end_leftovers
+    from coordinator.datacenter.agent_telling import log_plainly
+    from coordinator.datacenter.machines import Follower
+    from coordinator.datacenter.preflight import look
+
+    wanted = wanted_of(data or [], learner or [], nproc, device)
+    log_plainly()
+    ready = look(wanted)
+    with (
+        Follower(
+            folder, node, nproc=nproc, gpus=ready.gpus, learners=ready.learners, examples=ready.examples, lost_s=lost_s
+        ) as follower,
+        stopped_by_signals() as stop,
+    ):
+        note_leftovers(end_leftovers(folder, node))
+        told = _Teller(as_json)
+        text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
+        told.say("ready", text)
+        _until_stopped(follower, folder, ready, wanted.data, told, stop)
+    told.say("stopped", "Stopped.")
+
+
+def _until_stopped(
+    follower: Follower, folder: Path, ready: Ready, data: dict[str, str], told: _Teller, stop: threading.Event
+) -> None:
+    from coordinator.datacenter import several
+
+    done: tuple[str, int] | None = None
+    led = False
+    while not stop.wait(LOOK_S):
+        if follower.led() != led:
+            led = not led
+            told.say("led" if led else "alone", "The leader is there." if led else "No leader is there.")
+        order = follower.order()
+        if order is None or order.key == done:
+            continue
+        done = order.key
+        again = f", start {order.start + 1}" if order.start else ""
+        told.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
+        began = time.monotonic()
+        reason = several.follow(follower, order, folder, ready.learners, data, stop)
+        if not stop.is_set():
+            text = f"Trained for {time.monotonic() - began:.1f} s." if reason is None else f"It broke off: {reason}"
+            told.say("done" if reason is None else "broke-off", text)
+
+
+class _Teller:
+    """Lines for people, or JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def say(self, kind: str, text: str) -> None:
+        if self._as_json:
+            say_json({"kind": kind, "text": text})
+        else:
+            say(text)

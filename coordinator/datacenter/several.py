@@ -1,0 +1,239 @@
+"""A job on several machines: the leading machine's part, and a follower's. Starts processes; has no torch itself.
+
+Each machine runs a torchrun of its own; all meet at the leader's endpoint. Where a process dies, torchrun ends on all
+machines, and the leader has all of them started again, from the last saved step: that is one start more, of
+``max_restarts`` + 1. Where a whole machine is silent, the job is broken off: somebody else may be quicker than it.
+
+The result and what is told come from the leader's processes, which have the lowest ranks. A sentence of a follower's
+reaches the leader through the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordinator.datacenter.machines import Ending, Follower, Following, Leader, Order
+from coordinator.datacenter.missing import no_torch
+from coordinator.datacenter.processes import Start, Watch, broke_off, how_it_ended
+from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
+
+SETTLE_S = 5.0
+"""How long one machine's processes may go on when another's have ended: they break by themselves, and say why."""
+PATHS = ("init", "out", "checkpoints")
+
+
+class MachineLost(Exception):
+    """A machine of the group is not heard of any more: a sentence. What was saved is still there."""
+
+
+class Told(threading.Event):
+    """An event that is set when somebody else says so."""
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        super().__init__()
+        self._told = told
+
+    def is_set(self) -> bool:
+        return bool(self._told()) or super().is_set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """The machines that do a job together: the leader, and so many processes on each of these followers."""
+
+    leader: Leader
+    endpoint: str
+    folder: Path
+    """Seen by all of them; the job's paths are inside."""
+    followers: Sequence[tuple[Following, int]]
+
+    def order(self, spec: JobSpec, data: str, job: str, start: int) -> Order:
+        body = spec.model_dump(mode="json")
+        for name in PATHS:
+            if body[name] is not None:
+                body[name] = os.path.relpath(body[name], self.folder)
+        members = tuple((words.machine, words.member, nproc) for words, nproc in self.followers)
+        return Order(job=job, start=start, endpoint=self.endpoint, members=members, data=data, spec=body)
+
+
+def share_out(nproc: int, here: int, others: Sequence[Following]) -> tuple[int, list[tuple[Following, int]]] | None:
+    """So many processes over the machines, filled in their order: (those here, (follower, processes)). None where there
+    are not enough places."""
+    mine, left, found = min(here, nproc), nproc - min(here, nproc), []
+    for words in others:
+        if left and words.nproc:
+            found.append((words, min(left, words.nproc)))
+            left -= found[-1][1]
+    return None if left else (mine, found)
+
+
+def lead(
+    spec: JobSpec, crew: Crew, data: str, on_progress: Tell | None = None, stop: threading.Event | None = None
+) -> JobResult:
+    """Do the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
+    name under which each machine holds its copy.
+
+    Raises JobFailed, JobStopped, and MachineLost.
+    """
+    if (lacking := no_torch()) is not None:
+        raise JobFailed(lacking)
+    stopped, job = stop or threading.Event(), os.urandom(8).hex()
+    eyes = _Eyes(crew.leader)
+    watch = Watch(on_progress or (lambda message: None), Told(lambda: stopped.is_set() or eyes.trouble()))
+    with (
+        tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
+        try:
+            for start in range(spec.max_restarts + 1):
+                if start:
+                    crew = _again(crew, stopped)
+                order = crew.order(spec, data, job, start)
+                eyes.look_at(order)
+                crew.leader.give(order)
+                code = _one_start(watch, Start(spec, start, log, scratch, order.place(0)), stopped)
+                if watch.result is not None:
+                    return watch.result
+                if watch.failed is not None:
+                    raise JobFailed(watch.failed)
+                endings = eyes.settled()
+                final = next((end.reason for end in endings.values() if end.final), None)
+                if final is not None:
+                    raise JobFailed(final)
+                told = next((f"machine {one}: {end.reason}" for one, end in endings.items()), None)
+                watch.reason = watch.reason or told or how_it_ended(code)
+        finally:
+            crew.leader.take_back()
+        log.seek(0)
+        raise JobFailed(broke_off(spec, code, log.read(), watch.reason.rstrip(".")))
+
+
+def follow(
+    follower: Follower,
+    order: Order,
+    folder: Path,
+    learners: Mapping[str, str],
+    data: Mapping[str, str],
+    stop: threading.Event,
+) -> str | None:
+    """This machine's part of an order, until it is over or the leader wants something else. Why it broke off, which the
+    leader is told too; None where it did not."""
+    place = order.place_of(follower.machine, follower.member)
+    if place is None:
+        return None
+    number, nproc = place
+    over = Told(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
+    try:
+        spec = part_of(order, folder, nproc, learners, data)
+    except ValueError as error:
+        return _ended(follower, order, f"Machine {follower.machine}: {' '.join(str(error).split())}", final=True)
+    if (lacking := no_torch()) is not None:
+        return _ended(follower, order, lacking, final=True)
+    watch = Watch(lambda message: None, over)
+    with (
+        tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
+        try:
+            code = watch.follow(Start(spec, order.start, log, scratch, order.place(number)))
+        except JobStopped:
+            return None
+        if watch.failed is not None:
+            return _ended(follower, order, watch.failed, final=True)
+        if code == 0:
+            return None
+        log.seek(0)
+        alone = spec.model_copy(update={"max_restarts": 0, "checkpoints": None})
+        reason = watch.reason or broke_off(alone, code, log.read()).removeprefix("The training broke off: ")
+        return _ended(follower, order, reason.rstrip("."), final=False)
+
+
+def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str], data: Mapping[str, str]) -> JobSpec:
+    """A follower's part of an order, on its own data and its own learner. ValueError, a sentence, where it asks for
+    what this machine does not have, or for files elsewhere."""
+    body = dict(order.spec)
+    if body.get("learner") not in learners:
+        raise ValueError(f"there is no learner {body.get('learner')!r} here.")
+    if order.data not in data:
+        raise ValueError(f"it does not hold the data {order.data!r}.")
+    root = folder.resolve()
+    for name in PATHS:
+        if body.get(name) is not None:
+            path = (root / str(body[name])).resolve()
+            if not path.is_relative_to(root):
+                raise ValueError(f"{name} is outside of the folder that the machines share.")
+            body[name] = str(path)
+    return JobSpec.model_validate({**body, "data": data[order.data], "nproc": nproc})
+
+
+class _Eyes:
+    """What the leader sees of the others while its own processes run."""
+
+    def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
+        self._leader, self._clock = leader, clock
+        self._order: Order | None = None
+        self._ended_at: float | None = None
+
+    def look_at(self, order: Order) -> None:
+        self._order, self._ended_at = order, None
+
+    def trouble(self) -> bool:
+        """Whether the processes here have nothing to wait for: another machine is lost, or its part is over."""
+        if self._order is None:
+            return False
+        endings = self._leader.endings(self._order)
+        if endings and self._ended_at is None:
+            self._ended_at = self._clock()
+        settled = self._ended_at is not None and self._clock() - self._ended_at >= SETTLE_S
+        return settled or any(end.final for end in endings.values()) or self._leader.missing(self._order) is not None
+
+    def settled(self) -> dict[int, Ending]:
+        """What the others say of the end, given a moment to say it."""
+        order = self._order
+        if order is None:
+            return {}
+        until, found = self._clock() + SETTLE_S, self._leader.endings(order)
+        while self._clock() < until and len(found) < len(order.members) and not any(e.final for e in found.values()):
+            if self._leader.missing(order) is not None:
+                break
+            time.sleep(0.05)
+            found = self._leader.endings(order)
+        return found
+
+
+def _one_start(watch: Watch, start: Start, stopped: threading.Event) -> int:
+    """Until the processes of a start are gone, by themselves or because of another machine. Exit code."""
+    try:
+        return watch.follow(start)
+    except JobStopped:
+        if stopped.is_set():
+            raise
+        return start.processes.returncode
+
+
+def _again(crew: Crew, stopped: threading.Event) -> Crew:
+    """The same machines, once all are there; their agents may have been started again. MachineLost where one is not
+    back in time."""
+    until = time.monotonic() + crew.leader.lost_s
+    while True:
+        there = {words.machine: words for words in crew.leader.there()}
+        lacking = [words.machine for words, _ in crew.followers if words.machine not in there]
+        if not lacking:
+            return replace(crew, followers=[(there[words.machine], nproc) for words, nproc in crew.followers])
+        if stopped.is_set():
+            raise JobStopped("The training was told to stop.")
+        if time.monotonic() >= until:
+            raise MachineLost(f"Machine {lacking[0]} of the group is not heard of any more.")
+        time.sleep(0.1)
+
+
+def _ended(follower: Follower, order: Order, reason: str, final: bool) -> str:
+    follower.ended(order, reason, final)
+    return reason

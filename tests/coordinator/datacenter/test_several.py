@@ -1,0 +1,211 @@
+"""Two machines that train together, each an agent of its own: here on one machine, over loopback, one rank each."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk.operator import OperatorClient
+from client_sdk.protocol import RoundView
+from client_sdk.tensors import to_bytes
+from tests.coordinator.datacenter.agents import (
+    NAME,
+    Command,
+    agent,
+    gone,
+    hold_at,
+    let_go,
+    until,
+    write_data,
+    write_learner,
+)
+from tests.coordinator.service.conftest import Server
+
+pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
+
+STEPS = 40
+WORK: dict[str, Any] = {"data": "proxy", "every": 1, "steps": STEPS, "batch_size": 14, "learning_rate": 0.05}
+LOST_S = "12"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server.start(tmp_path_factory.mktemp("coordinator") / "data")
+    yield running
+    running.stop()
+
+
+class Place:
+    """A folder with a learner and data, a leader, a follower, and runs of one round."""
+
+    def __init__(self, folder: Path, server: Server, learner: Any) -> None:
+        self.folder, self.server, self.learner = folder, server, learner
+        self.operator = OperatorClient(server.url)
+        self.token = self.operator.add_worker("group").token
+        self.started: list[Command] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def leader(self, *more: str) -> Command:
+        group = ["--nproc", "1", "--nnodes", "2", "--rdzv-endpoint", self.endpoint, "--lost-s", LOST_S]
+        return self._started(agent(self.folder, self.server.url, self.token, *group, *more))
+
+    def follower(self, *more: str) -> Command:
+        options = ["--folder", "worker", "--node", "1", "--device", "cpu", "--lost-s", LOST_S, "--json"]
+        options += ["--data", "proxy=proxy.npz", "--learner", NAME]
+        return self._started(Command(self.folder, "datacenter", "follow", *options, *more))
+
+    def run(self, name: str, nproc: int = 2, **more: Any) -> str:
+        plan = {
+            "name": name,
+            "task": {"learner": NAME, "seed": 5},
+            "datacenter": {**WORK, "nproc": nproc, "lease_s": 40, **more},
+            "finish": {"rounds": 1},
+        }
+        init = self.operator.upload_checkpoint(to_bytes(self.learner.initial(5)))
+        return self.operator.create_run(plan, init, "a test").run
+
+    def ended(self, run: str) -> RoundView:
+        """The run's first round, once it has ended."""
+        until(lambda: self.operator.round(run, 1).status != "open")
+        return self.operator.round(run, 1)
+
+    def result(self, run: str) -> bytes:
+        return self.operator.checkpoint(self.operator.checkpoints(run)[1].digest)
+
+    def alone(self, run: str) -> bytes:
+        """What one machine with two processes makes of the same round."""
+        first = self.operator.checkpoint(self.operator.checkpoints(run)[0].digest)
+        (self.folder / "first.safetensors").write_bytes(first)
+        train = ["datacenter", "train", NAME, "--data", "proxy.npz", "--steps", str(STEPS), "--batch", "14"]
+        train += ["--lr", "0.05", "--optimizer", "sgd", "--seed", "5", "--init", "first.safetensors"]
+        command = Command(self.folder, *train, "--nproc", "2", "--out", "alone.safetensors", "--json")
+        assert command.process.wait(120) == 0, command.lines
+        return (self.folder / "alone.safetensors").read_bytes()
+
+    def _started(self, command: Command) -> Command:
+        self.started.append(command)
+        return command
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    write_learner(tmp_path)
+    write_data(tmp_path / "proxy.npz", 50, seed=1)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from fallback_learner import learner  # type: ignore[import-not-found]
+
+    made = Place(tmp_path, server, learner)
+    yield made
+    for command in made.started:
+        command.end()
+    made.operator.close()
+
+
+def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(place: Place) -> None:
+    hold_at(place.folder, STEPS // 2)
+    follower = place.follower()
+    leader = place.leader()
+    assert leader.wait_for("group")["text"] == "Machine 1 is here (1 process)."
+    run = place.run("together")
+    leader.wait_for("saved", step=STEPS // 4)
+    ranks = follower.family()
+    assert len(ranks) >= 2, "torchrun and a rank"
+    follower.kill()
+    assert gone(ranks), "they end with their agent"
+    let_go(place.folder)
+    follower = place.follower()
+    follower.wait_for("training")
+    again = leader.wait_for("restarted")
+    assert again["attempt"] == 1
+    view = place.ended(run)
+    assert (view.status, view.attempt, view.version) == ("committed", 1, 1), "the lease was kept all the while"
+    started = [said["step"] for said in leader.said if said["kind"] == "started"]
+    assert (started[0], len(started)) == (0, 2)
+    assert started[1] >= STEPS // 4, "from a saved step"
+    assert [said["world"] for said in leader.said if said["kind"] == "started"] == [2, 2]
+    assert place.result(run) == place.alone(run)
+    for command in (leader, follower):
+        command.process.send_signal(signal.SIGTERM)
+        assert command.process.wait(30) == 0
+    assert not list((place.folder / "worker" / "machines").glob("*.json"))
+
+
+def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place) -> None:
+    hold_at(place.folder, STEPS // 2)
+    follower, leader = place.follower(), place.leader()
+    leader.wait_for("group")
+    run = place.run("led")
+    leader.wait_for("saved", step=STEPS // 4)
+    ranks = leader.family()
+    leader.kill()
+    assert gone(ranks)
+    let_go(place.folder)
+    leader = place.leader()
+    leader.wait_for("leased")
+    assert leader.wait_for("started")["step"] >= STEPS // 4
+    view = place.ended(run)
+    assert view.lease is not None
+    assert (view.status, view.attempt, view.lease.fence) == ("committed", 2, 2), "another lease, of the same round"
+    assert place.result(run) == place.alone(run)
+    assert follower.process.poll() is None, "it waits for the next round"
+
+
+def test_a_follower_that_stays_away_costs_the_lease_and_what_fits_the_rest_is_trained(place: Place) -> None:
+    hold_at(place.folder, STEPS // 2)
+    follower, leader = place.follower(), place.leader()
+    leader.wait_for("group")
+    run = place.run("left")
+    leader.wait_for("saved", step=STEPS // 4)
+    follower.kill()
+    assert "is not heard of any more" in leader.wait_for("given-back")["text"]
+    let_go(place.folder)
+    until(lambda: place.operator.run(run).phase == "leasing")
+    assert place.operator.round(run, 1).status == "open", "whoever has two processes may take it"
+    alone = place.run("one", nproc=1)
+    assert place.ended(alone).status == "committed"
+
+
+def test_what_only_a_follower_finds_is_told_in_its_sentence_and_ends_the_round(place: Place) -> None:
+    """Its copy of the data has as many examples, and other labels: too many for the model."""
+    write_data(place.folder / "other.npz", 50, seed=1, labels=9)
+    follower, leader = place.follower("--data", "proxy2=other.npz"), place.leader("--data", "proxy2=proxy.npz")
+    leader.wait_for("group")
+    run = place.run("wrong", data="proxy2")
+    view = place.ended(run)
+    assert view.status == "abandoned"
+    assert "could not train: The learner" in view.reason
+    assert "Target" in view.reason
+    assert follower.wait_for("broke-off")["text"].count("Target") == 1
+    assert leader.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "told"),
+    [
+        (["--data", "more=proxy.npz"], "Machine 1 is left out: it does not hold the data 'more'."),
+        (
+            ["--data", "proxy2=more.npz"],
+            "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60.",
+        ),
+    ],
+)
+def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place, mine: list[str], told: str) -> None:
+    write_data(place.folder / "more.npz", 60, seed=1)
+    place.follower("--data", "proxy2=proxy.npz")
+    leader = place.leader(*mine)
+    assert leader.wait_for("group")["text"] == told
+
+
+def test_a_number_is_given_once(place: Place) -> None:
+    place.leader().wait_for("ready")
+    place.follower().wait_for("ready")
+    second = place.follower()
+    assert second.process.wait(60) == 1
+    assert second.lines[-1].startswith("Error: Another agent is machine 1 in worker")
