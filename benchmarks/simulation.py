@@ -16,7 +16,7 @@ are dropped. Before a ratio is told, both models are compared: a fast wrong answ
     million_registered_gib    peak memory of a process that plays rounds of 100 of 1,000,000 clients of 10 examples
     mlp_vs_flower             CPU seconds of a round, process tree, beside Flower's simulation with its default
                               backend: the same model, clients, epochs and batches, plain PyTorch in its client
-    mlp_vs_pfl_research       likewise, where it is installed
+    mlp_vs_pfl_research       likewise beside pfl-research in this process, where it is installed: it is in no lock
 
 ``--quick``: 20 clients a round, 2 for the CNN, fewer pairs, no Flower; aims are told only where quick can hold them.
 """
@@ -37,7 +37,8 @@ import torch
 from torch import nn
 
 from benchmarks._flower import Flower
-from benchmarks._rounds import Bare, Played, furthest
+from benchmarks._pfl import Pfl
+from benchmarks._rounds import BATCH, LEARNING_RATE, Bare, Played, furthest
 from benchmarks.harness import Pairs, Row, Spread, cost_s, interleaved, main
 from client_sdk.learning import Learner
 from client_sdk.protocol import Task, Work
@@ -64,11 +65,6 @@ def beside_bare(
     learner: Learner, module: type[nn.Module], clients: Clients, select: int, pairs: int, rounds: int = 1
 ) -> Pairs:
     """``rounds`` of ours and of the bare loop in turn. SystemExit where the models differ."""
-
-    def several(play: Callable[[], None]) -> None:
-        for _ in range(rounds):
-            play()
-
     initial = learner.initial(0)
     with Played(learner, clients, select) as ours:
         bare = Bare(module, clients, ours, initial)
@@ -77,10 +73,21 @@ def beside_bare(
         bare.play()
         if not furthest(first, bare.world) < 1e-5:
             raise SystemExit("the bare loop's model is another: nothing is reported about wrong results")
-        several(ours.play)  # it stays ahead, as the bare loop needs to know who counted
-        found = interleaved(lambda: several(ours.play), lambda: several(bare.play), pairs + 1)
-        mine, theirs = found.ours[:-1], found.other[1:]  # of the same rounds: cohorts hold more or fewer examples
-        return Pairs(tuple(one / rounds for one in mine), tuple(one / rounds for one in theirs))
+        several(ours.play, rounds)  # it stays ahead, as the bare loop needs to know who counted
+        found = interleaved(lambda: several(ours.play, rounds), lambda: several(bare.play, rounds), pairs + 1)
+        same = Pairs(found.ours[:-1], found.other[1:])  # of the same rounds: cohorts hold more or fewer examples
+        return each(same, rounds)
+
+
+def several(play: Callable[[], None], rounds: int) -> None:
+    """So many rounds."""
+    for _ in range(rounds):
+        play()
+
+
+def each(found: Pairs, rounds: int) -> Pairs:
+    """What a round costs, where so many were measured at a time."""
+    return Pairs(tuple(one / rounds for one in found.ours), tuple(one / rounds for one in found.other))
 
 
 def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:
@@ -206,6 +213,21 @@ def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
         return tuple(Pairs(tuple(mine), tuple(other)) for mine, other in (cpu, wall))  # type: ignore[return-value]
 
 
+def pfl_research(clients: Clients, select: int, pairs: int, rounds: int) -> Pairs:
+    """CPU seconds of a round of ours and of pfl-research's, some at a time in turn, in this process."""
+    with Played(mnist_mlp_200(), clients, select) as ours:
+        theirs = Pfl(MnistMlp200, clients, select, BATCH, LEARNING_RATE)
+        found = interleaved(lambda: several(ours.play, rounds), lambda: several(theirs.play, rounds), pairs)
+        return each(found, rounds)
+
+
+def peer_rows(name: str, found: Pairs, unit: str) -> Iterator[Row]:
+    """Ours beside a peer's."""
+    ratio = found.ratio
+    yield Row(name=name, value=found.ours_median, unit=unit, peer=found.other_median, ratio=ratio.median)
+    yield from quartiles(name, ratio, "ratio")
+
+
 def measure(quick: bool) -> Iterator[Row]:
     """The rows, as they come."""
     torch.set_num_threads(1)
@@ -243,15 +265,11 @@ def peers(clients: Clients, quick: bool) -> Iterator[Row]:
     else:
         cpu, wall = flower(clients, 100, 7)
         for name, found, unit in (("mlp_vs_flower", cpu, "CPU s"), ("mlp_vs_flower_wall", wall, "s")):
-            yield Row(
-                name=name,
-                value=found.ours_median,
-                unit=unit,
-                peer=found.other_median,
-                ratio=found.ratio.median,
-            )
-            yield from quartiles(name, found.ratio, "ratio")
-    yield Row(name="mlp_vs_pfl_research", value=None, unit="CPU s")
+            yield from peer_rows(name, found, unit)
+    if quick or any(importlib.util.find_spec(name) is None for name in ("pfl", "multiprocess")):
+        yield Row(name="mlp_vs_pfl_research", value=None, unit="CPU s")
+    else:
+        yield from peer_rows("mlp_vs_pfl_research", pfl_research(clients, 100, 15, 3), "CPU s")
 
 
 if __name__ == "__main__":
