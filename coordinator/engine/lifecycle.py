@@ -225,9 +225,8 @@ def forget(state: RunState) -> list[fx.Effect]:
 
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
-    if state.secure is None:
-        return state
-    return replace(state, leftovers={**state.leftovers, state.round: state.secure.blobs})
+    blobs = () if state.secure is None else state.secure.blobs
+    return replace(state, leftovers={**state.leftovers, state.round: blobs}) if blobs else state
 
 
 def _rest(state: RunState) -> RunState:

@@ -1,0 +1,328 @@
+"""Whatever happens to a secure run, in whatever order: random events against ``step``, and what must hold after each.
+
+Most events are near to what the phase waits for, or a run would never leave the cohort; the rest are stale, early or
+late, said twice, said by strangers. After each of them ``SecureStory`` looks that the state survives JSON, that pending
+is what is in flight, and that who works has a claim.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine import state as states
+from tests.coordinator.engine.secure_story import POOL, SecureStory, ring_of
+from tests.coordinator.engine.story import FALLBACK, digest_of, every
+
+BEFORE_SIGNING = ("selecting", "collecting", "sharing", "masking")
+FROM_THE_LIST = ("agreeing", "unmasking", "committing")
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"secure": {"attempts": 2}, "cohort": {"quorum": 0.5}},
+    {"secure": {"reserve": 2, "minimum_cohort": 5}},
+    {"datacenter": {**FALLBACK, "patience": 2}},
+]
+DEVICES = st.sampled_from(POOL)
+SHIFT = st.sampled_from([0] * 15 + [-1, 1])
+DRAFT = st.sampled_from([0] * 9 + [1])
+
+
+class SecureRun(RuleBasedStateMachine):
+    """One run; each rule is one happening, and ``_happens`` holds what it did against the promises."""
+
+    @initialize(plan=st.sampled_from(PLANS), ring=st.booleans())
+    def begin(self, plan: dict[str, Any], ring: bool) -> None:
+        self.story = SecureStory(**plan)
+        self.ring = ring
+        self.ended: Counter[int] = Counter()
+        self.line = [0]
+        self.counted: Counter[tuple[int, str]] = Counter()
+        self.acknowledged: set[tuple[int, str]] = set()
+        self.settled: set[tuple[int, str]] = set()
+        self.digests: set[str] = set()
+        self._happens(self.story.created)
+
+    # ------------------------------------------------------------ happenings
+
+    @rule(chosen=st.sets(DEVICES, min_size=3), unspendable=st.integers(0, 6), shift=SHIFT)
+    def drawn(self, chosen: set[str], unspendable: int, shift: int) -> None:
+        number = self.story.state.round + shift
+        cohort = sorted(chosen - set(self.story.state.spent)) if unspendable else sorted(chosen)
+        self._happens(lambda: self.story.drawn_from(*cohort, unspendable=unspendable, round=number))
+
+    @rule(draft=DRAFT, shift=SHIFT, lives_s=st.sampled_from([1000, 1000, 30]))
+    def announced(self, draft: int, shift: int, lives_s: int) -> None:
+        state = self.story.state
+        header = digest_of("header", state.round, state.attempt, draft)
+        expires_at, attempt = int(self.story.at) + lives_s, state.attempt + shift
+        self._happens(lambda: self.story.announced(header=header, expires_at=expires_at, attempt=attempt))
+
+    @rule(device=DEVICES, draft=DRAFT, shift=SHIFT, kind=st.integers(0, 4))
+    def says(self, device: str, draft: int, shift: int, kind: int) -> None:
+        """Any message of any device, in time or not."""
+        said = ("advertised", "shared", "masked", "signed", "revealed")[kind]
+        self._says(said, device, draft, shift)
+
+    @rule(count=st.integers(1, 6), skip=st.sets(DEVICES, max_size=2))
+    def most_go_on(self, count: int, skip: set[str]) -> None:
+        """Several devices say what the phase waits for."""
+        said = {"collecting": "advertised", "sharing": "shared", "masking": "masked", "agreeing": "signed"}
+        for device in [device for device in POOL if device not in skip][-count:]:
+            self._says(said.get(self.story.state.phase, "revealed"), device, 0, 0)
+
+    @rule(steps=st.integers(1, 8), skip=st.sets(DEVICES, max_size=2))
+    def goes_on(self, steps: int, skip: set[str]) -> None:
+        """As in a round where all but these do their part."""
+        for _ in range(steps):
+            self.all_go_on(skip)
+
+    @rule(skip=st.sets(DEVICES, max_size=1))
+    def all_go_on(self, skip: set[str]) -> None:
+        """What the server does by itself, and what all but these say next."""
+        state = self.story.state
+        match state.phase:
+            case "collecting" if state.secure is not None and not state.secure.header:
+                self.announced(0, 0, 1000)
+            case "sharing" if state.secure is not None and not state.secure.roster:
+                self.rostered(0, 0, 0)
+            case "selecting":
+                self.drawn(set(POOL), 0, 0)
+            case "committing":
+                self.committed()
+            case "unmasking" if state.secure is not None and state.secure.opening:
+                self.opened(0, 0)
+            case _:
+                self.most_go_on(8, skip)
+
+    @rule(shift=SHIFT, draft=DRAFT, without=st.sampled_from([0] * 9 + [1]))
+    def rostered(self, shift: int, draft: int, without: int) -> None:
+        state = self.story.state
+        advertised = sorted(state.secure.advertised) if state.secure is not None else ["a", "b", "c", "d"]
+        order = tuple(advertised[without:])
+        if len(order) < 3:
+            return
+        threshold = 2 * len(order) // 3 + 1
+        roster: dict[str, Any] = {"threshold": threshold, "signers": threshold, "fewest": max(3, threshold)}
+        if self.ring and len(order) > 5:
+            roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
+        digest = digest_of("roster", state.round, state.attempt, order, draft)
+        told = {"order": order, "digest": digest, "attempt": state.attempt + shift, **roster}
+        self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round, **told)))
+
+    @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
+    def complained(self, device: str, dealers: set[str], shift: int) -> None:
+        attempt = self.story.state.attempt + shift
+        self._happens(lambda: self.story.complained(device, *sorted(dealers), attempt=attempt))
+
+    @rule(device=DEVICES, shift=SHIFT)
+    def faulted(self, device: str, shift: int) -> None:
+        attempt = self.story.state.attempt + shift
+        self._happens(lambda: self.story.faulted(device, attempt=attempt))
+
+    @rule(device=DEVICES)
+    def withdrew(self, device: str) -> None:
+        self._happens(lambda: self.story.withdraws(device))
+
+    @rule(draft=DRAFT, shift=SHIFT)
+    def opened(self, draft: int, shift: int) -> None:
+        state = self.story.state
+        told = {"digest": digest_of("sum", state.round, draft), "attempt": state.attempt + shift}
+        self._happens(lambda: self.story.opened(**told))
+
+    @rule(lost=st.sets(DEVICES, max_size=2))
+    def opening_failed(self, lost: set[str]) -> None:
+        self._happens(lambda: self.story.opening_failed(*sorted(lost)))
+
+    @rule(after_s=st.sampled_from([0.0, 1.0, 5.0, 20.0, 61.0]))
+    def time_passes(self, after_s: float) -> None:
+        self._happens(lambda: self.story.tick(after_s))
+
+    @rule(by_s=st.sampled_from([0.5, 30.0]))
+    def the_clock_falls(self, by_s: float) -> None:
+        self.story.at -= by_s
+        self._happens(lambda: self.story.happens(ev.ClockFell(at=self.story.at, by_s=by_s)))
+
+    @rule(failed=st.sampled_from([False, False, False, True]))
+    def committed(self, failed: bool = False) -> None:
+        self._happens(self.story.commit_failed if failed else self.story.committed)
+
+    @rule()
+    def advanced(self) -> None:
+        self._happens(self.story.advanced)
+
+    @rule(number=st.integers(1, 6))
+    def discarded(self, number: int) -> None:
+        self._happens(lambda: self.story.discarded(number))
+
+    @rule(which=st.sampled_from(["paused", "resumed", "resumed", "resumed"]))
+    def the_operator_acts(self, which: str) -> None:
+        self._happens(getattr(self.story, which))
+
+    @rule(which=st.sampled_from(["leased", "delivered", "reported", "started"]), device=DEVICES)
+    def something_of_other_rounds(self, which: str, device: str) -> None:
+        said = (device,) if which in ("reported", "started") else ()
+        self._happens(lambda: getattr(self.story, which)(*said))
+
+    # ------------------------------------------------------------ promises
+
+    def _says(self, said: str, device: str, draft: int, shift: int) -> None:
+        state = self.story.state
+        digest = digest_of(said, device, state.round, state.attempt, draft)
+        self._happens(lambda: getattr(self.story, said)(device, digest=digest, attempt=state.attempt + shift))
+
+    def _happens(self, happening: Callable[[], list[fx.Effect]]) -> None:
+        before, told = self.story.state, len(self.story.log)
+        effects = happening()
+        self.digests |= {effect.digest for effect in every(effects, fx.Accepted)}
+        self._keeps_the_line(before, effects)
+        self._keeps_the_list(before, self.story.state)
+        self._keeps_count_of_attempts(before, self.story.state)
+        self._settles_what_was_acknowledged(before, effects)
+        for event in self.story.log[told:]:
+            body = json.loads(json.dumps(ev.to_json(event)))
+            assert ev.from_json(ev.kind_of(event), event.at, body) == event
+
+    def _keeps_the_line(self, before: states.RunState, effects: list[fx.Effect]) -> None:
+        for row in every(effects, fx.RecordRound):
+            self.ended[row.round] += row.status != "open"
+        for made in every(effects, fx.RecordCheckpoint):
+            assert made.parent == self.line[-1]
+            self.line.append(made.version)
+            assert self.story.state.spent == (), "a commit of any kind clears who is spent"
+            if before.kind == "secure" and not before.advancing:
+                assert before.secure is not None
+                assert {item.device for item in made.contributions} == before.secure.masked.keys()
+            else:
+                assert made.contributions == ()
+
+    def _keeps_the_list(self, before: states.RunState, after: states.RunState) -> None:
+        """Survivors have masked, and are the same from agreeing on; only they sign; whoever signs is spent."""
+        if after.secure is None:
+            return
+        secure = after.secure
+        assert secure.shared.keys() <= set(secure.order)
+        assert secure.masked.keys() <= secure.shared.keys()
+        assert secure.signed.keys() <= secure.masked.keys()
+        assert secure.revealed.keys() <= secure.signed.keys()
+        assert secure.signed.keys() <= set(after.spent)
+        assert not set(secure.order) & after.barred.keys()
+        assert not secure.masked.keys() & secure.complaints.keys()
+        if after.phase not in FROM_THE_LIST:
+            assert not secure.signed
+            assert not secure.masked.keys() & after.excluded.keys()
+        same = before.secure is not None and (before.round, before.attempt) == (after.round, after.attempt)
+        if same and before.phase in FROM_THE_LIST:
+            assert before.secure is not None
+            assert (secure.masked, secure.roster, secure.header) == (
+                before.secure.masked,
+                before.secure.roster,
+                before.secure.header,
+            )
+        if after.round == before.round:
+            assert set(before.spent) <= set(after.spent)
+
+    def _keeps_count_of_attempts(self, before: states.RunState, after: states.RunState) -> None:
+        if before.round != after.round:
+            assert after.round == before.round + 1
+            assert after.attempt == 0
+            return
+        assert after.attempt - before.attempt in (0, 1)
+        if after.kind == "secure" and after.plan.secure is not None:
+            assert after.attempt < after.plan.secure.attempts
+            if before.phase in FROM_THE_LIST:
+                assert after.attempt == before.attempt, "nothing is keyed anew once anybody could sign"
+                assert after.phase not in BEFORE_SIGNING
+
+    def _settles_what_was_acknowledged(self, before: states.RunState, effects: list[fx.Effect]) -> None:
+        """A masked vector that was taken counts in the commit, or has its refusal recorded."""
+        for event in self.story.log[-1:]:
+            taken = {item.digest for item in every(effects, fx.Accepted)}
+            if isinstance(event, ev.Masked) and event.digest in taken:
+                self.acknowledged.add((event.round, event.digest))
+        for refusal in every(effects, fx.RecordRefusal):
+            if refusal.kind in ("abandoned", "invalid-update") and refusal.digest is not None:
+                self.settled.add((refusal.round, refusal.digest))
+        for made in every(effects, fx.RecordCheckpoint):
+            self.settled |= {(made.round, item.digest) for item in made.contributions}
+        state = self.story.state
+        open_ = {(state.round, digest) for digest in (state.secure.masked.values() if state.secure else ())}
+        assert self.settled | open_ == self.acknowledged
+        assert not self.settled & open_
+
+    @invariant()
+    def a_round_ends_once(self) -> None:
+        if hasattr(self, "story"):
+            state = self.story.state
+            assert all(count == 1 for count in self.ended.values() if count)
+            done = {number for number, count in self.ended.items() if count}
+            assert done == set(range(1, state.round + (state.phase == "idle")))
+            assert self.line == list(range(state.version + 1))
+
+    @invariant()
+    def nothing_is_held_but_names_digests_and_counts(self) -> None:
+        """No field has room for a key, a share or a vector: every word is an id, a digest that an event brought, or a
+        sentence of the engine's own."""
+        if not hasattr(self, "story") or self.story.state.secure is None:
+            return
+        secure = self.story.state.secure
+        words: set[str] = {secure.header, secure.roster, secure.sum, *secure.older}
+        for said in (secure.advertised, secure.shared, secure.masked, secure.signed, secure.revealed):
+            assert said.keys() <= set(POOL)
+            assert set(said.values()) <= self.digests
+            words |= set(said.values())
+        assert all(len(word) in (0, 64) for word in words)
+        assert set(secure.blobs) <= words
+
+    @invariant()
+    def the_phase_fits_the_rest(self) -> None:
+        if not hasattr(self, "story"):
+            return
+        state = self.story.state
+        secure = state.secure
+        inside = state.phase in ("collecting", "sharing", "masking", "agreeing", "unmasking")
+        assert (secure is not None) == (inside or (state.phase == "committing" and not state.advancing))
+        assert bool(state.advancing) <= (state.phase == "committing")
+        if secure is not None:
+            assert bool(secure.sum) == (state.phase == "committing")
+            assert bool(secure.roster) >= (state.phase not in ("collecting", "sharing"))
+            assert (state.deadline is None) <= (state.phase == "committing" or secure.opening > 0)
+            assert secure.opening == 0 or not secure.failed or secure.opening > secure.failed
+        if state.status == "running":
+            assert state.phase != "idle"
+        assert all(blobs for blobs in state.leftovers.values())
+
+    def teardown(self) -> None:
+        """The log folded from the start, through JSON, is the state; and what is pending is pending again."""
+        if not hasattr(self, "story"):
+            return
+        state = self.story.start
+        for event in self.story.log:
+            state, _ = rounds.step(state, ev.from_json(ev.kind_of(event), event.at, ev.to_json(event)))
+        assert state == self.story.state
+        assert rounds.pending(state) == rounds.pending(self.story.state)
+
+
+SecureRun.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSecureRun = SecureRun.TestCase
+
+
+def test_the_machine_gets_to_every_phase_by_its_own_rules() -> None:
+    """A control: the rules above commit rounds, so the promises are held against whole ones."""
+    machine = SecureRun()
+    machine.begin(PLANS[0], ring=False)
+    seen = set()
+    for _ in range(60):
+        machine.all_go_on(set())
+        seen.add(machine.story.state.phase)
+    assert seen >= {"selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing"}
+    assert machine.story.state.version == 5
+    machine.teardown()
