@@ -142,6 +142,14 @@ def test_every_request_says_the_protocols_version() -> None:
     ]
 
 
+def test_advancing_says_who_asks() -> None:
+    coordinator = Coordinator()
+    assert coordinator.client().advance("run-1", "olga").exhausted == ""
+    (request,) = coordinator.requests
+    assert (request.method, request.url.path) == ("POST", "/v1/runs/run-1/advance")
+    assert json.loads(request.content) == {"by": "olga"}
+
+
 def test_a_refusal_is_the_coordinators_sentence() -> None:
     coordinator = Coordinator()
     coordinator.trouble = lambda request: refusal("unknown-run", "There is no run x.")

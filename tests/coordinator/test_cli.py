@@ -116,6 +116,7 @@ def test_a_run_is_paused_resumed_and_stopped(quorate: Quorate) -> None:
     run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
     assert "paused" in quorate.text("run", "pause", run)
     assert quorate.json("run", "resume", run)[0]["status"] == "running"
+    assert "is not exhausted" in quorate.error("run", "advance", run, "--by", "olga")
     assert "stopped" in quorate.text("run", "stop", run)
 
 
@@ -181,6 +182,7 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
         ("run", "pause"),
         ("run", "resume"),
         ("run", "stop"),
+        ("run", "advance"),
         ("status",),
         ("rounds",),
         ("metrics",),

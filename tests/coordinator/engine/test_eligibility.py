@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol import CheckIn, Policy, Task
+from client_sdk.protocol import CheckIn, Policy, SecureBounds, Task
+from client_sdk.secagg.header import Terms
 from coordinator.engine.eligibility import offer_of, reason_against
+from coordinator.engine.plan import Plan
 
 TASK = Task(learner="quorate:mnist-mlp", learner_version="1.2", epochs=3)
 
@@ -49,6 +51,46 @@ def test_the_policy_speaks() -> None:
         "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
     )
     assert reason(max_epochs=2) == "the plan asks for 3 epochs; the device's policy allows 2"
+
+
+def terms(**secure: Any) -> Terms:
+    section = {"max_norm": 1.0, "max_abs": 0.25, **secure}
+    found = Plan.parse({"name": "p", "task": {"learner": "quorate:mnist-mlp"}, "secure": section}).terms
+    assert found is not None
+    return found
+
+
+def in_secret(found: Terms, **policy: Any) -> str | None:
+    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(**policy)))
+    return reason_against(TASK, offer, found)
+
+
+def test_after_a_secure_round_of_a_learner_a_device_is_not_eligible_for_its_plain_ones() -> None:
+    told = "the device has joined secure rounds of quorate:mnist-mlp; this run's rounds are plain"
+    assert reason(secure_learners=("other:net", "quorate:mnist-mlp")) == told
+    assert reason(secure_learners=("other:net",)) is None
+    assert in_secret(terms(), secure_learners=("quorate:mnist-mlp",), secure_only=True) is None
+
+
+@pytest.mark.parametrize(
+    ("secure", "bounds", "words"),
+    [
+        ({"minimum_cohort": 63}, None, "hides among 64 or more; the plan asks for 63"),
+        ({}, {"smallest_cohort": 65}, "hides among 65 or more; the plan asks for 64"),
+        ({}, {"largest_norm": 0.5}, "an L2 clip of at most 0.5; the plan asks for 1"),
+        ({}, {"largest_range": 0.2}, "a range of at most 0.2; the plan asks for 0.25"),
+        ({}, {"largest_weight_cap": 9999}, "a weight cap of at most 9999; the plan asks for 10000"),
+        ({"profile": "fast", "drop": 20}, {"strict_only": True}, "strict secure rounds only"),
+    ],
+)
+def test_an_owners_bounds_on_secure_rounds_leave_the_device_out(
+    secure: dict[str, Any], bounds: dict[str, Any] | None, words: str
+) -> None:
+    policy = {} if bounds is None else {"secure": SecureBounds(**bounds)}
+    told = in_secret(terms(**secure), **policy)
+    assert told is not None
+    assert words in told
+    assert in_secret(terms()) is None
 
 
 def test_any_version_will_do_where_the_plan_names_none() -> None:

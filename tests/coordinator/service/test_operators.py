@@ -45,6 +45,16 @@ def test_a_run_pauses_resumes_and_stops_for_good(server: Server) -> None:
     refused(server.http.post(f"/v1/runs/{run}/resume"), 409, "conflict")
 
 
+def test_only_an_exhausted_run_is_advanced_and_only_by_somebody(server: Server) -> None:
+    run = server.create_run("stuck", select=5)
+    told = refused(server.http.post(f"/v1/runs/{run}/advance", json={"by": "olga"}), 409, "conflict")
+    assert "is not exhausted" in told
+    for nobody in ({}, {"by": ""}, {"by": "o" * 121}):
+        refused(server.http.post(f"/v1/runs/{run}/advance", json=nobody), 422, "invalid-request")
+    refused(server.http.post("/v1/runs/nothing/advance", json={"by": "olga"}), 404, "unknown-run")
+    assert server.http.get(f"/v1/runs/{run}").json()["exhausted"] == ""
+
+
 def test_scores_are_kept_per_checkpoint_with_their_number_of_examples(server: Server) -> None:
     run = server.create_run("scored", select=5)
     digest = server.http.get(f"/v1/runs/{run}").json()["checkpoint"]

@@ -39,6 +39,7 @@ class StoreContract(TransactionContract):
         assert store.round("r1", 1) is None
         assert store.rounds("r1") == []
         assert store.refusals("r1", 1) == []
+        assert store.audit("r1") == []
         assert store.metrics("r1") == []
 
     # Workers
@@ -437,6 +438,17 @@ class StoreContract(TransactionContract):
         assert store.refusals("r1", 1) == listed
         assert store.refusals("r1", 2) == [rows.refusal("d3", round=2)]
 
+    def test_an_audit_keeps_its_order_and_everything_in_it(self, store: Store) -> None:
+        listed = [rows.audit("olga"), rows.audit("otto", at=1.0), rows.audit("olga")]
+        with store.transaction() as tx:
+            rows.world(tx)
+            tx.insert_audit(listed[:1])
+        with store.transaction("r1") as tx:
+            tx.insert_audit(listed[1:])
+            assert tx.audit("r1") == listed
+        assert store.audit("r1") == listed
+        assert store.audit("r2") == []
+
     def test_a_metric_is_replaced_by_its_key(self, store: Store) -> None:
         with store.transaction() as tx:
             rows.world(tx)
@@ -467,6 +479,7 @@ class StoreContract(TransactionContract):
             lambda tx: tx.insert_checkpoint(rows.checkpoint(0, run="nowhere")),
             lambda tx: tx.insert_contributions([rows.contribution("d1", run="nowhere")]),
             lambda tx: tx.insert_refusals([rows.refusal("d1", run="nowhere")]),
+            lambda tx: tx.insert_audit([rows.audit(run="nowhere")]),
             lambda tx: tx.put_metrics([rows.metric("loss", run="nowhere")]),
             lambda tx: tx.put_claims([rows.claim("d1", run="nowhere")]),
             lambda tx: tx.snapshot("nowhere", 1, {}),
@@ -485,5 +498,6 @@ class StoreContract(TransactionContract):
             tx.put_claims([])
             tx.insert_contributions([])
             tx.insert_refusals([])
+            tx.insert_audit([])
             tx.put_metrics([])
         assert store.waiting(0) == []

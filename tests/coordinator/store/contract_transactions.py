@@ -29,6 +29,7 @@ def write_everything(tx: Transaction) -> None:
     tx.put_round(rows.round_(1))
     tx.put_round(rows.round_(9, status="committed"))
     tx.insert_refusals([rows.refusal("d1")])
+    tx.insert_audit([rows.audit()])
     tx.put_metrics([rows.metric("loss")])
 
 
@@ -56,6 +57,7 @@ def everything(store: Store) -> dict[str, object]:
         "contributions": store.contributions("r1", 1),
         "rounds": store.rounds("r1"),
         "refusals": store.refusals("r1", 1),
+        "audit": store.audit("r1"),
         "metrics": store.metrics("r1"),
     }
 

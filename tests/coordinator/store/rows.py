@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.store.port import (
+    AuditRow,
     CheckpointRow,
     Claim,
     ContributionRow,
@@ -102,6 +103,11 @@ def refusal(name: str = "d1", /, **fields: Any) -> RefusalRow:
         "at": 55.5,
     }
     return RefusalRow(device=name, **(given | fields))
+
+
+def audit(by: str = "olga", /, **fields: Any) -> AuditRow:
+    given: dict[str, Any] = {"run": "r1", "at": 66.5, "action": "advance", "detail": "round 3"}
+    return AuditRow(by=by, **(given | fields))
 
 
 def metric(name: str = "accuracy", /, **fields: Any) -> MetricRow:
