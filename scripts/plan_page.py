@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol import Task
 from coordinator.engine.plan import Aggregation, Cohort, Datacenter, Finish, Plan, Retention
+from coordinator.engine.secure_plan import Secure
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -26,6 +27,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "finish": Finish,
     "retention": Retention,
     "datacenter": Datacenter,
+    "secure": Secure,
 }
 HEAD = """# Plans
 

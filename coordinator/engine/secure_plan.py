@@ -42,7 +42,8 @@ _FOLLOWS = {
 
 
 class Secure(BaseModel):
-    """How rounds are aggregated so that the coordinator sees their sum and nothing else.
+    """How rounds are aggregated so that the coordinator sees their sum and nothing else. Not served over HTTP yet: a
+    run of such a plan is refused.
 
     A plan without this section has plain rounds."""
 
