@@ -9,8 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,17 @@ from client_sdk.operator import OperatorClient
 from client_sdk.protocol import RoundView
 from client_sdk.tensors import to_bytes
 from simulation import History
-from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
+from tests.coordinator.datacenter.agents import (
+    NAME,
+    Command,
+    agent,
+    gone,
+    hold_at,
+    let_go,
+    until,
+    write_data,
+    write_learner,
+)
 from tests.coordinator.service.conftest import Server
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -31,30 +40,20 @@ WORK: dict[str, Any] = {"data": "proxy", "steps": STEPS, "batch_size": 14, "lear
 PLAN: dict[str, Any] = {
     "name": "fallback",
     "task": {"learner": NAME, "epochs": 1, "batch_size": 8, "learning_rate": 0.1, "seed": 5},
-    "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 1.0, "select_s": 2, "collect_s": 5},
-    "datacenter": {**WORK, "patience": 1, "lease_s": 30, "max_s": 250},
+    "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 1.0, "select_s": 8, "collect_s": 240},
+    "datacenter": {**WORK, "patience": 1, "lease_s": 120, "max_s": 600},
     "finish": {"rounds": 1000},
 }
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("QUORATE_WAITING_S", "1.5")  # a killed device is soon known to be away
+    monkeypatch.setenv("QUORATE_WAITING_S", "5")  # a killed device is soon known to be away
     monkeypatch.setenv("QUORATE_PACE_MIN_S", "0.2")
     monkeypatch.setenv("QUORATE_PACE_MAX_S", "0.5")
     running = Server.start(tmp_path / "coordinator")
     yield running
     running.stop()
-
-
-def until(true: Callable[[], Any], patience_s: float = 120.0) -> Any:
-    """The first answer that is not empty."""
-    ends_at = time.monotonic() + patience_s
-    while time.monotonic() < ends_at:
-        if found := true():
-            return found
-        time.sleep(0.2)
-    raise AssertionError("it did not come to that in time")
 
 
 def quorate(folder: Path, *arguments: str) -> str:
@@ -102,14 +101,20 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
                 return [view for view in found if view.kind == kind and view.status == "committed"]
 
             until(lambda: committed("federated"))
+            operator.pause(run)  # whatever round is under way is finished: nobody waits for a dead device's report
+            until(lambda: operator.run(run).phase == "idle")
+            hold_at(tmp_path, STEPS // 2)  # from here on no round of the datacenter ends before its agent is killed
             for device in devices:
                 device.kill()
+            until(lambda: not any(view.state == "waiting" for view in operator.devices()))
+            operator.resume(run)
 
             worker.wait_for("saved", step=STEPS // 4)
             ranks = worker.family()
             worker.kill()
             assert len(ranks) >= 3, "torchrun and two ranks"
             assert gone(ranks)
+            let_go(tmp_path)
 
             worker = start(agent(tmp_path, server.url, token))
             resumed = worker.wait_for("started")
@@ -171,6 +176,10 @@ def _hold_in_the_rounds(views: list[RoundView], first: RoundView) -> None:
     assert later.because == f"too few devices wait: the run fell back to the datacenter in round {first.round}"
     assert later.lease is not None
     assert later.lease.fence == first.lease.fence + 1 == 3
-    given_up = next((view for view in views if view.kind == "datacenter" and view.status == "abandoned"), None)
-    assert given_up is None or "eligible devices wait, and no worker has the round" in given_up.reason
+    back = next(view for view in views if view.kind == "federated" and view.round > later.round)
+    given_up = next((view for view in views if view.round == back.round - 1 and view.status == "abandoned"), None)
+    if given_up is None:
+        assert back.because == f"{DEVICES} eligible devices waited when the last round in the datacenter ended"
+    else:
+        assert "eligible devices wait, and no worker has the round" in given_up.reason
     assert any(view.kind == "federated" and view.status == "committed" for view in views if view.round > later.round)

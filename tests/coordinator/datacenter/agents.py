@@ -150,7 +150,7 @@ def agent(folder: Path, url: str, token: str, *more: str) -> Command:
     return Command(folder, "datacenter", "join", *options, *more)
 
 
-def gone(processes: list[psutil.Process], within_s: float = 15.0) -> bool:
+def gone(processes: list[psutil.Process], within_s: float = 60.0) -> bool:
     """Whether all of them end by themselves."""
     return psutil.wait_procs(processes, timeout=within_s)[1] == []
 
