@@ -10,7 +10,7 @@ action       the driver                                       and sends back
 Send         delivers one request, once                       Answered, Refused, Unreachable
 Begin        begins a job: Fetch, Train, or Send of a result  None
 Attend       waits for the job, so long at most               Going; or, once it has ended, what came of it: Fetched,
-                                                              Finished, Failed, Answered, Refused, Unreachable
+                                                              Finished, Failed, Unable, Answered, Refused, Unreachable
 Halt         stops the job; what training saved stays         None
 Ended        tells whoever wants to know                      None
 Sleep        waits a time drawn from the window               None

@@ -163,10 +163,13 @@ class _Seen:
         now = self._clock()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            found = _read(self._path, kind)
-            if found is None:
-                self._words = None
-            else:
+            try:
+                found: M | None = kind.model_validate_json(self._path.read_bytes())
+            except FileNotFoundError:
+                found, self._words, self._moved_at = None, None, float("-inf")
+            except (OSError, ValidationError):
+                found = None  # a share that hiccups is no farewell: the last words stand until they are too old
+            if found is not None:
                 before, self._words = self._words, found  # type: ignore[assignment]
                 if before is not None and (before.member, before.beat) != (found.member, found.beat):  # type: ignore[attr-defined]
                     self._moved_at = now
@@ -283,10 +286,3 @@ class Follower:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _read(path: Path, kind: type[M]) -> M | None:
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None

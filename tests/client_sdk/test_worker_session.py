@@ -11,7 +11,18 @@ from client_sdk.actions import Answered, Failed, Fetch, Fetched, Refused, Send, 
 from client_sdk.asking import Pacing
 from client_sdk.problems import ProblemError, problem
 from client_sdk.protocol import CheckpointRef, Noted, Route, Task, Wait
-from client_sdk.worker_actions import Attend, Begin, Ended, Finished, Going, Halt, Train, WorkerAction, WorkerReply
+from client_sdk.worker_actions import (
+    Attend,
+    Begin,
+    Ended,
+    Finished,
+    Going,
+    Halt,
+    Train,
+    Unable,
+    WorkerAction,
+    WorkerReply,
+)
 from client_sdk.worker_protocol import (
     DatacenterTask,
     Heartbeat,
@@ -115,7 +126,7 @@ class Script:
             return Refused(found.problem, self.at)
         if isinstance(found, str):
             return Unreachable(found, self.at)
-        if isinstance(found, Fetched | Finished | Failed | Refused | Unreachable):
+        if isinstance(found, Fetched | Finished | Failed | Unable | Refused | Unreachable):
             return found
         return Answered(found, self.at)
 
@@ -162,6 +173,13 @@ def test_a_training_that_fails_ends_the_round_and_the_worker_rests() -> None:
     assert (ended.result, ended.reason) == ("failed", "the loss is not finite")
     assert script.log == ["poll", "fetch", "train", "end", "failed", "sleep"]
     assert script.sent[-1].message == LeaseEnd(attempt=2, fence=7, failed=True, reason="the loss is not finite")
+
+
+def test_a_training_that_has_to_wait_gives_the_round_back() -> None:
+    script = Script(train=[Unable("machine 2 has gone", 9.0)])
+    (ended,) = script.play()
+    assert (ended.result, ended.reason) == ("given-back", "machine 2 has gone")
+    assert script.sent[-1].message == LeaseEnd(attempt=2, fence=7, failed=False, reason="machine 2 has gone")
 
 
 def test_a_worker_that_cannot_keep_the_checkpoint_gives_the_round_back() -> None:
