@@ -51,7 +51,7 @@ class Attempts:
         self._blobs, self._vouched = blobs, vouched
         self._lock = threading.Lock()
         self._last: tuple[tuple[str, str], Attempt] | None = None
-        self._turned: tuple[tuple[str, Mapping[str, str]], Deliveries] | None = None
+        self._turned: tuple[str, Deliveries] | None = None
         self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
 
     def header(self, secure: SecureRound) -> Header:
@@ -68,15 +68,14 @@ class Attempts:
             return self._last[1]
 
     def deliveries(self, secure: SecureRound) -> Deliveries:
-        """All shares, turned around. ``forget_shares`` frees them."""
+        """All shares, turned around, once the phase of sharing is over. ``forget_shares`` frees them."""
         attempt = self.read(secure)
-        key = (secure.roster, secure.shared)
         with self._lock:
-            if self._turned is None or self._turned[0] != key:
+            if self._turned is None or self._turned[0] != secure.roster:
                 self._turned = None
                 n = attempt.cohort.n
                 bundles = (Bundle.parse(self.bytes_of(digest), n) for digest in secure.shared.values())
-                self._turned = (key, Deliveries(attempt.cohort, bundles))
+                self._turned = (secure.roster, Deliveries(attempt.cohort, bundles))
             return self._turned[1]
 
     def proof(self, secure: SecureRound) -> bytes:

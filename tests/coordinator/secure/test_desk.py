@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from client_sdk.problems import ProblemError
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.statement import Stage
+from client_sdk.secagg.survivors import Proof
+from coordinator.aggregator import Aggregator
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.secure.desk import OVER, Arrived
+from coordinator.secure.desk import OVER, Arrived, SecureDesk
 from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World
 
@@ -123,8 +126,9 @@ def test_the_same_again_is_taken_again(stage: Stage) -> None:
     def twice(said: Any, w: World) -> Any:
         phone.bend = None
         w.hear(phone, said)
-        before, blobs = w.state, set(w.blobs.digests())
+        before, blobs, passed = w.state, set(w.blobs.digests()), w.points.passed
         w.hear(phone, said)
+        assert w.points.passed - passed == 0, "nothing is written again"
         assert w.state is before
         assert set(w.blobs.digests()) == blobs
         count.append(said.stage)
@@ -207,3 +211,174 @@ def test_who_is_revoked_after_the_roster_costs_a_restarted_coordinator_the_attem
     assert world.state.version == 1
     assert gone.name not in world.survivors()
     world.assert_clean()
+
+
+# ------------------------------------------------------------ what happens in between, and other replicas
+
+
+def before_the_event(world: World, happens: Callable[[], object]) -> None:
+    """Has something happen between what the desk looked at and its next event."""
+    honest = world.log.submit
+
+    def submit(make: Any) -> Any:
+        world.log.submit = honest  # type: ignore[method-assign]
+        happens()
+        return honest(make)
+
+    world.log.submit = submit  # type: ignore[method-assign]
+
+
+def stop(world: World) -> None:
+    world.log.submit(lambda state, at: ev.Stopped(at=at))
+
+
+def sum_is_asked_for(world: World) -> bool:
+    return bool(world.log.todo) and isinstance(world.log.todo[0], fx.Open)
+
+
+def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
+    world = World(4)
+    phone = world.phones[3]
+
+    def slow(said: Any, w: World) -> Any:
+        if said.stage == "share":
+            before_the_event(w, lambda: stop(w))
+        return said
+
+    phone.bend = slow
+    world.play()
+    assert phone.refusals[0].startswith("late")
+    assert (
+        hashlib.sha256(next(said.body for said in phone.member.log if said.stage == "share")).hexdigest() in world.ever
+    )
+    world.assert_clean()
+
+
+def test_bytes_that_went_meanwhile_are_asked_for_again() -> None:
+    world = World(4)
+    phone = world.phones[3]
+
+    def gone(said: Any, w: World) -> Any:
+        if said.stage == "share" and not phone.refusals:
+            phone.refusals.append("")
+            before_the_event(w, lambda: w.blobs.delete(hashlib.sha256(said.body).hexdigest()))
+            with pytest.raises(ProblemError) as caught:
+                w.hear(phone, said)
+            assert caught.value.kind == "busy"
+        return said
+
+    phone.bend = gone
+    world.play()
+    assert len(world.survivors()) == 4
+
+
+def test_a_sum_that_comes_too_late_is_not_kept() -> None:
+    world = World(4)
+    world.play(sum_is_asked_for)
+    action = world.log.todo[0]
+    before_the_event(world, lambda: stop(world))
+    world.perform(action)
+    assert world.state.over
+    world.play()
+    world.assert_clean()
+
+
+def test_actions_that_are_over_do_nothing() -> None:
+    world = World(5)
+    done: list[fx.Action] = []
+    honest = world.perform
+
+    def noted(action: fx.Action) -> None:
+        done.append(action)
+        honest(action)
+
+    world.perform = noted  # type: ignore[method-assign]
+    world.play()
+    assert {type(action) for action in done} >= {fx.Announce, fx.Gather, fx.Open, fx.CommitSum, fx.Discard}
+    before, passed, effects = world.state, set(world.ever), len(world.effects)
+    for action in [*done, fx.Advance(round=1, parent=world.start)]:
+        honest(action)
+    assert world.state is before
+    assert set(world.ever) == passed
+    assert not any(isinstance(effect, fx.Refused) for effect in world.effects[effects:])
+
+
+def test_an_action_may_be_performed_twice() -> None:
+    world = World(4)
+    honest = world.perform
+
+    def twice(action: fx.Action) -> None:
+        honest(action)
+        honest(action)
+
+    world.perform = twice  # type: ignore[method-assign]
+    world.play()
+    assert world.state.version == 1
+    assert not [effect for effect in world.effects if isinstance(effect, fx.Refused)]
+    world.assert_clean()
+
+
+def test_a_roster_of_others_is_not_made() -> None:
+    """Somebody was left out after the action was handed out; the next one names the others."""
+    world = World(5)
+    world.play(lambda w: any(isinstance(action, fx.Gather) for action in w.log.todo))
+    world.log.submit(
+        lambda state, at: ev.Faulted(at=at, round=1, attempt=0, device=world.phones[2].name, reason="a test")
+    )
+    first, second = [action for action in world.log.todo if isinstance(action, fx.Gather)]
+    kept = set(world.ever)
+    world.perform(first)
+    assert set(world.ever) == kept
+    world.perform(second)
+    assert world.state.secure is not None
+    assert len(world.state.secure.order) == 4
+
+
+@pytest.mark.parametrize("stops", [(), ("share", "share", "share")])
+def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
+    """A second coordinator, which has made nothing itself, says the same in every attempt and round."""
+    world = World(7, rounds_=2)
+    for phone, stage in zip(world.phones, stops, strict=False):
+        phone.stops = stage
+    aggregator = Aggregator(world.blobs, world.plan, world.start)
+    other = SecureDesk(world.log, world.blobs, aggregator, world._authority)
+    told = set()
+
+    def compare(w: World) -> bool:
+        state = w.state
+        for phone in w.phones:
+            for stage in STAGES:
+                answers = []
+                for desk in (w.desk, other):
+                    try:
+                        answers.append(desk.answer(phone.name, state.round, state.attempt, stage))
+                    except ProblemError as error:
+                        answers.append(error.kind.encode())
+                assert answers[0] == answers[1]
+                told.add((state.round, state.attempt, stage, answers[0]))
+        return False
+
+    world.play(compare)
+    assert world.state.version == 2
+    assert len(told) > 40
+
+
+def test_a_proof_grows_with_late_signatures() -> None:
+    world = World(7)
+    late = world.phones[6]
+    late.bend = lambda said, w: wait_for_it(said, w)
+
+    def wait_for_it(said: Any, w: World) -> Any:
+        if said.stage == "survivors":
+            first = w.desk.answer(late.name, 1, 0, "survivors")
+            assert first is not None, "five of seven are enough, and have signed"
+            late.bend = None
+            w.hear(late, said)
+            second = w.desk.answer(late.name, 1, 0, "survivors")
+            assert second is not None
+            assert len(Proof.parse(second, 7).signatures) == len(Proof.parse(first, 7).signatures) + 1 == 7
+        return said
+
+    world.play()
+    assert world.state.version == 1
+    assert late.bend is None

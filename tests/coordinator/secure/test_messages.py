@@ -121,6 +121,9 @@ def test_in_a_ring_a_bundle_is_for_the_neighbours() -> None:
     moved = tuple((place + 1 if place + 1 < 20 else 0, sealed) for place, sealed in attempt.bundles[3].sealed)
     wrong = Bundle(3, tuple(sorted(piece for piece in moved if piece[0] != 3)))
     refused(intake.shared, attempt.cohort, *said(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty)
+    far = next(place for place in range(20) if place != 3 and place not in attempt.bundles[3].places)
+    other = replace(attempt.bundles[3], owner=far)
+    refused(intake.shared, attempt.cohort, *said(attempt, 3, "share", other.encoded), match="another", kind=Faulty)
 
 
 def test_a_masked_vector_is_what_its_device_signed_for() -> None:
