@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from client_sdk.secagg.advertisement import Advertisement
+from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import Say
 from client_sdk.secagg.errors import SecaggError
@@ -20,7 +20,7 @@ from client_sdk.secagg.roster import Entry, Roster
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from tests.client_sdk.secagg.attempt import header
+from tests.client_sdk.secagg.attempt import entropy, header
 from tests.client_sdk.secagg.fleet import Member, fleet
 from tests.client_sdk.secagg.oracle import Oracle, View, view
 
@@ -35,8 +35,8 @@ class Cheat:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.members, self.authority = fleet(self.n)
         self.head = header(**{"dimension": 5, "expires_at": 10**6, **self.changes})
+        self.members, self.authority = fleet(self.n, self.head.dimension)
         self.at = 0.0
         self.entries: dict[bytes, dict[int, Entry]] = defaultdict(dict)
         self.bundles: dict[bytes, dict[int, Bundle]] = defaultdict(dict)
@@ -77,10 +77,26 @@ class Cheat:
         """These devices (all) begin the attempt, or are asked for it again."""
         self.at += 20
         for number in range(self.n) if numbers is None else numbers:
-            said = self.start(number, head)
-            if said is not None and said.stage == "advertise":
-                shown = Advertisement.parse(said.body)
-                self.entries[head.digest][number] = Entry(shown, said.signature, said.blob)
+            if number in self.colluding:
+                self.collude(number, head)
+            else:
+                self.hear(number, head, self.start(number, head))
+
+    def hear(self, number: int, head: Header, said: Say | None) -> None:
+        """Keep the advertisement, if it is one."""
+        if said is not None and said.stage == "advertise":
+            shown = Advertisement.parse(said.body)
+            self.entries[head.digest][number] = Entry(shown, said.signature, said.blob)
+
+    def collude(self, number: int, head: Header) -> None:
+        """A colluder's advertisement under any header: it has no rules."""
+        if number not in self.entries[head.digest]:
+            device = self.members[number].device
+            secrets = AttemptSecrets.draw(entropy(("colluder", number, head.digest)))
+            shown = secrets.advertisement(device.device)
+            self.members[number].drawn[shown.encoded] = secrets
+            signature = sign_advertisement(shown, head.digest, device.signer)
+            self.entries[head.digest][number] = Entry(shown, signature, device.certificate)
 
     def roster(self, head: Header, numbers: Iterable[int] | None = None) -> View:
         """Of these devices (all who advertised)."""
@@ -95,9 +111,10 @@ class Cheat:
             if said is not None:
                 self.bundles[where.h][number] = Bundle.parse(said.body, len(where.roster))
         for number in set(self._numbers(where)) & set(self.colluding):
-            self.bundles[where.h][number] = self._dealt(where, number)
+            self.bundles[where.h][number] = self.dealt(where, number)
 
-    def _dealt(self, where: View, number: int) -> Bundle:
+    def dealt(self, where: View, number: int) -> Bundle:
+        """A colluder's shares for all its holders: rubbish, rightly sealed."""
         place, secrets = self.place(where, number), self.members[number].drawn[self.shown(where, number).encoded]
         sealed = []
         for holder in where.graph.holders(place):

@@ -1,7 +1,7 @@
 """What a coordinator and its colluders can make of all that they ever saw: the oracles of the tests.
 
 They see whatever left an honest device, whatever it was told, and whatever colluders know: their identities, their
-attempts' secrets, and every share that was sealed for them, delivered or not. Four questions, over all headers,
+attempts' secrets, and every share that was sealed for them, delivered or not. Five questions, over all headers,
 attempts and views together:
 
 ``betrayed``      honest advertisements of which t shares of the self-mask secret *and* t of the mask key are there,
@@ -11,6 +11,7 @@ attempts and views together:
 ``exposed``       sums over fewer honest devices than a list may have, of one attempt
 ``recovered``     vectors of single devices, for which all masked vectors are taken as linear equations: unknown are the
                   vectors, and all masks whose secrets cannot be rebuilt; what comes out is compared with the truth
+``left_over``     honest devices on whose disk an attempt is left that they have left: for whoever seizes them
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Oracle:
         """(h, list) -> the honest who signed it."""
         self.views: dict[bytes, View] = {}
         self.rows: list[Row] = []
+        self._seen: set[bytes] = set()
         for member in self.members.values():
             self._listen(member)
         for (h, dealer, holder), pair in self.pairs.items():
@@ -124,28 +126,27 @@ class Oracle:
     # Reading what was said.
 
     def _listen(self, member: Member) -> None:
-        name, said, told = member.device.device, None, b""
+        """Each message with the roster and the shares that the device has taken: the last that it was told before it
+        went on, perhaps after a crash."""
         header: Header | None = None
-        rosters: dict[bytes, View] = {}
-        peers: dict[bytes, tuple[int, ...]] = {}
+        said = ""
+        told: dict[tuple[bytes, str], bytes] = {}
         for happened in member.talk:
             if isinstance(happened, Header):
-                header, said, told = happened, None, b""
-            elif isinstance(happened, bytes):
-                told = happened
-            elif header is not None:
-                if happened.stage == "share" and said == "advertise":
-                    rosters[header.digest] = view(header, told)
-                elif happened.stage == "mask" and said == "share":
-                    peers[header.digest] = Bundle.parse(told, len(rosters[header.digest].roster)).places
-                if happened.stage != "advertise":
-                    self._take(name, happened, rosters[header.digest], peers.get(header.digest, ()))
+                header, said = happened, ""
+            elif header is not None and isinstance(happened, bytes):
+                told[header.digest, said] = happened
+            elif header is not None and isinstance(happened, Say):
                 said = happened.stage
+                if said != "advertise":
+                    where = view(header, told[header.digest, "advertise"])
+                    self._take(member.device.device, happened, where, told.get((header.digest, "share"), b""))
 
-    def _take(self, name: str, said: Say, where: View, peers: tuple[int, ...]) -> None:
+    def _take(self, name: str, said: Say, where: View, delivered: bytes) -> None:
         self.views[where.h] = where
         n, place = len(where.roster), where.places[name]
-        if said.stage == "share":
+        if said.stage == "share" and said.body not in self._seen:
+            self._seen.add(said.body)
             for holder, sealed in Bundle.parse(said.body, n).sealed:
                 secrets = self.knows.get(where.shown[holder].encoded)
                 if secrets is not None:
@@ -153,8 +154,9 @@ class Oracle:
                     ends = (place, name), (holder, where.shown[holder].device)
                     self._have(where, place, holder, unseal_pair(agreed, where.h, *ends, sealed))
         elif said.stage == "mask":
-            if not any(row.blob == said.blob for row in self.rows):
-                self.rows.append(Row(name, where, peers, said.blob))
+            if said.blob not in self._seen:
+                self._seen.add(said.blob)
+                self.rows.append(Row(name, where, Bundle.parse(delivered, n).places, said.blob))
         elif said.stage == "survivors":
             self.signed[where.h, said.body].add(name)
         elif said.stage == "unmask":
@@ -209,6 +211,26 @@ class Oracle:
                 found |= seen & self.signed[one]
                 seen |= self.signed[one]
         return sorted(found)
+
+    def left_over(self) -> list[str]:
+        """Honest devices that keep an attempt on a checkpoint for which they have advertised anew."""
+        found = []
+        for name, member in self.members.items():
+            newest: dict[bytes, tuple[tuple[int, int], bytes]] = {}
+            for attempt, model, shown in self._attempts(member):
+                newest[model] = max(newest.get(model, (attempt, shown)), (attempt, shown))
+            if any(shown != newest[model][1] and shown in member.disk for _, model, shown in self._attempts(member)):
+                found.append(name)
+        return found
+
+    @staticmethod
+    def _attempts(member: Member) -> Iterable[tuple[tuple[int, int], bytes, bytes]]:
+        header: Header | None = None
+        for happened in member.talk:
+            if isinstance(happened, Header):
+                header = happened
+            elif isinstance(happened, Say) and happened.stage == "advertise" and header is not None:
+                yield (header.round, header.attempt), header.model, happened.body
 
     # By doing it.
 
@@ -318,6 +340,7 @@ class Oracle:
             "doubly signed": self.doubly_signed(),
             "exposed": self.exposed(),
             "recovered": sorted(recovered),
+            "left over": self.left_over(),
         }
         return {name: what for name, what in every.items() if what}
 

@@ -451,7 +451,7 @@ def test_an_expired_round() -> None:
     assert cheat.refused("This attempt has expired", range(4))
     assert all(member.memory.live == {} for member in cheat.members[:4])
     cheat.advertised(changed(cheat.head, attempt=1, model=digest("next")))
-    assert sum("expired" in said for _, said in cheat.refusals) == 9
+    assert sum("expired" in said for _, said in cheat.refusals) == 8
     assert revealing(cheat.members) == set()
     assert safe(cheat)
 

@@ -104,5 +104,5 @@ def test_deleting_the_older_attempt_switched_off() -> None:
     older = plans.play_older_attempt(lax)
     assert lax.refusals == []
     assert [lax.members[number].said.stage for number in range(3)] == ["mask"] * 3  # type: ignore[union-attr]
-    assert lax.verdict() == {}  # as long as nobody is seized
+    assert lax.verdict() == {"left over": ["device-0000", "device-0001", "device-0002"]}
     assert VICTIM in lax.seized(older, (1, 2)).recovered()
