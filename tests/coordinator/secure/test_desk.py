@@ -309,6 +309,7 @@ def test_an_action_may_be_performed_twice() -> None:
 
     def twice(action: fx.Action) -> None:
         honest(action)
+        world.at += 2.0
         honest(action)
 
     world.perform = twice  # type: ignore[method-assign]
@@ -334,7 +335,7 @@ def test_a_roster_of_others_is_not_made() -> None:
     assert len(world.state.secure.order) == 4
 
 
-@pytest.mark.parametrize("stops", [(), ("share", "share", "share")])
+@pytest.mark.parametrize("stops", [(), ("share", "share", "share"), ("mask", "mask", "mask")])
 def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
     """A second coordinator, which has made nothing itself, says the same in every attempt and round."""
     world = World(7, rounds_=2)
