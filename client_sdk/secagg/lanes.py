@@ -127,7 +127,8 @@ class LaneSum:
             for place in range(8):
                 offset, shift = divmod(place * bits, 8)
                 np.copyto(scratch, np.ndarray((here,), word, source, base + offset, (bits,)))
-                np.right_shift(scratch, word.type(shift), out=scratch)
+                if shift:
+                    np.right_shift(scratch, word.type(shift), out=scratch)
                 row = self._rows[place, first : first + here]
                 np.add(row, scratch, out=row, casting="unsafe")
 

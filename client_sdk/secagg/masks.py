@@ -25,6 +25,8 @@ from client_sdk.secagg.stream import BLOCK_BYTES, CipherName, KeyStream
 
 Sign = Literal[1, -1]
 
+_PAIR = DOMAIN + b"pair mask"
+
 
 class Masker:
     """Adds masks to vectors of one round's lanes. One thread at a time."""
@@ -71,8 +73,8 @@ def pair_sign(own: int, peer: int) -> Sign:
 def pair_seed(agreed: bytes, h: bytes, one: int, other: int) -> bytes:
     """The seed of the mask of two peers, from what their mask keys agree on: HKDF with salt h and both places, the
     lower first."""
-    low, high = sorted((one, other))
-    return derive(agreed, salt=h, info=DOMAIN + b"pair mask" + low.to_bytes(4, "big") + high.to_bytes(4, "big"))
+    low, high = (one, other) if one < other else (other, one)
+    return derive(agreed, salt=h, info=_PAIR + low.to_bytes(4, "big") + high.to_bytes(4, "big"))
 
 
 def self_seed(secret: bytes, h: bytes, place: int) -> bytes:

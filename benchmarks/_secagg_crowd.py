@@ -1,0 +1,249 @@
+"""A cohort of secure devices, made ready: what one of them, or the server, is timed with.
+
+Knows keys, rosters, shares and masked vectors of every device. Has never heard of clocks or floors. Everything that
+peers send is made beforehand, by the code that devices run, and nothing of it is timed. One short cut: masks between
+two devices that both survive cancel in the sum, and the server never handles them, so ``vectors`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from client_sdk.floats import Float32
+from client_sdk.identity import DeviceKey, Entropy
+from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
+from client_sdk.secagg.consent import Expected, SecurePolicy
+from client_sdk.secagg.device import Contribution, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
+from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.shamir import split
+from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
+from client_sdk.secagg.statement import signed
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.unmask import Revealed
+
+STRICT = Rule(profile="strict")
+FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+"""At n = 300: 110 neighbours, 71 shares, 166 signers."""
+WEIGHT_CAP = 1000
+EXPIRES = 2_000_000_000
+
+
+def header_of(rule: Rule, dimension: int) -> Header:
+    """The header of a round of 16-bit values in AES-256-CTR."""
+    return Header(
+        run="bench",
+        round=1,
+        attempt=0,
+        model=bytes(32),
+        plan=bytes(32),
+        dimension=dimension,
+        codec="float32",
+        codec_version=1,
+        codec_seed=bytes(32),
+        q=16,
+        max_norm=10.0,
+        max_abs=0.1,
+        weight_cap=WEIGHT_CAP,
+        cipher="aes-256-ctr",
+        rule=rule,
+        minimum_cohort=64,
+        revocations=1,
+        revocations_digest=bytes(32),
+        expires_at=EXPIRES,
+    )
+
+
+@dataclass
+class Crowd:
+    """``n`` devices of one attempt, by place."""
+
+    n: int
+    header: Header
+    identities: list[DeviceKey] = field(default_factory=list)
+    secrets: list[AttemptSecrets] = field(default_factory=list)
+    held: list[dict[int, SharePair]] = field(default_factory=list)
+    """By holder: dealer -> pair."""
+    cohort: Cohort = field(init=False)
+    values: Float32 = field(init=False)
+    """What every device trained; weights differ."""
+
+    def __post_init__(self) -> None:
+        entries = []
+        for place in range(self.n):
+            identity, secrets = DeviceKey.create(), AttemptSecrets.draw(os.urandom)
+            self.identities.append(identity)
+            self.secrets.append(secrets)
+            shown = secrets.advertisement(_name(place))
+            signature = sign_advertisement(shown, self.header.digest, identity)
+            entries.append(Entry(shown, signature, bytes.fromhex(identity.public_hex)))
+        self.cohort = join(self.header, Roster.of(self.header, entries), self.vouched)
+        rng = np.random.default_rng(0)
+        self.values = rng.standard_normal(self.header.dimension, np.float32) * np.float32(0.003)
+
+    def vouched(self, device: str, certificate: bytes) -> str:
+        """The identity of a device whose certificate was checked in an earlier round."""
+        return certificate.hex()
+
+    def share(self) -> None:
+        """Exchange 2, among all."""
+        graph, threshold = self.cohort.graph, self.cohort.parameters.threshold
+        self.held = [{} for _ in range(self.n)]
+        for dealer, secrets in enumerate(self.secrets):
+            holders = graph.holders(dealer)
+            xs = [holder + 1 for holder in holders]
+            seeds = split(secrets.self_mask, xs, threshold, os.urandom)
+            keys = split(secrets.mask_key.private, xs, threshold, os.urandom)
+            for holder, seed, key in zip(holders, seeds, keys, strict=True):
+                self.held[holder][dealer] = SharePair(seed, key)
+
+    def lanes(self, place: int) -> Lanes:
+        """The integers that the device at ``place`` puts in."""
+        key = rounding_key(_rounding(place), self.header.digest)
+        bits = self.cohort.roster.lane_bits
+        return self.header.quantizer.lanes(self.values, _weight(place), bits, key, self.header.cipher)
+
+    def survivors(self, gone: Sequence[int] = ()) -> Survivors:
+        """All but ``gone``."""
+        return Survivors(tuple(place for place in range(self.n) if place not in set(gone)))
+
+    def proof(self, survivors: Survivors) -> Proof:
+        """All survivors' signatures."""
+        h, body = self.cohort.h, survivors.encoded
+        return Proof(tuple((place, signed(self.identities[place], h, "survivors", body)) for place in survivors.places))
+
+    def pair_mask(self, place: int, peer: int) -> bytes:
+        """The seed that two devices have in common."""
+        agreed = self.secrets[place].mask_key.agree(self.secrets[peer].mask_key.public)
+        return pair_seed(agreed, self.cohort.h, place, peer)
+
+    def vectors(self, gone: Sequence[int], total: Any) -> Iterator[bytes]:
+        """Survivors' packed masked vectors in order; their integers are added to ``total`` (int64)."""
+        bits = self.cohort.roster.lane_bits
+        masker = Masker(self.header.cipher, bits)
+        absent = set(gone)
+        for place in self.survivors(gone).places:
+            vector = self.lanes(place)
+            total += vector
+            masker.apply(vector, self_seed(self.secrets[place].self_mask, self.cohort.h, place), 1)
+            for peer in absent.intersection(self.cohort.graph.neighbours(place)):
+                masker.apply(vector, self.pair_mask(place, peer), pair_sign(place, peer))
+            cut(vector, bits)
+            yield pack(vector, bits)
+
+    def revealed(self, survivors: Survivors) -> list[bytes]:
+        """Exchange 5, all survivors' bodies."""
+        return [Revealed.of(place, self.held[place], survivors).encoded for place in survivors.places]
+
+
+class OneDevice:
+    """The device at ``place``, with everything that a coordinator answers it; ``play`` is its whole attempt."""
+
+    def __init__(self, crowd: Crowd, place: int = 150) -> None:
+        self.crowd, self.place = crowd, place
+        survivors = crowd.survivors()
+        roster = crowd.cohort.roster.encoded
+        self.answers = {
+            "advertise": roster,
+            "share": self._delivery().encoded,
+            "mask": survivors.encoded,
+            "survivors": crowd.proof(survivors).encoded,
+            "unmask": b"",
+        }
+        header = crowd.header
+        self.expected = Expected(
+            run=header.run,
+            round=header.round,
+            model=header.model,
+            plan=header.plan,
+            terms=header.terms,
+            learner="bench:learner",
+            dimension=header.dimension,
+            codec=header.codec,
+            codec_version=header.codec_version,
+            revocations=header.revocations,
+            revocations_digest=header.revocations_digest,
+        )
+        self.put_in = Contribution(values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place))
+
+    def play(self) -> dict[str, Say]:
+        """From the header until the round is over: what it said, by stage. Every state is encoded, as for storage."""
+        crowd, place = self.crowd, self.place
+        device = SecureDevice(
+            device=_name(place),
+            certificate=bytes.fromhex(crowd.identities[place].public_hex),
+            signer=crowd.identities[place],
+            entropy=_same_secrets(crowd.secrets[place]),
+            vouched=crowd.vouched,
+            policy=SecurePolicy(longest_life_s=float(EXPIRES)),
+        )
+        half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.put_in, 0.0)
+        said: dict[str, Say] = {}
+        told: Told | None = None
+        while True:
+            try:
+                action = half.send(told)
+            except StopIteration:
+                return said
+            told = None
+            if isinstance(action, Keep):
+                _ = action.memory.encoded
+            else:
+                said[action.stage] = action
+                told = Told(0.0, self.answers[action.stage])
+
+    def require_right(self, said: dict[str, Say]) -> None:
+        """SystemExit unless the vector, without the masks that its peers know, is what the device put in, and the
+        shares that it dealt are its secrets'."""
+        crowd, place, cohort = self.crowd, self.place, self.crowd.cohort
+        bits = cohort.roster.lane_bits
+        vector = unpack(said["mask"].blob, crowd.header.lanes, bits)
+        masker = Masker(crowd.header.cipher, bits)
+        masker.apply(vector, self_seed(crowd.secrets[place].self_mask, cohort.h, place), -1)
+        for peer in cohort.graph.neighbours(place):
+            masker.apply(vector, crowd.pair_mask(peer, place), pair_sign(peer, place))
+        cut(vector, bits)
+        dealt = Bundle.parse(said["share"].body, cohort.n).places
+        owed = {dealer for dealer, _, _ in Revealed.parse(said["unmask"].body, crowd.survivors(), cohort.n).shares}
+        if not np.array_equal(vector, crowd.lanes(place)) or len(dealt) < cohort.parameters.threshold or not owed:
+            raise SystemExit("a device's messages are not right: nothing is reported about wrong results")
+
+    def _delivery(self) -> Bundle:
+        crowd, place = self.crowd, self.place
+        sealed = []
+        for dealer in crowd.cohort.graph.neighbours(place):
+            agreed = crowd.secrets[dealer].share_key.agree(crowd.secrets[place].share_key.public)
+            ends = (dealer, _name(dealer)), (place, _name(place))
+            sealed.append((dealer, seal_pair(agreed, crowd.cohort.h, *ends, crowd.held[place][dealer])))
+        return Bundle(place, tuple(sealed))
+
+
+def _same_secrets(secrets: AttemptSecrets) -> Entropy:
+    """The system's entropy, but for the first four draws, which give the secrets that the roster was made with."""
+    first = [secrets.share_key.private, secrets.mask_key.private, secrets.self_mask, secrets.nonce]
+
+    def draw(length: int) -> bytes:
+        return first.pop(0) if first else os.urandom(length)
+
+    return draw
+
+
+def _name(place: int) -> str:
+    return f"device-{place:04d}"
+
+
+def _weight(place: int) -> int:
+    return 1 + 37 * place % WEIGHT_CAP
+
+
+def _rounding(place: int) -> bytes:
+    return place.to_bytes(32, "big")

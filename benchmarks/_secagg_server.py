@@ -1,0 +1,83 @@
+"""The server at the end of an attempt: the coordinator's own code, over blobs in a folder, asked to open a sum.
+
+Knows a crowd and what the coordinator keeps of an attempt. Has never heard of clocks or floors. What is performed is
+the engine's action ``Open``: revealed shares and masked vectors read from blobs, every secret rebuilt and checked, the
+sum unmasked, packed and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from benchmarks._secagg_crowd import Crowd
+from client_sdk.secagg.lanes import unpack
+from coordinator.blobs import FileBlobs
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.secure_state import SecureRound
+from coordinator.secure.attempt import Attempts
+from coordinator.secure.performing import SecureWork
+
+
+class Server:
+    """A coordinator that has t shares of every secret, which is when the engine asks it to open: of a complete graph, t
+    survivors have revealed theirs. A context manager: its blobs go in the end."""
+
+    def __init__(self, crowd: Crowd, gone: Sequence[int], workers: int = 1) -> None:
+        self.crowd, self.gone = crowd, gone
+        self._folder = TemporaryDirectory(prefix="quorate-benchmark-")
+        self.blobs = FileBlobs(self._folder.name, durable=False)
+        self.wanted = np.zeros(crowd.header.lanes, np.int64)
+        survivors = crowd.survivors(gone)
+        names = [crowd.cohort.device(place) for place in survivors.places]
+        masked = dict(zip(names, map(self.blobs.put, crowd.vectors(gone, self.wanted)), strict=True))
+        bodies = crowd.revealed(survivors)[: crowd.cohort.parameters.threshold]
+        revealed = dict(zip(names, map(self.blobs.put, bodies), strict=False))
+        order = tuple(crowd.cohort.device(place) for place in range(crowd.n))
+        secure = SecureRound(
+            header=crowd.header.encoded.hex(),
+            roster=self.blobs.put(crowd.cohort.roster.encoded),
+            order=order,
+            shared=dict.fromkeys(order, ""),
+            masked=masked,
+            revealed=revealed,
+        )
+        self.state: Any = SimpleNamespace(round=1, attempt=0, phase="unmasking", secure=secure)
+        self.heard: list[ev.Event | None] = []
+        attempts = Attempts(self.blobs, crowd.vouched)
+        attempts.keep(secure.header, secure.roster, crowd.cohort)
+        unused: Any = None
+        self._work = SecureWork(self, self.blobs, unused, unused, attempts, workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def submit(self, make: Any) -> tuple[()]:
+        """What a run's log does with an event: here it is only kept."""
+        self.heard = [make(self.state, 0.0)]
+        return ()
+
+    def open(self) -> None:
+        """The action, performed."""
+        self._work.perform(fx.Open(round=1, attempt=0))
+
+    def require_right(self) -> None:
+        """SystemExit unless what was opened last is the survivors' integer sum."""
+        (event,) = self.heard
+        total = None
+        if isinstance(event, ev.Opened):
+            lanes, bits = self.crowd.header.lanes, self.crowd.cohort.roster.lane_bits
+            with self.blobs.open(event.digest) as file:
+                total = unpack(file.read(), lanes, bits)
+        if total is None or not np.array_equal(total, self.wanted):
+            raise SystemExit("the unmasked sum is not the sum of what went in: nothing is reported about wrong results")
