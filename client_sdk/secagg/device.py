@@ -40,7 +40,7 @@ from client_sdk.floats import Float32
 from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy, require_agreed, require_consent, require_time
-from client_sdk.secagg.errors import BadMessage, Refusal
+from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masked import MaskedInput
@@ -228,10 +228,16 @@ class _Attempt:
         if delivered.owner != place or not set(delivered.places) <= set(neighbours):
             raise BadMessage("shares were delivered that are not for this device, or not of its neighbours")
         secrets, tools, held = _own(live), self.me.primitives, dict(live.held)
+        unopened: dict[str, str] = {}
         for dealer, sealed in delivered.sealed:
             agreed = secrets.share_key.agree(cohort.roster.entries[dealer].advertisement.share_key)
             peer = (dealer, cohort.device(dealer))
-            held[dealer] = tools.unseal(agreed, cohort.h, peer, (place, self.me.device), sealed)
+            try:
+                held[dealer] = tools.unseal(agreed, cohort.h, peer, (place, self.me.device), sealed)
+            except BadShare as error:
+                unopened[peer[1]] = str(error)
+        if unopened:
+            raise Unopened(tuple(unopened), next(iter(unopened.values())))
         if len(held) < cohort.parameters.threshold:
             raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
         bits = cohort.roster.lane_bits

@@ -6,6 +6,7 @@
     |- BadParameters     numbers that do not fit together, or do not promise what was asked
     |- BadKey            a public key that is none, or on which nothing secret can be agreed
     |- BadShare          a share that cannot be opened, or shares that do not give the secret that was committed to
+    |  '- Unopened       what these peers sealed does not open: the device names them and cannot mask
     |- BadVector         values or packed lanes that are not what the round takes
     |- Refusal           nothing is malformed, and the device will not: its rules, or its owner's, say no
     '- BadMessage        bytes that are no message of this protocol, or not in the one form that it takes
@@ -29,6 +30,15 @@ class BadKey(SecaggError):
 
 class BadShare(SecaggError):
     """A share that cannot be opened, or shares that do not give the secret that was committed to."""
+
+
+class Unopened(BadShare):
+    """What these peers sealed for the device does not open: it complains of them, and cannot mask in this attempt."""
+
+    def __init__(self, dealers: tuple[str, ...], why: str) -> None:
+        super().__init__(f"the shares of {len(dealers)} of the peers do not open: {why}")
+        self.dealers = dealers
+        """Their ids, in the order of the roster."""
 
 
 class BadVector(SecaggError):

@@ -19,6 +19,7 @@ from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Policy, Task
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import plain_refusal
+from client_sdk.secagg.errors import Unopened
 from client_sdk.secagg.header import Rule
 from client_sdk.secagg.roster import Entry, Roster
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
@@ -523,6 +524,19 @@ def test_shares_that_are_not_for_this_device(
     assert cheat.refused(words, (0,))
     assert cheat.said(0) == ["advertise", "share"]
     assert safe(cheat)
+
+
+def test_a_device_says_whose_shares_it_cannot_open() -> None:
+    """All of them, so that one fresh attempt leaves all of them out."""
+    cheat = Cheat(6)
+    cheat.advertised(cheat.head)
+    where = cheat.roster(cheat.head)
+    cheat.shared(where)
+    sealed = dict(Bundle.parse(cheat.delivery(where, 0), 6).sealed)
+    wrong = tuple(sorted((sealed | {1: flipped(sealed[1]), 4: flipped(sealed[4])}).items()))
+    with pytest.raises(Unopened, match="the shares of 2 of the peers do not open") as caught:
+        cheat.members[0].tell(Bundle(0, wrong).encoded)
+    assert caught.value.dealers == ("device-0001", "device-0004")
 
 
 def test_a_delivery_that_is_for_another_device() -> None:
