@@ -104,6 +104,28 @@ def test_where_one_complains_of_one_a_fresh_attempt_goes_without_both() -> None:
     assert_committed(world)
 
 
+def test_a_device_complains_of_all_at_once() -> None:
+    """What two dealers sealed for one device does not open: it names both, and a fresh attempt goes without it."""
+    world = World(8, cohort={"quorum": 0.4})
+    dealers, victim = world.phones[1:3], world.phones[4]
+    for dealer in dealers:
+        honest = dealer.member.device.primitives.seal
+
+        def seal(
+            agreed: bytes, h: bytes, of: tuple[int, str], to: tuple[int, str], pair: Any, was: Any = honest
+        ) -> Any:
+            sealed = was(agreed, h, of, to, pair)
+            return bytes(SEALED_BYTES) if to[1] == victim.name else sealed
+
+        tools(dealer, seal=seal)
+    for phone in world.phones[6:]:
+        phone.stops = "mask"
+    world.play()
+    assert [event.dealers for event in world.happened(ev.Complained)] == [tuple(dealer.name for dealer in dealers)]
+    assert set(world.survivors()) == {world.phones[place].name for place in (0, 1, 2, 3, 5)}
+    assert_committed(world)
+
+
 def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
     world = World(5)
     phone = world.phones[0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from client_sdk.problems import ProblemError
 from client_sdk.secagg.device import Say
-from client_sdk.secagg.errors import BadShare, Refusal, SecaggError
+from client_sdk.secagg.errors import Refusal, SecaggError, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
@@ -102,24 +102,6 @@ class Log:
 
 
 _ACTIONS = get_args(fx.Action)
-
-
-class Unopened(BadShare):
-    """Says whose shares a device could not open."""
-
-    def __init__(self, error: BadShare, dealer: str) -> None:
-        super().__init__(str(error))
-        self.dealers = (dealer,)
-
-
-def _naming(unseal: Callable[..., SharePair]) -> Callable[..., SharePair]:
-    def named(agreed: bytes, h: bytes, dealer: tuple[int, str], *given: Any) -> SharePair:
-        try:
-            return unseal(agreed, h, dealer, *given)
-        except BadShare as error:
-            raise Unopened(error, dealer[1]) from None
-
-    return named
 
 
 @dataclass(eq=False)
@@ -209,10 +191,10 @@ class Phone:
         assert self.head is not None
         try:
             said = self.member.tell(body, world.at)
-        except BadShare as error:
-            head, dealers = self.head, getattr(error, "dealers", ())
+        except Unopened as error:
+            head = self.head
             self._stop(error)
-            world.desk.complain(self.name, head.round, head.attempt, dealers)
+            world.desk.complain(self.name, head.round, head.attempt, error.dealers)
             return True
         except SecaggError as error:
             return self._stop(error)
@@ -259,9 +241,6 @@ class World:
     ) -> None:
         self.n, self.at = n, 1000.0
         self.members, self.authority = fleet(n, dimension)
-        for member in self.members:
-            unseal = _naming(member.device.primitives.unseal)
-            member.device = replace(member.device, primitives=replace(member.device.primitives, unseal=unseal))
         self.phones = [Phone(member) for member in self.members]
         self.points = Points()
         self.ever: dict[str, bytes] = {}
