@@ -237,7 +237,7 @@ class Client:
         return swept
 
     def _offer(self) -> CheckIn:
-        policy, joined = self._policy, self._remembered().learners
+        policy, joined = self._policy, self._remembered().learners & set(self._trainer.learners)
         if joined:
             both = sorted(joined | set(policy.secure_learners))
             policy = policy.model_copy(update={"secure_learners": tuple(both)})

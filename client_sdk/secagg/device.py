@@ -175,6 +175,7 @@ class _Attempt:
             memory = replace(memory, tries={**memory.tries, header.model: replace(tries, last_at=self.at)})
             yield from self._keep(memory)
         require_consent(header, self.expected, self.me.policy, memory, self.at)
+        self._require_fitting()
         count = 1 if tries is None else tries.count + 1
         made = Tries(count=count, last_at=self.at, round=header.round, attempt=header.attempt)
         secrets = AttemptSecrets.draw(self.me.entropy)
@@ -187,6 +188,13 @@ class _Attempt:
         )
         yield from self._keep(memory.going_on(header.model, live))
         return live
+
+    def _require_fitting(self) -> None:
+        """Refusal where what the device puts in is not what the header takes: before anything is shown, not after."""
+        if self.put_in.values.shape != (self.header.dimension,):
+            raise Refusal("This device's update has another number of values than the header says.")
+        if not 0 <= self.put_in.weight <= self.header.weight_cap:
+            raise Refusal("This device's weight is not within the header's cap.")
 
     def _joined(self, live: Live, roster: Roster) -> Cohort:
         """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""
@@ -240,11 +248,10 @@ class _Attempt:
             raise Unopened(tuple(unopened), next(iter(unopened.values())))
         if len(held) < cohort.parameters.threshold:
             raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
+        self._require_fitting()  # after a crash it may have been trained anew
         bits = cohort.roster.lane_bits
         rounding = rounding_key(self.put_in.rounding_secret, self.header.digest)
         vector = self.header.quantizer.lanes(self.put_in.values, self.put_in.weight, bits, rounding, self.header.cipher)
-        if vector.size != self.header.lanes:
-            raise Refusal("This device's update has another number of values than the header says.")
         masker = tools.masker(self.header.cipher, bits)
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
         for peer_place in delivered.places:

@@ -437,7 +437,7 @@ def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_said_so_a
     """What the device remembers, not what it is started with, decides; another coordinator makes no difference."""
     asked: list[CheckIn] = []
     with FileStorage(tmp_path) as storage:
-        storage.save_secure(Memory(learners=frozenset({LEARNER})))
+        storage.save_secure(Memory(learners=frozenset({LEARNER, "not:installed"})))
         coordinator = script()
         genuine = coordinator.handle
 

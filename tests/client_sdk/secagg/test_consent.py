@@ -79,6 +79,18 @@ def test_a_stricter_owner_stops_an_attempt_under_way() -> None:
         member.start(head)
 
 
+def test_what_does_not_fit_the_header_is_refused_before_a_key_is_shown() -> None:
+    member, head = lone(), header(dimension=5)
+    member.weight = head.weight_cap + 1
+    with pytest.raises(Refusal, match="weight is not within the header's cap"):
+        member.start(head)
+    member.weight, member.values = 1, member.values[:4]
+    with pytest.raises(Refusal, match="another number of values"):
+        member.start(head)
+    assert member.log == []
+    assert member.memory.encoded == Memory().encoded
+
+
 # Revocation lists.
 
 
