@@ -45,6 +45,17 @@ def test_x25519_of_rfc_7748(scalar: str, u: str, result: str) -> None:
     assert AgreementKey(x(scalar)).agree(x(u)) == x(result)
 
 
+def test_x25519_of_rfc_7748_where_the_highest_bit_is_set() -> None:
+    """Section 5.2, second: X25519 passes over that bit. Here a point has one form, so it is refused, and its one form
+    agrees on what the standard says."""
+    mine = AgreementKey(x("4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d"))
+    written = x("e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493")
+    with pytest.raises(BadKey, match="canonical"):
+        mine.agree(written)
+    once = written[:31] + bytes([written[31] & 127])
+    assert mine.agree(once) == x("95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957")
+
+
 def test_x25519_public_key_of_rfc_7748() -> None:
     alice = AgreementKey(x("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"))
     assert alice.public == x("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
@@ -139,9 +150,15 @@ def counter_blocks(key: bytes, first: int, count: int) -> bytes:
 
 def test_counter_blocks_are_those_of_nist_sp_800_38a() -> None:
     key = x("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
-    text = x("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51")
-    sealed = x("601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5")  # F.5.5, blocks 1 and 2
-    stream = counter_blocks(key, int("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", 16), 2)
+    text = x(
+        "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
+        "30c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710"
+    )
+    sealed = x(  # F.5.5
+        "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
+        "2b0930daa23de94ce87017ba2d84988ddfc9c58db67aada613c2dd08457941a6"
+    )
+    stream = counter_blocks(key, int("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", 16), 4)
     assert bytes(a ^ b for a, b in zip(text, stream, strict=True)) == sealed
 
 
@@ -165,6 +182,32 @@ def test_the_chacha20_stream_is_that_of_rfc_8439() -> None:
         "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
         "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "block", "wanted"),
+    [
+        pytest.param(
+            "00" * 31 + "01",
+            1,
+            "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a"
+            "8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0",
+            id="vector 3",
+        ),
+        pytest.param(
+            "00ff" + "00" * 30,
+            2,
+            "72d54dfbf12ec44b362692df94137f328fea8da73990265ec1bbbea1ae9af0ca"
+            "13b25aa26cb4a648cb9b9d1be65b2c0924a66c54d545ec1b7374f4872e99f096",
+            id="vector 4",
+        ),
+    ],
+)
+def test_the_chacha20_stream_further_on(key: str, block: int, wanted: str) -> None:
+    """RFC 8439, appendix A.1."""
+    stream = KeyStream("chacha20", 64)
+    stream.start(x(key))
+    assert [bytes(stream.take(64)) for _ in range(block + 1)][-1] == x(wanted)
 
 
 def test_streams_use_one_buffer() -> None:
@@ -261,6 +304,16 @@ def test_ed25519_of_rfc_8032() -> None:
     )
     assert key.sign(b"") == signature
     assert verify(key.public_hex, b"", signature)
+
+
+def test_ed25519_of_rfc_8032_over_bytes() -> None:
+    """Section 7.1, test 3."""
+    key = DeviceKey(x("c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7"))
+    assert key.public_hex == "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025"
+    assert key.sign(x("af82")) == x(
+        "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac"
+        "18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a"
+    )
 
 
 def test_a_signature_stands_under_domain_bound_stage_and_body() -> None:

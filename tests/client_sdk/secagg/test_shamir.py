@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -88,6 +89,57 @@ def test_coefficients_are_drawn_once_and_all_count() -> None:
     ]
     with pytest.raises(BadParameters, match="entropy"):
         split(bytes(32), [1, 2, 3], 3, lambda length: bytes(length - 1))
+
+
+def slow_split(secret: bytes, holders: Sequence[int], threshold: int, drawn: bytes) -> list[int]:
+    """A second implementation, by Horner's rule on the coefficients as they were drawn."""
+    size = len(drawn) // (threshold - 1)
+    coefficients = [int.from_bytes(drawn[i * size : (i + 1) * size], "big") for i in range(threshold - 1)]
+    values = []
+    for holder in holders:
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value + coefficient) * holder % PRIME
+        values.append((value + int.from_bytes(secret, "big")) % PRIME)
+    return values
+
+
+def slow_combine(shares: dict[int, int]) -> int:
+    """A second implementation: the coefficients as the unknowns of Vandermonde's equations, solved by Gauss."""
+    rows = [[pow(x, power, PRIME) for power in range(len(shares))] + [value] for x, value in shares.items()]
+    for place in range(len(rows)):
+        pivot = next(row for row in range(place, len(rows)) if rows[row][place])
+        rows[place], rows[pivot] = rows[pivot], rows[place]
+        inverse = pow(rows[place][place], PRIME - 2, PRIME)  # Fermat
+        rows[place] = [value * inverse % PRIME for value in rows[place]]
+        for other in range(len(rows)):
+            if other != place and rows[other][place]:
+                factor = rows[other][place]
+                rows[other] = [(a - factor * b) % PRIME for a, b in zip(rows[other], rows[place], strict=True)]
+    return rows[0][-1]
+
+
+@given(
+    secret=st.binary(min_size=32, max_size=32),
+    seed=st.integers(),
+    holders=st.lists(st.integers(1, 2**20), min_size=2, max_size=9, unique=True),
+    data=st.data(),
+)
+def test_against_a_second_implementation(secret: bytes, seed: int, holders: list[int], data: st.DataObject) -> None:
+    threshold = data.draw(st.integers(2, len(holders)))
+    shares = [share_value(share) for share in split(secret, holders, threshold, entropy(seed))]
+    assert shares == slow_split(secret, holders, threshold, entropy(seed)(48 * (threshold - 1)))
+    chosen = dict(list(zip(holders, shares, strict=True))[:threshold])
+    assert slow_combine(chosen) == int.from_bytes(secret, "big")
+    assert combine({x: y.to_bytes(33, "big") for x, y in chosen.items()}, threshold) == secret
+
+
+def test_at_full_size_against_a_second_implementation() -> None:
+    holders = range(1, 301)
+    shares = split(digest("secret"), holders, 201, entropy("full"))
+    assert [share_value(share) for share in shares] == slow_split(
+        digest("secret"), holders, 201, entropy("full")(48 * 200)
+    )
 
 
 def test_lagrange_coefficients_by_their_definition() -> None:
