@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from struct import iter_unpack
 
 from client_sdk.secagg.errors import BadMessage
@@ -22,6 +23,9 @@ SURVIVED, GONE = 0, 1
 
 _ROW = 5 + SHARE_BYTES
 """The dealer's place (4 bytes), the kind (1 byte), the share."""
+
+_SURVIVED = bytes([1]) + bytes(255)
+"""Kind -> whether it is SURVIVED."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,13 +65,17 @@ class Revealed:
         count = read.count(4, _ROW)
         rows = read.fixed(count * _ROW)
         read.end()
-        dealers = [dealer for (dealer,) in iter_unpack(f">I{_ROW - 4}x", rows)]
-        kinds, shares = rows[4::_ROW], [rows[at : at + SHARE_BYTES] for at in range(5, len(rows), _ROW)]
+        shares = tuple(iter_unpack(f">IB{SHARE_BYTES}s", rows))
+        dealers, kinds = [dealer for dealer, _, _ in shares], rows[4::_ROW]
         require_ascending(dealers, "unmask response", n)
         members = survivors.members
         if place not in members:
             raise BadMessage("unmask response: it comes from a device that is not among the survivors")
-        if kinds != bytes([SURVIVED if dealer in members else GONE for dealer in dealers]):
+        survived = kinds.translate(_SURVIVED)
+        if not members.issuperset(compress(dealers, survived)) or not members.isdisjoint(compress(dealers, kinds)):
             raise BadMessage("unmask response: a share is of the wrong kind for this list")
-        require_shares(shares)
-        return cls(place, tuple(zip(dealers, kinds, shares, strict=True)))
+        if kinds.strip(b"\0\1"):
+            raise BadMessage("unmask response: a kind of share is none")
+        if any(rows[5::_ROW]):  # nearly all begin with a zero byte: those are numbers of the field at sight
+            require_shares([share for _, _, share in shares])
+        return cls(place, shares)

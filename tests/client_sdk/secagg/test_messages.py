@@ -409,6 +409,7 @@ def test_never_both_kinds_and_never_the_wrong_one() -> None:
         (*shares[:3], (3, SURVIVED, shares[3][2])),
         ((0, GONE, shares[0][2]), *shares[1:]),
         ((0, 2, shares[0][2]), *shares[1:]),
+        (*shares[:3], (3, 2, shares[3][2])),
         (shares[0], (0, GONE, shares[0][2]), *shares[1:]),
         shares[::-1],
     ):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.manifest import NotFinite
+from client_sdk.secagg import quantize
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, cut, lane_bits, lane_dtype
 from client_sdk.secagg.quantize import Quantizer, rounding_key
@@ -182,3 +183,20 @@ def test_plans_that_make_no_sense(changes: dict[str, float]) -> None:
 
 def test_lanes_are_frozen() -> None:
     assert lanes(np.linspace(-0.6, 0.6, 7), 700).tolist() == FROZEN
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-25, 0.9, 0.99, 0.994, 0.996, 1.0, 1.0001, 1.5, 1e15, 1e30])
+@pytest.mark.parametrize("size", [1, 70_000])
+def test_a_glance_at_the_norm_changes_no_lane(scale: float, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors around the clip, and so small or large that squares vanish or overflow."""
+    drawn = np.random.default_rng(size).standard_normal(size)
+    values = (drawn / np.linalg.norm(drawn) * PLAN.max_norm * scale).astype(np.float32)
+
+    def found() -> bytes:
+        return PLAN.lanes(values, 7, 25, bytes(32), "aes-256-ctr").tobytes()
+
+    within = quantize._surely_within(values, PLAN.max_norm)
+    assert within == (scale < 0.995)
+    quick = found()
+    monkeypatch.setattr(quantize, "_surely_within", lambda values, max_norm: False)
+    assert found() == quick
