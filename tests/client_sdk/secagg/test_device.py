@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.consent import SecurePolicy
+from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import BadMessage, Refusal, SecaggError
 from client_sdk.secagg.header import Header, Rule
 from client_sdk.secagg.memory import Memory
@@ -18,7 +21,7 @@ from client_sdk.secagg.roster import Entry, Roster
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from tests.client_sdk.secagg.attempt import changed, digest, entropy, header
+from tests.client_sdk.secagg.attempt import Authority, changed, digest, entropy, header
 from tests.client_sdk.secagg.fleet import (
     POLICY,
     Coordinator,
@@ -30,6 +33,7 @@ from tests.client_sdk.secagg.fleet import (
     until_masked,
     until_signed,
 )
+from tests.client_sdk.secagg.test_messages import GOLDEN
 
 RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
@@ -94,6 +98,49 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
     assert member.memory.live == {}
     assert len(member.disk) < 300
     assert list(member.memory.spent) == [model]
+
+
+def golden_fleet() -> list[Member]:
+    """The devices of the golden session (``test_messages``), each with the same entropy."""
+    authority, members = Authority(), []
+    values = np.linspace(-0.9, 0.9, 20).reshape(4, 5)
+    for number in range(4):
+        name, key = f"device-{number:04d}", DeviceKey.create(entropy((0, number, "identity")))
+        draws = chain(islice(repeat(entropy((0, number, "attempt", 0))), 4), repeat(entropy((0, number, "shares"))))
+        device = SecureDevice(
+            device=name,
+            certificate=authority.certify(name, key),
+            signer=key,
+            entropy=lambda length, draws=draws: next(draws)(length),
+            vouched=authority.vouch,
+            policy=POLICY,
+        )
+        members.append(Member(device, values[number].astype(np.float32), 10 * number + 10))
+    return members
+
+
+def test_the_state_machine_says_the_golden_session_byte_for_byte() -> None:
+    golden = {name: bytes.fromhex(value) for name, value in json.loads(GOLDEN.read_text()).items()}
+    coordinator = Coordinator(header(dimension=5), Authority(), golden_fleet())
+    survivors = until_signed(coordinator, silent=(3,))
+    total = finished(coordinator, survivors)
+    first = {said.stage: said for said in coordinator.members[0].log}
+    assert coordinator.header.encoded == golden["header"]
+    assert coordinator.roster is not None
+    assert coordinator.roster.encoded == golden["roster"]
+    for stage, body, signature in (
+        ("advertise", "advertisement", "advertisement signature"),
+        ("share", "bundle", "bundle signature"),
+        ("mask", "masked input", "masked input signature"),
+        ("survivors", "survivors", None),
+        ("unmask", "revealed", None),
+    ):
+        assert first[stage].body == golden[body], stage
+        if signature is not None:
+            assert first[stage].signature == golden[signature], stage
+    assert first["mask"].blob == golden["vector"]
+    assert coordinator.proof() == golden["proof"]
+    assert np.array_equal(total, plain_sum(coordinator, survivors))
 
 
 @pytest.mark.parametrize("crashes", range(1, 16))
