@@ -40,7 +40,7 @@ def wanted(state: RunState, at: float) -> Turn:
         return Turn("federated")
     if state.rests_until is not None and at < state.rests_until:
         told = f"the datacenter rests after {state.failures} rounds in a row that could not be trained there"
-        return Turn("federated", f"{told}, the last one because {state.failure}")
+        return Turn("federated", f"{told}, the last one because {state.failure.rstrip('.')}")
     if state.fleet_first:
         return Turn("federated")
     if section.every is not None and (state.version + 1) % section.every == 0:
