@@ -17,6 +17,7 @@ from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
 from coordinator.engine.secure_state import SecureRound
+from coordinator.secure.kept import body_of
 from coordinator.secure.routing import Deliveries, proof
 
 
@@ -74,7 +75,7 @@ class Attempts:
             if self._turned is None or self._turned[0] != secure.roster:
                 self._turned = None
                 n = attempt.cohort.n
-                bundles = (Bundle.parse(self.bytes_of(digest), n) for digest in secure.shared.values())
+                bundles = (Bundle.parse(body_of(self.bytes_of(digest)), n) for digest in secure.shared.values())
                 self._turned = (secure.roster, Deliveries(attempt.cohort, bundles))
             return self._turned[1]
 

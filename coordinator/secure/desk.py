@@ -32,7 +32,7 @@ from coordinator.engine.state import RunState
 from coordinator.secure import intake
 from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
-from coordinator.secure.gathering import entry_bytes
+from coordinator.secure.kept import entry_bytes, message_bytes
 from coordinator.secure.opening import WORKERS
 from coordinator.secure.performing import Committing, SecureAction, SecureRun, SecureWork, drop
 
@@ -47,9 +47,9 @@ OVER = b""
 """The answer to *unmask*, once the round has ended: the device deletes all that is secret."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Arrived:
-    """One message, from a device whose request was authenticated."""
+    """One message, from a device whose request was authenticated. Its ``repr`` shows nothing: it may hold shares."""
 
     device: str
     round: int
@@ -60,7 +60,8 @@ class Arrived:
     certificate: bytes = b""
     """With *advertise*."""
     vector: Spool | None = None
-    """With *mask*: the packed lanes, as they were spooled. Committed here if they are taken."""
+    """With *mask*: the packed lanes and nothing else, as they were spooled, with room for 64 bytes more. Committed here
+    if they are taken."""
 
 
 class SecureDesk:
@@ -100,7 +101,8 @@ class SecureDesk:
 
     def hear(self, arrived: Arrived) -> None:
         """Takes a message: when this returns it is durable, and counts. The same again is taken again."""
-        digest, size = _address(arrived)
+        kept = _Kept.of(arrived)
+        digest = kept.digest
 
         def event(at: float) -> ev.Event:
             return _EVENTS[arrived.stage](
@@ -109,7 +111,7 @@ class SecureDesk:
                 attempt=arrived.attempt,
                 device=arrived.device,
                 digest=digest,
-                bytes=size,
+                bytes=kept.size,
             )
 
         state = self._run.state
@@ -118,8 +120,8 @@ class SecureDesk:
             self._turn_away(event)
         if following is state:
             return  # it is there already
-        self._verify(state, arrived, digest)
-        self._store(arrived)
+        self._verify(state, arrived, kept)
+        self._store(arrived, kept)
         answers = self._run.submit(lambda _, at: event(at) if self._there(digest) else None)
         if _refused(answers):
             drop(self._run, self._blobs, digest)
@@ -176,12 +178,12 @@ class SecureDesk:
             raise problem("not-selected", f"device {device} was not selected for round {round}")
         return state.secure
 
-    def _verify(self, state: RunState, arrived: Arrived, digest: str) -> None:
+    def _verify(self, state: RunState, arrived: Arrived, kept: _Kept) -> None:
         secure = state.secure
         if secure is None:
             raise problem("stale", f"round {arrived.round} is not a secure one")
         try:
-            self._look_at(secure, arrived, digest)
+            self._look_at(secure, arrived, kept)
         except intake.Faulty as fault:
             reason = str(fault)
             self._run.submit(
@@ -193,7 +195,7 @@ class SecureDesk:
         except SecaggError as error:
             raise problem("invalid-update", str(error)) from None
 
-    def _look_at(self, secure: SecureRound, arrived: Arrived, digest: str) -> None:
+    def _look_at(self, secure: SecureRound, arrived: Arrived, kept: _Kept) -> None:
         body, signature = arrived.body, arrived.signature
         if arrived.stage == "advertise":
             header, vouched = self._attempts.header(secure), self._authority().vouched
@@ -205,18 +207,18 @@ class SecureDesk:
             case "share":
                 intake.shared(cohort, place, body, signature)
             case "mask":
-                intake.masked(cohort, place, body, signature, digest=digest, **_measured(arrived.vector))
+                intake.masked(cohort, place, body, signature, digest=kept.vector, size=kept.length, last=kept.last)
             case "survivors":
                 intake.agreed(cohort, place, body, signature, attempt.survivors(secure))
             case "unmask":
                 sharers = attempt.sharers(secure)
                 intake.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
 
-    def _store(self, arrived: Arrived) -> None:
+    def _store(self, arrived: Arrived, kept: _Kept) -> None:
         if arrived.vector is not None:
             arrived.vector.commit()
         else:
-            self._blobs.put(_kept(arrived))
+            self._blobs.put(kept.data)
 
     def _there(self, digest: str) -> bool:
         """Asked under the lock: the same bytes under another request may have been refused, and removed, meanwhile."""
@@ -253,32 +255,45 @@ class SecureDesk:
             raise problem("conflict", f"the attempt cannot go on: {error}") from None
 
 
-def _kept(arrived: Arrived) -> bytes:
-    """The message as it is kept: what later steps need of it."""
-    if arrived.stage == "advertise":
-        return entry_bytes(arrived.body, arrived.signature, arrived.certificate)
-    return arrived.signature if arrived.stage == "survivors" else arrived.body
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _Kept:
+    """A message as it is kept, see ``kept``."""
 
+    digest: str
+    size: int
+    data: bytes = b""
+    """But for a vector, which is in its spool."""
+    vector: str = ""
+    """Of a vector alone: its digest, its length, and its last byte."""
+    length: int = 0
+    last: int = 0
 
-def _address(arrived: Arrived) -> tuple[str, int]:
-    """(digest, bytes) under which the message is kept."""
-    if arrived.stage == "mask":
-        if arrived.vector is None:
+    @classmethod
+    def of(cls, arrived: Arrived) -> _Kept:
+        """A vector's signature is written behind it."""
+        if arrived.stage == "mask":
+            return cls._with_vector(arrived.vector, arrived.signature)
+        try:
+            match arrived.stage:
+                case "advertise":
+                    data = entry_bytes(arrived.body, arrived.signature, arrived.certificate)
+                case "survivors":
+                    data = arrived.signature
+                case _:
+                    data = message_bytes(arrived.body, arrived.signature)
+        except SecaggError as error:
+            raise problem("invalid-update", str(error)) from None
+        return cls(digest=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
+
+    @classmethod
+    def _with_vector(cls, spool: Spool | None, signature: bytes) -> _Kept:
+        if spool is None or not spool.size:
             raise problem("invalid-request", "a masked input comes with its vector")
-        return arrived.vector.digest, arrived.vector.size
-    try:
-        kept = _kept(arrived)
-    except SecaggError as error:
-        raise problem("invalid-update", str(error)) from None
-    return hashlib.sha256(kept).hexdigest(), len(kept)
-
-
-def _measured(vector: Spool | None) -> dict[str, int]:
-    """Length and last byte."""
-    if vector is None or not vector.size:
-        return {"size": 0, "last": 0}
-    vector.handle.seek(vector.size - 1)
-    return {"size": vector.size, "last": vector.handle.read(1)[0]}
+        vector, length = spool.digest, spool.size
+        spool.handle.seek(length - 1)
+        last = spool.handle.read(1)[0]
+        spool.write(signature)
+        return cls(digest=spool.digest, size=spool.size, vector=vector, length=length, last=last)
 
 
 def _refused(effects: Sequence[fx.Effect]) -> bool:

@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.roster import Cohort, Entry, Roster, Vouching, join
-from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
-from client_sdk.secagg.wire import Reader, Writer
-
-_KIND = 96
+from client_sdk.secagg.statement import require_signed
 
 
 class Spoiled(SecaggError):
@@ -27,19 +23,6 @@ class Spoiled(SecaggError):
     def __init__(self, devices: dict[str, str]) -> None:
         super().__init__(f"{len(devices)} devices spoil the roster")
         self.devices = dict(sorted(devices.items()))
-
-
-def entry_bytes(advertisement: bytes, signature: bytes, certificate: bytes) -> bytes:
-    """A device's entry as it is kept until the roster is made."""
-    return Writer(_KIND).blob(advertisement).fixed(signature, SIGNATURE_BYTES).blob(certificate).done()
-
-
-def parse_entry(data: bytes) -> Entry:
-    """What ``entry_bytes`` gave. BadMessage otherwise."""
-    read = Reader(data, _KIND, "kept advertisement")
-    entry = Entry(Advertisement.parse(read.blob()), read.fixed(SIGNATURE_BYTES), read.blob())
-    read.end()
-    return entry
 
 
 def gather(header: Header, entries: Iterable[Entry], vouched: Vouching) -> Cohort:

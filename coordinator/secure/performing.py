@@ -15,6 +15,7 @@ from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.lanes import pack, packed_bytes, unpack
 from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.statement import SIGNATURE_BYTES
 from client_sdk.secagg.unmask import Revealed
 from coordinator.aggregator import Aggregator, CannotAggregate
 from coordinator.blobs import BlobError, Blobs, Missing
@@ -25,7 +26,8 @@ from coordinator.engine.state import RunState
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authority, announce
 from coordinator.secure.attempt import Attempts
-from coordinator.secure.gathering import Spoiled, gather, parse_entry
+from coordinator.secure.gathering import Spoiled, gather
+from coordinator.secure.kept import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
 
 Make = Callable[[RunState, float], ev.Event | None]
@@ -66,9 +68,16 @@ class SecureWork:
         """Performs one action. BlobError when the machine could not: it may then be performed again."""
         try:
             self._perform(action)
-        except Missing:
-            if _wanted(self._run.state, action):  # else the round has ended meanwhile, and its blobs with it
-                raise
+        except Missing as error:  # for ever: as a rule since the round has ended meanwhile, which the engine knows
+            reason = f"a file that the round needs is gone: {error}"
+            match action:
+                case fx.Open():
+                    self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
+                case fx.CommitSum() | fx.Advance():
+                    self._submit(action, ev.CommitFailed, reason=reason)
+                case _:
+                    if _wanted(self._run.state, action):
+                        raise
 
     def checkpoint(self, action: Committing) -> tuple[str, int]:
         """Writes the checkpoint that a commit asks for; (digest, bytes), the same each time. CannotAggregate,
@@ -79,7 +88,8 @@ class SecureWork:
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
         header = self._attempts.header(secure)
-        total = unpack(self._attempts.bytes_of(action.sum), header.lanes, header.lane_bits(len(secure.order)))
+        packed = sum_of(self._attempts.bytes_of(action.sum))
+        total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
         survivors = len(action.contributions)
         return committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
 
@@ -148,14 +158,14 @@ class SecureWork:
         except SecaggError as error:
             self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=str(error))
         else:
-            packed = pack(total.lanes, attempt.cohort.roster.lane_bits)
+            kept = sum_bytes(pack(total.lanes, attempt.cohort.roster.lane_bits), attempt.cohort.h)
             device = attempt.cohort.device
             self._made(
                 action,
-                self._blobs.put(packed),
+                self._blobs.put(kept),
                 ev.Opened,
                 attempt=action.attempt,
-                bytes=len(packed),
+                bytes=len(kept),
                 weight=total.weight,
                 set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
             )
@@ -164,20 +174,21 @@ class SecureWork:
         attempt = self._attempts.read(secure)
         survivors = attempt.survivors(secure)
         revealed = (
-            Revealed.parse(self._attempts.bytes_of(digest), survivors, cohort.n) for digest in secure.revealed.values()
+            Revealed.parse(body_of(self._attempts.bytes_of(digest)), survivors, cohort.n)
+            for digest in secure.revealed.values()
         )
         vectors = self._vectors(cohort, secure)
         return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)
 
     def _vectors(self, cohort: Cohort, secure: SecureRound) -> Iterator[memoryview]:
         """The survivors' masked vectors, one after another in the same memory."""
-        buffer = bytearray(packed_bytes(cohort.header.lanes, cohort.roster.lane_bits))
+        length = packed_bytes(cohort.header.lanes, cohort.roster.lane_bits)
+        buffer = bytearray(length + SIGNATURE_BYTES)
         for digest in secure.masked.values():
             with self._blobs.open(digest) as file:
-                length = file.readinto(buffer)  # type: ignore[attr-defined]
-                if length != len(buffer) or file.read(1):
+                if file.readinto(buffer) != len(buffer) or file.read(1):  # type: ignore[attr-defined]
                     raise BlobError(f"the blob {digest} is no masked vector of this round")
-            yield memoryview(buffer)
+            yield memoryview(buffer)[:length]
 
     def _put_in(self, action: Committing) -> None:
         if not _wanted(self._run.state, action):

@@ -211,7 +211,7 @@ def test_the_first_vector_of_a_device_counts() -> None:
             w.hear(phone, other)
         refused.append(caught.value.kind)
         assert w.state is before
-        assert hashlib.sha256(blob).hexdigest() not in set(w.blobs.digests())
+        assert hashlib.sha256(blob + other.signature).hexdigest() not in w.ever
         return said
 
     cheating(phone, "mask", twice)
@@ -220,6 +220,26 @@ def test_the_first_vector_of_a_device_counts() -> None:
     assert [row.device for row in world.every(fx.RecordRefusal)] == [phone.name], "what was refused leaves its reason"
     assert len(world.survivors()) == 4
     assert_committed(world)
+
+
+def test_no_device_names_anothers_file_as_its_own() -> None:
+    """One that sends the bytes of another's vector has them kept under another name: what is deleted with one round
+    belongs to nobody else."""
+    world = World(5)
+    first, copycat = world.phones[0], world.phones[1]
+
+    def copy(said: Say, w: World) -> Say:
+        blob = next(each.blob for each in first.member.log if each.stage == "mask")
+        body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
+        return resigned(copycat, w, said, body, blob)
+
+    cheating(copycat, "mask", copy)
+    world.play(lambda w: w.state.phase == "agreeing")
+    secure = world.state.secure
+    assert secure is not None
+    assert len(set(secure.masked.values())) == 5
+    bodies = [world.ever[secure.masked[phone.name]][:-64] for phone in (first, copycat)]
+    assert bodies[0] == bodies[1]
 
 
 def test_who_would_spoil_the_roster_is_left_out() -> None:

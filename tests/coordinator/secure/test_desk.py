@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk.problems import ProblemError
+from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.statement import Stage
 from client_sdk.secagg.survivors import Proof
@@ -17,6 +18,7 @@ from coordinator.aggregator import Aggregator
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.secure.desk import OVER, Arrived, SecureDesk
+from coordinator.secure.kept import body_of, message_bytes, sum_bytes, sum_of
 from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World
 
@@ -183,7 +185,7 @@ def test_a_vector_that_comes_too_late_leaves_its_reason_and_no_bytes() -> None:
     assert set(world.blobs.digests()) == blobs
     refusal = world.every(fx.RecordRefusal)[-1]
     assert (refusal.device, refusal.kind) == (slow.name, "late")
-    assert refusal.digest == hashlib.sha256(held[0].blob).hexdigest()
+    assert refusal.digest == hashlib.sha256(held[0].blob + held[0].signature).hexdigest()
 
 
 def _turn_until_held(world: World) -> bool:
@@ -228,6 +230,11 @@ def before_the_event(world: World, happens: Callable[[], object]) -> None:
     world.log.submit = submit  # type: ignore[method-assign]
 
 
+def kept_as(said: Any) -> str:
+    """The digest of the blob that a share message becomes."""
+    return hashlib.sha256(said.body + said.signature).hexdigest()
+
+
 def stop(world: World) -> None:
     world.log.submit(lambda state, at: ev.Stopped(at=at))
 
@@ -248,9 +255,7 @@ def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
     phone.bend = slow
     world.play()
     assert phone.refusals[0].startswith("late")
-    assert (
-        hashlib.sha256(next(said.body for said in phone.member.log if said.stage == "share")).hexdigest() in world.ever
-    )
+    assert kept_as(next(said for said in phone.member.log if said.stage == "share")) in world.ever
     world.assert_clean()
 
 
@@ -261,7 +266,7 @@ def test_bytes_that_went_meanwhile_are_asked_for_again() -> None:
     def gone(said: Any, w: World) -> Any:
         if said.stage == "share" and not phone.refusals:
             phone.refusals.append("")
-            before_the_event(w, lambda: w.blobs.delete(hashlib.sha256(said.body).hexdigest()))
+            before_the_event(w, lambda: w.blobs.delete(kept_as(said)))
             with pytest.raises(ProblemError) as caught:
                 w.hear(phone, said)
             assert caught.value.kind == "busy"
@@ -383,3 +388,31 @@ def test_a_proof_grows_with_late_signatures() -> None:
     world.play()
     assert world.state.version == 1
     assert late.bend is None
+
+
+def test_a_file_that_is_gone_ends_the_round_and_not_the_run() -> None:
+    world = World(4, rounds_=2)
+    world.play(sum_is_asked_for)
+    assert world.state.secure is not None
+    world.blobs.delete(world.state.secure.masked[world.phones[2].name])
+    world.play(lambda w: w.state.round == 2)
+    assert "a file that the round needs is gone" in world.reasons[0]
+
+
+def test_a_sum_that_is_gone_ends_the_round_and_not_the_run() -> None:
+    world = World(4, rounds_=2)
+    world.play(lambda w: w.state.phase == "committing")
+    assert world.state.secure is not None
+    world.blobs.delete(world.state.secure.sum)
+    world.play(lambda w: w.state.round == 2)
+    assert "a file that the round needs is gone" in world.reasons[0]
+
+
+def test_what_is_kept_belongs_to_one_attempt() -> None:
+    """The same bytes in two attempts, or the same sum in two runs, are different blobs."""
+    packed = bytes(16)
+    assert sum_bytes(packed, bytes(32)) != sum_bytes(packed, bytes(31) + b"1")
+    assert sum_of(sum_bytes(packed, bytes(32))) == packed
+    assert body_of(message_bytes(b"body", bytes(64))) == b"body"
+    with pytest.raises(BadMessage):
+        sum_of(bytes(31))

@@ -14,7 +14,8 @@ from client_sdk.secagg.lanes import pack
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
-from coordinator.secure.gathering import entry_bytes, gather, parse_entry
+from coordinator.secure.gathering import gather
+from coordinator.secure.kept import entry_bytes, parse_entry, sum_bytes
 from coordinator.secure.opening import open_sum
 from coordinator.secure.routing import Deliveries, proof
 from tests.client_sdk.secagg.attempt import Attempt, mask, opened, share
@@ -54,7 +55,7 @@ def messages() -> dict[str, bytes]:
         **{f"delivery to {place}": deliveries.to(place).encoded for place in range(4)},
         "survivors": survivors.encoded,
         "proof": proof(signatures).encoded,
-        "sum": pack(total.lanes, cohort.roster.lane_bits),
+        "kept sum": sum_bytes(pack(total.lanes, cohort.roster.lane_bits), cohort.h),
     }
 
 

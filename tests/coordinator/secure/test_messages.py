@@ -19,8 +19,9 @@ from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
 from coordinator.secure import intake
-from coordinator.secure.gathering import Spoiled, entry_bytes, gather, parse_entry
+from coordinator.secure.gathering import Spoiled, gather
 from coordinator.secure.intake import Faulty
+from coordinator.secure.kept import entry_bytes, parse_entry
 from coordinator.secure.routing import Deliveries, proof
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
 from tests.coordinator.secure.test_opening import played

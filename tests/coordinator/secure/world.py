@@ -104,7 +104,7 @@ class Log:
 _ACTIONS = get_args(fx.Action)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Phone:
     """A device and the request it is at. ``stops``: the message that it never sends."""
 
@@ -131,6 +131,9 @@ class Phone:
     @property
     def name(self) -> str:
         return self.member.device.device
+
+    def __repr__(self) -> str:
+        return f"Phone({self.name})"
 
     def turn(self, world: World) -> bool:
         """One request. Whether anything came of it."""
