@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from client_sdk import identity
-from client_sdk.secagg import masks, shares, statement
+from client_sdk.secagg import device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from tests.client_sdk.secagg import attempt
@@ -31,8 +32,8 @@ from tests.client_sdk.secagg.oracle import View
 
 @contextmanager
 def costly_steps_done_once() -> Iterator[None]:
-    """The same question has the same answer: signatures are checked, keys agreed upon and derived once each. Both ends
-    of an agreement ask for the same."""
+    """The same question has the same answer: signatures are checked, keys agreed upon and derived, rosters read and
+    joined once each. Both ends of an agreement ask for the same."""
     agreed: dict[frozenset[bytes], bytes] = {}
     agree = AgreementKey.agree
 
@@ -42,11 +43,22 @@ def costly_steps_done_once() -> Iterator[None]:
             agreed[both] = agree(self, public)
         return agreed[both]
 
+    cohorts: dict[tuple[bytes, bytes], Cohort] = {}
+
+    def joined(header: Header, roster: Roster, vouched: Vouching) -> Cohort:
+        key = (header.encoded, roster.encoded)
+        if key not in cohorts:
+            cohorts[key] = join(header, roster, vouched)
+        return cohorts[key]
+
     verified = lru_cache(maxsize=50_000)(identity.verify)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statement, "verify", verified)
         patch.setattr(attempt, "verify", verified)
         patch.setattr(AgreementKey, "agree", remembered)
+        patch.setattr(device, "join", joined)
+        for message in (Header, Roster):
+            patch.setattr(message, "parse", lru_cache(maxsize=5_000)(message.parse))
         for module in (masks, shares):
             patch.setattr(module, "derive", lru_cache(maxsize=50_000)(module.derive))
         yield
@@ -64,7 +76,7 @@ class Cheater(Cheat):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rng = np.random.default_rng(self.seed)
-        self.patience = (1, 3, self.n, 6 * self.n)[self.choose(4)]
+        self.patience = (1, 3, 6, 6 * self.n)[self.choose(4)]
         """How long it waits until it tries another list; with 1, a list for each device, on which two are always alive
         and others dead by turns."""
         self.heads.append(self.head)
@@ -74,7 +86,7 @@ class Cheater(Cheat):
         """(device, header) -> the roster that it was shown last."""
         self.views: dict[bytes, list[View]] = defaultdict(list)
         self.lists: dict[bytes, list[bytes]] = defaultdict(list)
-        self.hurry = (2, 8, 50)[self.choose(3)] * self.n
+        self.hurry = (5, 30, 300)[self.choose(3)] * self.n
         """How seldom it goes on without what it waits for, or shows another roster."""
         self.dead: dict[bytes, dict[int, int]] = {}
         """h -> place -> on how many devices' own lists it was dead."""
@@ -94,16 +106,18 @@ class Cheater(Cheat):
         return self
 
     def step(self) -> None:
-        """Something happens to one device."""
-        number = self.honest[self.choose(len(self.honest))]
-        member = self.members[number]
+        """Something happens to one device: to one that need not be waited for, where there is one."""
         self.at += 0.5
-        if self.rarely(100):
-            member.crash = True
-        if member.said is None or self.rarely(60):
-            self.begin(number)
-        else:
-            getattr(self, "on_" + member.said.stage)(number, member)
+        order = [self.honest[place] for place in self.rng.permutation(len(self.honest))]
+        for number in order:
+            member = self.members[number]
+            member.crash = member.crash or self.rarely(20 * self.n)
+            if member.said is None or self.rarely(12 * self.n):
+                self.begin(number)
+                return
+            if getattr(self, "on_" + member.said.stage)(number, member):
+                return
+        self.begin(order[0])
 
     def begin(self, number: int) -> None:
         """Asked for an attempt: the newest, an older one, one that nobody has heard of, or one with other terms."""
@@ -127,13 +141,13 @@ class Cheater(Cheat):
         """What the device's exchange is over."""
         return self.told[number, self.under[number].digest]
 
-    def on_advertise(self, number: int, member: Member) -> None:
+    def on_advertise(self, number: int, member: Member) -> bool:
         head = self.under[number]
         for colluder in self.colluding:
             self.collude(colluder, head)
         entries = self.entries[head.digest]
         if len(entries) < self.n and self.choose(self.hurry):
-            return  # it waits for more, mostly
+            return False  # it waits for more, mostly
         fitting = [one for one in self.views[head.digest] if self._has(one, number, head)]
         if not fitting or (not self.whole and self.rarely(self.hurry)):
             chosen = [
@@ -142,18 +156,19 @@ class Cheater(Cheat):
                 if self.whole or other in (number, *self.colluding) or self.choose(2 * self.n)
             ]
             if len(chosen) < max(3, head.minimum_cohort - 1):
-                return
+                return False
             fitting = [self.roster(head, chosen)]
             self.views[head.digest].extend(fitting)
         where = fitting[self.choose(len(fitting))]
         self.told[number, head.digest] = where
         self.tell(number, "advertise", where.roster.encoded)
+        return True
 
     def _has(self, where: View, number: int, head: Header) -> bool:
         shown = self.entries[head.digest][number].advertisement
         return where.places.get(shown.device) is not None and self.shown(where, number) == shown
 
-    def on_share(self, number: int, member: Member) -> None:
+    def on_share(self, number: int, member: Member) -> bool:
         where, bundles = self.where(number), self.bundles[self.where(number).h]
         if member.said is not None:
             bundles[number] = Bundle.parse(member.said.body, len(where.roster))
@@ -161,15 +176,16 @@ class Cheater(Cheat):
             if colluder not in bundles:
                 bundles[colluder] = self.dealt(where, colluder)
         if len(bundles) < len(where.roster) and self.choose(self.hurry):
-            return
+            return False
         without = [other for other in bundles if other != number and self.rarely(10 * self.n)]
         sealed = Bundle.parse(self.delivery(where, number, without), len(where.roster)).sealed
         if sealed and self.rarely(40):
             at = self.choose(len(sealed))
             sealed = (*sealed[:at], (sealed[at][0], sealed[at - 1][1]), *sealed[at + 1 :])
         self.tell(number, "share", Bundle(self.place(where, number), sealed).encoded)
+        return True
 
-    def on_mask(self, number: int, member: Member) -> None:
+    def on_mask(self, number: int, member: Member) -> bool:
         where = self.where(number)
         lists = self.lists[where.h]
         if self.patience == 1:
@@ -182,6 +198,7 @@ class Cheater(Cheat):
             signatures = self.signatures[where.h, said.body]
             self.different += not signatures and any(self.signatures[where.h, other] for other in lists)
             signatures[self.place(where, number)] = said.signature
+        return True
 
     def _list(self, where: View, before: int) -> bytes:
         """All who shared; then all but one; then as few as a device signs for."""
@@ -205,20 +222,22 @@ class Cheater(Cheat):
             given[other] = given.get(other, 0) + 1
         return Survivors(tuple(sorted(set(places) - set(candidates[:spare])))).encoded
 
-    def on_survivors(self, number: int, member: Member) -> None:
+    def on_survivors(self, number: int, member: Member) -> bool:
         where, said = self.where(number), member.said
         if said is None:
-            return
+            return False
         found = self.signatures[where.h, said.body]
         found[self.place(where, number)] = said.signature
         wanted = where.header.rule.parameters(len(where.roster)).signers
-        if len(found) + len(self.colluding) < wanted and self.choose(self.hurry):
-            return
+        if self.patience > 1 and len(found) + len(self.colluding) < wanted and self.choose(self.hurry):
+            return False
         self.revealed(where, said.body, [number], over=self.rarely(3))
+        return True
 
-    def on_unmask(self, number: int, member: Member) -> None:
+    def on_unmask(self, number: int, member: Member) -> bool:
         lists = self.lists[self.where(number).h]
         self.tell(number, "unmask", lists[self.choose(len(lists))] if self.rarely(2) else b"")
+        return True
 
 
 def tolerated(n: int) -> int:

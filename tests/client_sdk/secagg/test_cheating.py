@@ -59,24 +59,24 @@ def ring(rule: Rule, seed: int) -> Cheater:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=many(1500))
-@given(size=st.sampled_from(SMALL), steps=st.integers(40, 250), seed=st.integers(0, 2**48))
+@settings(max_examples=many(1700))
+@given(size=st.sampled_from(SMALL), steps=st.integers(20, 120), seed=st.integers(0, 2**48))
 def test_no_random_cheat_breaks_devices(size: tuple[int, int], steps: int, seed: int) -> None:
     assert cheater(*size, seed).play(steps).verdict() == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=many(150))
-@given(size=st.sampled_from(LARGE), steps=st.integers(200, 700), seed=st.integers(0, 2**48))
+@settings(max_examples=many(70))
+@given(size=st.sampled_from(LARGE), steps=st.integers(100, 300), seed=st.integers(0, 2**48))
 def test_no_random_cheat_breaks_devices_in_larger_rosters(size: tuple[int, int], steps: int, seed: int) -> None:
     assert cheater(*size, seed).play(steps).verdict() == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=many(350))
-@given(rule=st.sampled_from([RING_10, RING_10, RING_20]), steps=st.integers(150, 500), seed=st.integers(0, 2**48))
+@settings(max_examples=many(150))
+@given(rule=st.sampled_from([RING_10, RING_10, RING_20]), steps=st.integers(60, 250), seed=st.integers(0, 2**48))
 def test_no_random_cheat_breaks_devices_in_a_ring(rule: Rule, steps: int, seed: int) -> None:
     assert ring(rule, seed).play(steps).verdict() == {}
 
@@ -97,8 +97,8 @@ def test_the_cheater_gets_far() -> None:
     left and attempts restarted, devices stand in two rosters, and most refusals come up."""
     seen: Counter[str] = Counter()
     refusals: set[str] = set()
-    for seed in range(150):
-        played = cheater(*SMALL[seed % len(SMALL)], seed).play(200)
+    for seed in range(100):
+        played = cheater(*SMALL[seed % len(SMALL)], seed).play(100)
         oracle = played.oracle()
         assert oracle.verdict() == {}
         seen["revealed"] += bool(revealing(played.members))
@@ -109,7 +109,7 @@ def test_the_cheater_gets_far() -> None:
         seen["attempts"] += any(head.attempt for head in played.heads)
         seen["checkpoints"] += len({head.model for head in played.heads}) > 1
         refusals |= {said for _, said in played.refusals}
-    assert min(seen.values()) >= 15, seen
+    assert min(seen.values()) >= 10, seen
     assert len(seen) == 7, seen
     for words in (
         "is spent there",
@@ -150,7 +150,7 @@ def found_within(sessions: int, rules: type[Lax] | None, size: tuple[int, int], 
         played = cheater(*size, seed, rule)
         for number in played.honest if rules is not None else ():
             relax(played.members[number], rules or Lax)
-        found = played.play(200).verdict()
+        found = played.play(100).verdict()
         if found:
             return found
     return {}
@@ -165,11 +165,11 @@ def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
     while time.monotonic() < until:
         kind = seed % 10
         if kind < 6:
-            played = cheater(*SMALL[seed // 10 % len(SMALL)], seed).play(250)
+            played = cheater(*SMALL[seed // 10 % len(SMALL)], seed).play(120)
         elif kind < 8:
-            played = cheater(*LARGE[seed // 10 % len(LARGE)], seed).play(700)
+            played = cheater(*LARGE[seed // 10 % len(LARGE)], seed).play(300)
         else:
-            played = ring(RING_10 if kind == 8 else RING_20, seed).play(500)
+            played = ring(RING_10 if kind == 8 else RING_20, seed).play(250)
         assert played.verdict() == {}, f"seed {seed}"
         seed += 1
     with capsys.disabled():
