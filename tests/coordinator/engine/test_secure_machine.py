@@ -79,11 +79,18 @@ class SecureRun(RuleBasedStateMachine):
         for device in [device for device in POOL if device not in skip][-count:]:
             self._says(said.get(self.story.state.phase, "revealed"), device, 0, 0)
 
-    @rule(steps=st.integers(1, 8), skip=st.sets(DEVICES, max_size=2))
-    def goes_on(self, steps: int, skip: set[str]) -> None:
-        """As in a round where all but these do their part."""
+    @rule(steps=st.integers(1, 8), skip=st.sets(DEVICES, max_size=2), after_s=st.sampled_from([0.0, 20.0]))
+    def goes_on(self, steps: int, skip: set[str], after_s: float) -> None:
+        """As in a round where all but these do their part, and perhaps the time is up then."""
         for _ in range(steps):
             self.all_go_on(skip)
+        self.time_passes(after_s)
+
+    @rule(device=DEVICES, draft=DRAFT)
+    def says_everything(self, device: str, draft: int) -> None:
+        """One device says all that there is to say, whatever the phase."""
+        for said in ("advertised", "shared", "masked", "signed", "revealed"):
+            self._says(said, device, draft, 0)
 
     @rule(skip=st.sets(DEVICES, max_size=1))
     def all_go_on(self, skip: set[str]) -> None:
@@ -216,6 +223,18 @@ class SecureRun(RuleBasedStateMachine):
         assert secure.signed.keys() <= set(after.spent)
         assert not set(secure.order) & after.barred.keys()
         assert not secure.masked.keys() & secure.complaints.keys()
+        if before.phase == "selecting":
+            assert not set(after.members) & {*after.spent, *after.barred}, "who is spent or barred is not drawn"
+        if secure.roster:
+            assert list(secure.order) == sorted(secure.advertised)
+        if after.phase in ("unmasking", "committing"):
+            assert len(secure.signed) >= secure.signers
+            assert len(secure.masked) >= max(secure.fewest, secure.threshold, after.plan.cohort.quorum_count)
+        if secure.sum:
+            assert secure.opening == 0
+        if after.attempt > before.attempt:
+            assert before.secure is not None
+            assert set(secure.older) >= set(before.secure.blobs), "nothing is forgotten before it is deleted"
         if after.phase not in FROM_THE_LIST:
             assert not secure.signed
             assert not secure.masked.keys() & after.excluded.keys()
