@@ -79,11 +79,16 @@ class SecureRun(RuleBasedStateMachine):
         for device in [device for device in POOL if device not in skip][-count:]:
             self._says(said.get(self.story.state.phase, "revealed"), device, 0, 0)
 
-    @rule(steps=st.integers(1, 8), skip=st.sets(DEVICES, max_size=2), after_s=st.sampled_from([0.0, 20.0]))
-    def goes_on(self, steps: int, skip: set[str], after_s: float) -> None:
-        """As in a round where all but these do their part, and perhaps the time is up then."""
-        for _ in range(steps):
-            self.all_go_on(skip)
+    @rule(
+        steps=st.integers(1, 8),
+        skip=st.sets(DEVICES, max_size=2),
+        silent_from=st.integers(0, 6),
+        after_s=st.sampled_from([0.0, 20.0]),
+    )
+    def goes_on(self, steps: int, skip: set[str], silent_from: int, after_s: float) -> None:
+        """As in a round where all do their part, but for these from some moment on; perhaps the time is up then."""
+        for number in range(steps):
+            self.all_go_on(skip if number >= silent_from else set())
         self.time_passes(after_s)
 
     @rule(device=DEVICES, draft=DRAFT)
@@ -110,7 +115,7 @@ class SecureRun(RuleBasedStateMachine):
             case _:
                 self.most_go_on(8, skip)
 
-    @rule(shift=SHIFT, draft=DRAFT, without=st.sampled_from([0] * 9 + [1]))
+    @rule(shift=SHIFT, draft=DRAFT, without=st.sampled_from([0, 0, 1]))
     def rostered(self, shift: int, draft: int, without: int) -> None:
         state = self.story.state
         advertised = sorted(state.secure.advertised) if state.secure is not None else ["a", "b", "c", "d"]
@@ -129,6 +134,7 @@ class SecureRun(RuleBasedStateMachine):
     def complained(self, device: str, dealers: set[str], shift: int) -> None:
         attempt = self.story.state.attempt + shift
         self._happens(lambda: self.story.complained(device, *sorted(dealers), attempt=attempt))
+        self._says("masked", device, 0, 0)
 
     @rule(device=DEVICES, shift=SHIFT)
     def faulted(self, device: str, shift: int) -> None:
@@ -197,6 +203,9 @@ class SecureRun(RuleBasedStateMachine):
         for event in self.story.log[told:]:
             body = json.loads(json.dumps(ev.to_json(event)))
             assert ev.from_json(ev.kind_of(event), event.at, body) == event
+            if "attempt" in body and not isinstance(event, ev.Leased):
+                of = (body["round"], body["attempt"])
+                assert of == (before.round, before.attempt), "what is of another attempt changes nothing"
 
     def _keeps_the_line(self, before: states.RunState, effects: list[fx.Effect]) -> None:
         for row in every(effects, fx.RecordRound):
