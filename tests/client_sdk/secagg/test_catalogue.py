@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_sdk.identity import DeviceKey
 from client_sdk.policy import refusal
@@ -23,7 +25,7 @@ from client_sdk.secagg.errors import Unopened
 from client_sdk.secagg.header import Rule
 from client_sdk.secagg.roster import Entry, Roster
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
-from client_sdk.secagg.statement import signed
+from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.storage import MemoryStorage
 from tests.client_sdk.secagg import plans
@@ -645,3 +647,33 @@ def test_bytes_that_are_no_message_at_all() -> None:
         cheat.revealed(where, body)
         assert cheat.said(0)[-1] == "unmask"
         assert safe(cheat)
+
+
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
+def test_no_changed_bit_of_an_answer_is_taken(at: float, bit: int, cut: bool) -> None:
+    """In each exchange one device is answered with one bit changed, or with the end cut off: it refuses, or (a list
+    that is a list, a signature too few) it goes on by its rules; the right answer is taken after that."""
+    cheat = Cheat(4, (3,))
+
+    def wrong(body: bytes) -> bytes:
+        place = int(at * len(body))
+        return body[:place] if cut else body[:place] + bytes([body[place] ^ (1 << bit)]) + body[place + 1 :]
+
+    def tried(stage: Stage, body: bytes) -> None:
+        assert cheat.tell(0, stage, wrong(body)) is None
+        cheat.start(0, cheat.head)
+
+    cheat.advertised(cheat.head)
+    where = cheat.roster(cheat.head)
+    tried("advertise", where.roster.encoded)
+    cheat.shared(where)
+    tried("share", cheat.delivery(where, 0))
+    cheat.masked(where)
+    tried("mask", cheat.listing(where, range(4)))
+    body = cheat.signed(where, range(4))
+    proof = Proof(tuple(sorted(cheat.signatures[where.h, body].items()))).encoded
+    tried("survivors", proof)
+    assert [number for number, _ in cheat.refusals] == [0, 0, 0, 0]
+    cheat.revealed(where, body)
+    assert cheat.said(0)[-1] == "unmask"
+    assert safe(cheat)
