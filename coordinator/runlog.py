@@ -99,12 +99,17 @@ class RunLog:
                     results.append([])
                     continue
                 following, effects = rounds.step(state, event)
-                mine = [effect for effect in effects if isinstance(effect, records.RECORDS)]
-                refused = any(isinstance(effect, fx.Refused) for effect in effects)
-                if following is not state or (mine and not refused):
+                recorded = refused = False
+                for effect in effects:
+                    if isinstance(effect, records.RECORDS):
+                        rows.append((event.at, effect))
+                        recorded = True
+                    elif isinstance(effect, _ACTIONS):
+                        actions.append(effect)
+                    elif isinstance(effect, fx.Refused):
+                        refused = True
+                if following is not state or (recorded and not refused):
                     logged.append((event.at, events.kind_of(event), events.to_json(event)))
-                rows += [(event.at, record) for record in mine]
-                actions += [effect for effect in effects if isinstance(effect, _ACTIONS)]
                 results.append(effects)
                 state = following
             records.write(tx, self.run, rows)

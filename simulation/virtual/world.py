@@ -23,6 +23,7 @@ import numpy as np
 
 from client_sdk.problems import ProblemError
 from client_sdk.protocol import CheckIn
+from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
 from coordinator.runtime import Coordinator
 from coordinator.store.port import DeviceRow
@@ -347,7 +348,8 @@ class World:
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
-            self.coordinator.perform(task)
+            if not isinstance(task[1], Fold):  # the engine has added it, when it had trained it
+                self.coordinator.perform(task)
 
 
 _OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
