@@ -84,9 +84,9 @@ def datacenter(tmp_path: Path) -> Path:
     center = Center(6, store=store, blobs=FileBlobs(tmp_path / "blobs"))
     center.fall_back()
     worker = center.worker()
-    center.poll(worker, "i1")
-    center.deliver(worker, center.poll(worker, "i2"), to_bytes(center.trained(1)))
-    center.deliver(worker, center.poll(worker, "i2"), to_bytes(center.trained(2)))
+    center.poll(worker, "i1", installation="here")
+    center.deliver(worker, center.poll(worker, "i2", installation="here"), to_bytes(center.trained(1)))
+    center.deliver(worker, center.poll(worker, "i2", installation="here"), to_bytes(center.trained(2)))
     store.close()
     return tmp_path
 
