@@ -1,0 +1,80 @@
+"""docs/secure-aggregation.md and SECURITY.md say what the code says: tables are computed again, named tests exist."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.secagg.consent import SecurePolicy
+from client_sdk.secagg.parameters import fast, strict
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
+SECURITY = (ROOT / "SECURITY.md").read_text()
+
+
+def table(heading: str) -> list[list[float]]:
+    """The rows of numbers under the table whose first line begins so."""
+    lines = PAGE[PAGE.index(heading) :].splitlines()[2:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([float(cell) for cell in line.strip("| ").split("|")])
+    return rows
+
+
+def test_the_table_of_strict() -> None:
+    rows = table("| devices | shares that rebuild | may vanish | may collude |")
+    assert len(rows) == 4
+    for n, threshold, vanish, collude in rows:
+        assert strict(int(n)).threshold == threshold
+        assert vanish == n - threshold
+        assert collude == 2 * threshold - n - 1
+
+
+def test_the_table_of_fast() -> None:
+    rows = table("| devices | may vanish | neighbours |")
+    assert len(rows) == 8
+    for n, drop, *wanted in rows:
+        found = fast(int(n), int(drop), Fraction(1, 10), 80, 40)
+        assert [found.neighbours, found.threshold, found.sigma, found.eta] == wanted
+
+
+def test_the_command_prints_what_the_page_shows() -> None:
+    shown = re.search(r"\$ quorate (secagg parameters [^\n]*)\n(.*?)```", PAGE, re.DOTALL)
+    assert shown is not None
+    told = CliRunner().invoke(app, shown.group(1).split())
+    assert told.exit_code == 0
+    assert told.stdout.splitlines() == shown.group(2).splitlines()
+
+
+def test_the_devices_policy_is_the_pages() -> None:
+    policy = SecurePolicy()
+    assert "no rule below 80 bits or below 10 % colluding, and advertises 8 times at most" in SECURITY
+    found = (policy.smallest_sigma, policy.smallest_corrupt_millionths, policy.most_fast_tries)
+    assert found == (80, 100_000, 8)
+    assert policy.smallest_cohort == 64
+
+
+@pytest.mark.parametrize("page", [PAGE, SECURITY], ids=["page", "security"])
+def test_every_test_that_is_named_exists(page: str) -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    there = {file.name for file in files}
+    for file in files:
+        there |= set(re.findall(r"^\s*def (test_\w+)", file.read_text(), re.MULTILINE))
+    named = set(re.findall(r"\btest_\w+(?:\.py)?", page))
+    assert named <= there, named - there
+
+
+def test_paths_on_the_pages_exist() -> None:
+    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY)):
+        for link in re.findall(r"\]\(([^)#:]+)", page):
+            assert (folder / link).exists(), link
+        for path in re.findall(r"`((?:client_sdk|coordinator|tests|docs)/[\w./]*)`", page):
+            assert (ROOT / path).exists(), path
