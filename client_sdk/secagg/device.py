@@ -87,7 +87,10 @@ Half = Generator[Keep | Say, Told | None, Memory]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contribution:
-    """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes)."""
+    """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
+
+    Nothing here changes the values, since another attempt may ask for them: whoever drives the device overwrites them
+    when its checkpoint is spent or the round is over."""
 
     values: Float32
     weight: int
