@@ -148,8 +148,9 @@ class Crowd:
 class OneDevice:
     """The device at ``place``, with everything that a coordinator answers it; ``play`` is its whole attempt."""
 
-    def __init__(self, crowd: Crowd, place: int = 150) -> None:
-        self.crowd, self.place = crowd, place
+    def __init__(self, crowd: Crowd, place: int | None = None) -> None:
+        self.crowd, self.place = crowd, crowd.n // 2 if place is None else place
+        place = self.place
         survivors = crowd.survivors()
         roster = crowd.cohort.roster.encoded
         self.answers = {

@@ -16,11 +16,13 @@ import numpy as np
 
 from benchmarks._secagg_crowd import Crowd
 from client_sdk.secagg.lanes import unpack
+from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure_state import SecureRound
 from coordinator.secure.attempt import Attempts
+from coordinator.secure.kept import message_bytes, sum_of
 from coordinator.secure.performing import SecureWork
 
 
@@ -35,9 +37,9 @@ class Server:
         self.wanted = np.zeros(crowd.header.lanes, np.int64)
         survivors = crowd.survivors(gone)
         names = [crowd.cohort.device(place) for place in survivors.places]
-        masked = dict(zip(names, map(self.blobs.put, crowd.vectors(gone, self.wanted)), strict=True))
+        masked = dict(zip(names, map(self._put, crowd.vectors(gone, self.wanted)), strict=True))
         bodies = crowd.revealed(survivors)[: crowd.cohort.parameters.threshold]
-        revealed = dict(zip(names, map(self.blobs.put, bodies), strict=False))
+        revealed = dict(zip(names, map(self._put, bodies), strict=False))
         order = tuple(crowd.cohort.device(place) for place in range(crowd.n))
         secure = SecureRound(
             header=crowd.header.encoded.hex(),
@@ -62,6 +64,10 @@ class Server:
     ) -> None:
         self._folder.cleanup()
 
+    def _put(self, body: bytes) -> str:
+        """A message as the coordinator keeps it. Its signature was checked when it came, and is not looked at again."""
+        return self.blobs.put(message_bytes(body, bytes(SIGNATURE_BYTES)))
+
     def submit(self, make: Any) -> tuple[()]:
         """What a run's log does with an event: here it is only kept."""
         self.heard = [make(self.state, 0.0)]
@@ -78,6 +84,6 @@ class Server:
         if isinstance(event, ev.Opened):
             lanes, bits = self.crowd.header.lanes, self.crowd.cohort.roster.lane_bits
             with self.blobs.open(event.digest) as file:
-                total = unpack(file.read(), lanes, bits)
+                total = unpack(sum_of(file.read()), lanes, bits)
         if total is None or not np.array_equal(total, self.wanted):
             raise SystemExit("the unmasked sum is not the sum of what went in: nothing is reported about wrong results")

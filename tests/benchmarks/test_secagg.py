@@ -1,0 +1,99 @@
+"""The benchmark of secure aggregation: what it times is right, rows are complete, and wrong results end it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import _secagg_floor as floor
+from benchmarks import secagg
+from benchmarks._secagg_crowd import FAST, STRICT, Crowd, OneDevice, header_of
+from benchmarks._secagg_server import Server
+from benchmarks.harness import main
+from client_sdk.secagg.lanes import pack
+
+N = 64
+GONE = (1, 20, 40)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Crowd:
+    found = Crowd(N, header_of(STRICT, 500))
+    found.share()
+    return found
+
+
+def test_a_device_plays_its_whole_attempt(crowd: Crowd) -> None:
+    device = OneDevice(crowd, 7)
+    said = device.play()
+    assert list(said) == ["advertise", "share", "mask", "survivors", "unmask"]
+    device.require_right(said)
+
+
+def test_a_wrong_vector_is_never_measured(crowd: Crowd) -> None:
+    device = OneDevice(crowd, 7)
+    said = device.play()
+    lanes, bits = crowd.header.lanes, crowd.cohort.roster.lane_bits
+    other = replace(said["mask"], blob=pack(np.zeros(lanes, np.uint32), bits))
+    with pytest.raises(SystemExit, match="wrong results"):
+        device.require_right({**said, "mask": other})
+
+
+def test_the_server_opens_the_integer_sum(crowd: Crowd) -> None:
+    with Server(crowd, GONE) as server:
+        server.open()
+        server.require_right()
+        assert server.wanted[-1] == N - len(GONE)
+        server.wanted[3] += 1
+        with pytest.raises(SystemExit, match="wrong results"):
+            server.require_right()
+
+
+def test_a_floor_masks_as_devices_do(crowd: Crowd) -> None:
+    from client_sdk.secagg.masks import expand
+
+    masks = floor.Masks(1000)
+    masks.vector[:] = 0
+    masks.apply(bytes(range(32)))
+    assert np.array_equal(masks.vector & np.uint32((1 << 25) - 1), expand("aes-256-ctr", bytes(range(32)), 1000, 25))
+    floor.device(crowd, 7)()
+    floor.unmask(crowd, GONE)()
+
+
+def test_in_a_ring_the_floor_without_the_roster_checks_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(80, header_of(replace(FAST, drop=4), 10))
+    crowd.share()
+    near = crowd.cohort.parameters.neighbours
+    assert near < 79
+    checked = []
+    honest = floor.Ed25519PublicKey.from_public_bytes
+    monkeypatch.setattr(floor, "Ed25519PublicKey", type("Counted", (), {}))
+    monkeypatch.setattr(
+        floor.Ed25519PublicKey, "from_public_bytes", lambda key: checked.append(key) or honest(key), raising=False
+    )
+    floor.device(crowd, 7)()
+    assert len(checked) == 79
+    floor.device(crowd, 7, roster=False)()
+    assert len(checked) == 79 + near
+
+
+@pytest.mark.slow
+def test_rows_are_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(secagg, "N", 150)
+    monkeypatch.setattr(secagg, "QUICK", 100)
+    main("secagg", secagg.measure, ["--quick", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])["results"]}
+    for name in ("device_100k_n300_vs_floor", "unmask_100k_9_gone_vs_floor", "unmask_100k_44_gone_vs_floor"):
+        assert rows[name]["aim"] == 1.3
+        assert rows[f"{name}_q1"]["value"] <= rows[name]["value"] <= rows[f"{name}_q3"]["value"]
+    assert rows["upload_vs_float32"]["met"] is True
+    assert rows["client_shares_vs_flower"]["value"] is None
+
+
+def test_who_is_gone_is_spread_and_counted() -> None:
+    for count in (9, 44):
+        assert len(set(secagg.gone_of(count))) == count
+        assert max(secagg.gone_of(count)) < 300
