@@ -114,6 +114,7 @@ class LaneSum:
         self.count, self.bits = count, bits
         self._rows = np.zeros((8, -(-count // 8)), lane_dtype(bits))
         self._scratch = np.empty(min(_SUM_GROUPS, self._rows.shape[1]), _word(bits))
+        self._tail = bytearray(self._scratch.size * bits + self._scratch.itemsize)
 
     def add(self, packed: bytes | bytearray | memoryview) -> None:
         """One vector more. BadVector, and nothing is added, for another length and for bits behind the last lane."""
@@ -122,7 +123,7 @@ class LaneSum:
         groups = self._rows.shape[1]
         for first in range(0, groups, _SUM_GROUPS):
             here = min(_SUM_GROUPS, groups - first)
-            source, base = _padded(packed, first * bits, here * bits + word.itemsize)
+            source, base = self._readable(packed, first * bits, here * bits + word.itemsize)
             scratch = self._scratch[:here]
             for place in range(8):
                 offset, shift = divmod(place * bits, 8)
@@ -131,6 +132,14 @@ class LaneSum:
                     np.right_shift(scratch, word.type(shift), out=scratch)
                 row = self._rows[place, first : first + here]
                 np.add(row, scratch, out=row, casting="unsafe")
+
+    def _readable(self, packed: bytes | bytearray | memoryview, start: int, length: int) -> tuple[Any, int]:
+        """(bytes, offset) where ``length`` bytes from ``start`` on can be read: past the end stands what stood there."""
+        if start + length <= len(packed):
+            return packed, start
+        rest = memoryview(packed)[start:]
+        self._tail[: len(rest)] = rest
+        return self._tail, 0
 
     def total(self) -> Lanes:
         """The sum, cut: a new array."""
