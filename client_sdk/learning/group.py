@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -196,10 +197,10 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
     timeout = timedelta(seconds=hang_s)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" and torch.cuda.is_available() else "gloo"
     with Group(rank, world, hang_s=hang_s).unbroken():
-        store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=max(hang_s, START_S))))
+        store = _store(timedelta(seconds=max(hang_s, START_S)))
+        meeting = meet(dist.PrefixStore("quorate/meet", store), rank, world, max(hang_s, START_S))
         # torchrun may keep one store over restarts: what an earlier group left there (addresses, work) is not ours.
-        store = dist.PrefixStore(f"quorate/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        _meet(store, rank, world, timedelta(seconds=max(hang_s, START_S)))
+        store = dist.PrefixStore(f"quorate/{meeting}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
         waiting = Group(rank, world, hang_s=hang_s)
@@ -221,10 +222,48 @@ def sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _meet(store: dist.Store, rank: int, world: int, patience: timedelta) -> None:
-    """Wait until every rank is there: how long starting takes says nothing of hanging."""
-    store.set(f"here/{rank}", "yes")
-    store.wait([f"here/{other}" for other in range(world)], patience)
+def meet(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
+    """Wait until every rank is there, and none of an earlier group is taken for one: a word that is this meeting's
+    alone, the same on all ranks.
+
+    How long starting takes says nothing of hanging, so this has a patience of its own; RuntimeError where it ends.
+
+    Each rank puts down a word of its own. Rank 0 reads all of them and puts down the list; who finds its word there
+    says so; and when all have, rank 0 lets them go. A word that an earlier process left is overwritten by its
+    successor, which finds the list without its word and waits for a better one. The launchers' counts of restarts would
+    not do: where several machines start again, they differ.
+    """
+    mine, ends_at = os.urandom(8).hex(), time.monotonic() + patience_s
+    store.set(f"here/{rank}", mine)
+    while time.monotonic() < ends_at:
+        if rank == 0:
+            found = [_said(store, f"here/{other}") for other in range(world)]
+            if found[0] == mine and all(found):
+                store.set("list", " ".join(found))
+        names = _said(store, "list").split()
+        if len(names) == world and names[rank] == mine:
+            meeting = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+            store.set(f"{meeting}/seen/{rank}", "yes")
+            if rank == 0 and store.check([f"{meeting}/seen/{other}" for other in range(world)]):
+                store.set(f"{meeting}/go", "yes")
+            if store.check([f"{meeting}/go"]):
+                return meeting
+        time.sleep(0.03)
+    raise RuntimeError(f"not all ranks came within {patience_s:g} s")
+
+
+def _said(store: dist.Store, key: str) -> str:
+    """What somebody put down; empty where nobody did."""
+    return store.get(key).decode() if store.check([key]) else ""
+
+
+def _store(patience: timedelta) -> dist.Store:
+    """What all ranks can reach: torchrun's own, or one that rank 0 keeps."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        return dist.TCPStore(host, port, is_master=False, timeout=patience)
+    store: dist.Store = next(rendezvous("env://", timeout=patience))[0]
+    return store
 
 
 def _lacking(kind: str, local: int) -> NoDevice | None:

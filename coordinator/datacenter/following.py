@@ -96,8 +96,8 @@ def _until_stopped(
         began = time.monotonic()
         reason = several.follow(follower, order, folder, ready.learners, data, stop)
         if not stop.is_set():
-            text = f"Trained for {time.monotonic() - began:.1f} s." if reason is None else f"It broke off: {reason}"
-            told.say("done" if reason is None else "broke-off", text)
+            over = f"This part is over, after {time.monotonic() - began:.1f} s."
+            told.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
 
 
 class _Teller:

@@ -108,11 +108,12 @@ def lead(
                 if final is not None:
                     raise JobFailed(final)
                 told = next((f"machine {one}: {end.reason}" for one, end in endings.items()), None)
-                watch.reason = watch.reason or told or how_it_ended(code)
+                cause = watch.reason or told or ""
+                watch.reason = cause or how_it_ended(code)
         finally:
             crew.leader.take_back()
         log.seek(0)
-        raise JobFailed(broke_off(spec, code, log.read(), watch.reason.rstrip(".")))
+        raise JobFailed(broke_off(spec, code, log.read(), cause.rstrip(".")))
 
 
 def follow(
