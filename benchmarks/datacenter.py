@@ -5,7 +5,9 @@ back.
 of them over NCCL (rows ``*_gpu``; null where there is none). Starting takes most of the time.
 
 - ``ddp_vs_bare_torchrun``: samples a second of ``coordinator.datacenter.training.train`` over those of a plain DDP
-  loop, taken in turns by the same processes, for a CNN (0.8 M parameters) and a small transformer (0.9 M).
+  loop, taken in turns by the same processes, for a CNN (0.8 M parameters) and a small transformer (0.9 M). Turns are
+  seconds long, since a machine's other work comes in fractions of one; ``_q1`` and ``_q3`` say between which ratios
+  half of the pairs lie.
 - ``allreduce_share``: the part of a step of the bare loop that goes away when gradients are not exchanged.
 - ``resume_s``: from SIGKILL of one of two ranks to the moment when the group trains again from its last saved step.
 """
@@ -32,8 +34,10 @@ from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.recipe import Recipe
 
 AIM = 0.98
-SIZES = {"cnn": (128, 12), "transformer": (64, 8)}
+SIZES = {"cnn": (128, 60), "transformer": (64, 40)}
 """Global batch and steps of a turn on the CPU."""
+QUICK_STEPS = 12
+PAIRS, QUICK_PAIRS = 13, 5
 GPU_SIZES = {"cnn": (2048, 200), "transformer": (1024, 100)}
 
 
@@ -57,6 +61,8 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
     ending = ("" if name == "cnn" else f"_{name}") + ("_gpu" if device == "cuda" else "")
     if nproc == 0:
         yield Row(name=f"ddp_vs_bare_torchrun{ending}", value=None, unit="ratio", aim=AIM)
+        yield Row(name=f"ddp_vs_bare_torchrun{ending}_q1", value=None, unit="ratio")
+        yield Row(name=f"ddp_vs_bare_torchrun{ending}_q3", value=None, unit="ratio")
         yield Row(name=f"samples_per_s{ending}", value=None, unit="1/s")
         yield Row(name=f"allreduce_share{ending}", value=None, unit="share")
         return
@@ -70,6 +76,8 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
         aim=AIM,
         met=both.ratio.met(AIM, at_least=True),
     )
+    yield Row(name=f"ddp_vs_bare_torchrun{ending}_q1", value=both.ratio.low, unit="ratio")
+    yield Row(name=f"ddp_vs_bare_torchrun{ending}_q3", value=both.ratio.high, unit="ratio")
     ours, bare = both.ours_median, both.other_median
     yield Row(name=f"samples_per_s{ending}", value=ours, unit="1/s", peer=bare, ratio=both.ratio.median)
     shares = [1 - with_it / without for with_it, without in zip(found["bare"], found["alone"], strict=True)]
@@ -118,9 +126,9 @@ def measure(quick: bool) -> Iterator[Row]:
     import torch
 
     gpus = min(2, torch.cuda.device_count())
-    pairs = 5 if quick else 11
-    for name, sizes in SIZES.items():
-        yield from rows_of(name, "cpu", 2, sizes, pairs)
+    pairs = QUICK_PAIRS if quick else PAIRS
+    for name, (batch, steps) in SIZES.items():
+        yield from rows_of(name, "cpu", 2, (batch, min(steps, QUICK_STEPS) if quick else steps), pairs)
     for name, sizes in GPU_SIZES.items():
         yield from rows_of(name, "cuda", gpus, sizes, pairs)
     times = []
