@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from client_sdk.operator import OperatorClient
 from client_sdk.protocol import RoundView
 from client_sdk.tensors import to_bytes
+from coordinator.datacenter.processes import interface_towards, kill_all
 from tests.coordinator.datacenter.agents import (
     NAME,
     Command,
@@ -201,6 +206,39 @@ def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place, m
     place.follower("--data", "proxy2=proxy.npz")
     leader = place.leader(*mine)
     assert leader.wait_for("group")["text"] == told
+
+
+def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place) -> None:
+    """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience
+    ended, and broke again."""
+    hold_at(place.folder, STEPS // 2)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", place.endpoint, "--rdzv-id", "j", "--max-restarts", "3"]
+    torchrun += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1"]
+    train = ["datacenter", "train", NAME, "--data", "proxy.npz", "--steps", str(STEPS), "--batch", "14"]
+    train += ["--lr", "0.05", "--optimizer", "sgd", "--seed", "5", "--device", "cpu"]
+    saving = ["--resume", "--checkpoints", "steps", "--checkpoint-every", "5", "--out", "by-hand.safetensors"]
+    command = [*torchrun, "-m", "client_sdk.cli", *train, *saving]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": interface_towards("127.0.0.1:1") or ""}
+    machines = [
+        subprocess.Popen(command, cwd=place.folder, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        until(lambda: (place.folder / "steps" / "step-000000010" / ".metadata").exists())
+        ranks = [rank for process in machines for rank in psutil.Process(process.pid).children(recursive=True)]
+        next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+        let_go(place.folder)
+        told = "".join(process.communicate(timeout=200)[1] for process in machines)
+        assert [process.returncode for process in machines] == [0, 0]
+    finally:
+        for process in machines:
+            kill_all(process.pid)
+            process.wait()
+    assert told.count("broke at rank") == 1, told
+    content = (place.folder / "by-hand.safetensors").read_bytes()
+    undisturbed = Command(place.folder, *train, "--nproc", "2", "--out", "undisturbed.safetensors")
+    assert undisturbed.process.wait(120) == 0, undisturbed.lines
+    assert content == (place.folder / "undisturbed.safetensors").read_bytes()
 
 
 def test_a_number_is_given_once(place: Place) -> None:
