@@ -1,0 +1,177 @@
+"""Secure rounds over a real log: what the desk submits is written by a store, survives a restart, and ``verify`` finds
+nothing wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.aggregator import Aggregator
+from coordinator.blobs import FileBlobs
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.state import RunState
+from coordinator.runlog import RunLog
+from coordinator.secure.desk import SecureDesk
+from coordinator.secure.performing import Make
+from coordinator.store import open_store
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import CheckpointRow, DeviceRow, RunRow, Store
+from coordinator.verify import verify
+from tests.coordinator.secure.world import World
+
+
+class StoredLog:
+    """``SecureRun`` over a RunLog: what the runtime will be."""
+
+    def __init__(self, world: StoredWorld, row: RunRow) -> None:
+        self.world = world
+        self.todo: list[fx.Action] = []
+        self._log = RunLog(row, world.store, world, lambda run, actions: self.todo.extend(actions))
+
+    @property
+    def state(self) -> RunState:
+        return self._log.catch_up()
+
+    def submit(self, make: Make) -> list[fx.Effect]:
+        effects = self._log.submit(lambda tx, state, now: make(state, now))
+        self.world.effects += effects
+        return effects
+
+
+class StoredWorld(World):
+    """A world whose log is in a store, and whose blobs are files. It is its own clock."""
+
+    def __init__(self, store: Store, folder: Path, n: int, **given: Any) -> None:
+        self.store = store
+        super().__init__(n, blobs=FileBlobs(folder, durable=False), **given)
+
+    def now(self) -> float:
+        return self.at
+
+    def _boot(self, todo: list[fx.Action]) -> None:
+        row = self.store.run("run-1") or self._created()
+        self.log = StoredLog(self, row)  # type: ignore[assignment]
+        self.aggregator = Aggregator(self.blobs, self.plan, self.start)
+        self.desk = SecureDesk(self.log, self.blobs, self.aggregator, self._authority, workers=1)
+
+    def _created(self) -> RunRow:
+        row = RunRow(
+            run="run-1",
+            name=self.plan.name,
+            plan=self.plan.model_dump(mode="json"),
+            plan_digest=self.plan.digest,
+            selection_seed=7,
+            init=self.start,
+            origin="test",
+            created_at=self.at,
+        )
+        first = CheckpointRow(
+            run="run-1",
+            version=0,
+            digest=self.start,
+            parent_version=None,
+            round=None,
+            origin="test",
+            bytes=self.blobs.size(self.start),
+            optimizer=None,
+            created_at=self.at,
+        )
+        with self.store.transaction() as tx:
+            tx.insert_run(row)
+            tx.insert_checkpoint(first)
+            for phone in self.phones:
+                key = phone.member.device.signer.public_hex
+                tx.insert_device(
+                    DeviceRow(
+                        device=phone.name,
+                        public_key=key,
+                        token_hash=key,
+                        label="",
+                        examples_cap=1000,
+                        enrolled_at=self.at,
+                    )
+                )
+        return row
+
+    def texts(self) -> Iterable[str]:
+        for row in self.store.events("run-1", 0, 100_000):
+            yield json.dumps(row.body)
+
+    def logged(self, kind: str) -> list[dict[str, Any]]:
+        return [dict(row.body) for row in self.store.events("run-1", 0, 100_000) if row.kind == kind]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = MemoryStore() if request.param == "memory" else open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    yield made
+    made.close()
+
+
+def assert_in_order(world: StoredWorld) -> None:
+    world.assert_clean()
+    assert [str(wrong) for wrong in verify(world.store, world.blobs)] == []
+
+
+def test_rounds_are_written_and_verified(store: Store, tmp_path: Path) -> None:
+    world = StoredWorld(store, tmp_path / "blobs", 5, rounds_=2)
+    world.phones[1].stops = "mask"
+    world.play()
+    assert world.state.version == 2
+    assert [row.kind for row in store.rounds("run-1", 0)] == ["secure", "secure"]
+    contributions = store.contributions("run-1", 1)
+    assert {row.device for row in contributions} == {phone.name for phone in world.phones} - {world.phones[1].name}
+    assert {row.weight for row in contributions} == {0}, "nobody knows what one device weighs"
+    assert_in_order(world)
+
+
+def test_attempts_faults_and_abandoned_rounds_are_verified(store: Store, tmp_path: Path) -> None:
+    world = StoredWorld(store, tmp_path / "blobs", 7, secure={"attempts": 2})
+    for phone in world.phones[:3]:
+        phone.stops = "mask"
+    world.play()
+    assert [body["attempt"] for body in world.logged("Announced")] == [0, 1]
+    assert world.state.version == 1
+    assert_in_order(world)
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_new_process_reads_what_the_last_one_wrote(store: Store, tmp_path: Path, every: int) -> None:
+    undisturbed = World(4).play().state.checkpoint
+    world = StoredWorld(store, tmp_path / "blobs", 4)
+    steps = iter(range(10**6))
+
+    def restarting(w: World) -> bool:
+        if next(steps) % every == 0 and not w.state.over:
+            w._boot([])
+            hints = fx.Wake | fx.Route
+            w.log.todo += [action for action in rounds.pending(w.state) if not isinstance(action, hints)]
+        return False
+
+    world.play(restarting)
+    assert world.state.checkpoint == undisturbed
+    assert_in_order(world)
+
+
+def test_the_owners_way_out_is_audited_and_verified(store: Store, tmp_path: Path) -> None:
+    world = StoredWorld(store, tmp_path / "blobs", 4)
+    for phone in world.phones[:2]:
+        phone.stops = "unmask"
+    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    for phone in world.phones:
+        phone.gone, phone.stops = False, None
+        phone.restart()
+    exhausted: Callable[[World], bool] = lambda w: bool(w.state.exhausted) and w.state.phase == "selecting"  # noqa: E731
+    world.play(exhausted)
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.play()
+    assert world.state.version == 1
+    assert [(row.by, row.action) for row in store.audit("run-1")] == [("the owner", "advance")]
+    assert_in_order(world)
