@@ -34,7 +34,7 @@ from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.recipe import Recipe
 
 AIM = 0.98
-SIZES = {"cnn": (128, 60), "transformer": (64, 40)}
+SIZES = {"cnn": (128, 80), "transformer": (64, 24)}
 """Global batch and steps of a turn on the CPU."""
 QUICK_STEPS = 12
 PAIRS, QUICK_PAIRS = 13, 5
