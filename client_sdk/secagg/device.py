@@ -146,7 +146,6 @@ class _Attempt:
         live = self.memory.live.get(self.header.model)
         if live is None or live.header != self.header.encoded:
             live = yield from self._open()
-        require_time(self.header, self.at)
         if not live.roster:
             shown = Advertisement.parse(live.advertised)
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)

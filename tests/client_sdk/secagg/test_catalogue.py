@@ -192,6 +192,20 @@ def test_unmasking_asked_again_with_another_list() -> None:
     assert safe(again)
 
 
+def test_signatures_of_devices_that_the_list_calls_dead() -> None:
+    """They stand under the list, and count for nothing."""
+    cheat = Cheat(7, (5, 6))
+    where = cheat.until_masked()
+    body = cheat.signed(where, range(5), range(4))
+    for number in (5, 6):
+        signature = signed(cheat.members[number].device.signer, where.h, "survivors", body)
+        cheat.signatures[where.h, body][cheat.place(where, number)] = signature
+    cheat.revealed(where, body, range(4))
+    assert cheat.refused("4 of this device's share holders signed the list; it takes 5", range(4))
+    assert revealing(cheat.members) == set()
+    assert safe(cheat)
+
+
 # Rosters of the wrong devices.
 
 

@@ -220,6 +220,17 @@ def test_spent_across_attempts_and_rounds(changes: dict[str, Any]) -> None:
     assert member.start(changed(coordinator.header, model=digest("next"), **changes), at=100) is not None
 
 
+def test_spent_stands_above_whatever_else_is_remembered() -> None:
+    """However it came that an attempt is under way on a checkpoint where a list was signed: no second list there."""
+    coordinator = opened(4)
+    survivors = until_masked(coordinator)
+    member = coordinator.members[0]
+    member.disk = replace(member.memory, spent={coordinator.header.model: bytes(32)}).encoded
+    member.start(coordinator.header)
+    with pytest.raises(Refusal, match="spent"):
+        member.tell(survivors.encoded)
+
+
 def test_the_same_header_after_the_round_is_refused() -> None:
     coordinator = opened(6)
     finished(coordinator, until_signed(coordinator))
