@@ -41,7 +41,7 @@ class SecureRun(Protocol):
 
     @property
     def state(self) -> RunState:
-        """The newest durable state that is known here."""
+        """The newest durable state, whichever replica made it."""
         ...
 
     def submit(self, make: Make) -> Sequence[fx.Effect]:
@@ -109,12 +109,12 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        dimension = self._aggregator.delta.elements
+        dimension, authority = self._aggregator.delta.elements, self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not _wanted(state, action) or state.secure is None or state.secure.header:
                 return None
-            header = announce(state, dimension=dimension, authority=self._authority(), at=at)
+            header = announce(state, dimension=dimension, authority=authority, at=at)
             return ev.Announced(
                 at=at,
                 round=action.round,

@@ -67,6 +67,25 @@ def test_the_sum_is_exact_at_every_q(q: int, n: int, data: st.DataObject) -> Non
     assert_committed(world)
 
 
+@pytest.mark.parametrize("q", range(1, 25))
+def test_every_q_there_is(q: int) -> None:
+    world = World(4, secure={"q": q, "weight_cap": min(1000, 2**q - 1)})
+    for phone in world.phones:
+        phone.member.weight = min(phone.member.weight, 2**q - 1)
+    world.phones[q % 4].stops = STAGES[2 + q % 3]
+    world.play()
+    assert_committed(world)
+
+
+def test_the_roster_is_of_the_first_and_a_reserve() -> None:
+    """Of eight, six advertise first: goal and reserve. The others hear that it was made without them."""
+    world = World(8, cohort={"select": 8, "goal": 5}, secure={"reserve": 1}).play()
+    assert world.roster_size() == 6
+    assert len(world.survivors()) == 6
+    assert [bool(phone.refusals) for phone in world.phones] == [False] * 6 + [True] * 2
+    assert_committed(world)
+
+
 def test_several_rounds_one_after_another() -> None:
     world = World(4, rounds_=3).play()
     assert world.state.version == 3
