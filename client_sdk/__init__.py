@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from client_sdk.problems import ProblemError as ProblemError
     from client_sdk.protocol import Policy as Policy
     from client_sdk.protocol import Score as Score
+    from client_sdk.protocol import SecureBounds as SecureBounds
     from client_sdk.protocol import Task as Task
     from client_sdk.protocol import Work as Work
     from client_sdk.record import Storage as Storage
@@ -53,6 +54,7 @@ _HOME = {
     "Problem": "problems",
     "ProblemError": "problems",
     "Score": "protocol",
+    "SecureBounds": "protocol",
     "Storage": "record",
     "StorageError": "record",
     "Task": "protocol",
@@ -78,6 +80,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Score",
+    "SecureBounds",
     "Storage",
     "StorageError",
     "Task",

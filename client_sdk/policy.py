@@ -63,6 +63,7 @@ def secure_policy(policy: Policy) -> SecurePolicy:
         largest_norm=bounds.largest_norm,
         largest_range=bounds.largest_range,
         largest_weight_cap=bounds.largest_weight_cap,
+        smallest_sigma=bounds.smallest_sigma,
         strict_only=bounds.strict_only,
     )
 

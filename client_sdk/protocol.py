@@ -212,6 +212,8 @@ class SecureBounds(Message):
     """The widest range of a coordinate accepted."""
     largest_weight_cap: int | None = Field(default=None, ge=1)
     """The highest weight cap accepted."""
+    smallest_sigma: int = Field(default=80, ge=1, le=128)
+    """Fewest bits of secrecy accepted of rounds of the profile *fast*."""
     strict_only: bool = False
     """Refuse rounds of the profile *fast*."""
 

@@ -51,7 +51,8 @@ def participate(
     """A device's session with one coordinator, from its saved ``record`` (None: a new device).
 
     ``coordinator`` is the URL that tokens belong to; a record of another one enrols anew, with the same key, and sends
-    its token nowhere else. ``offer`` is asked before each check-in: what this device has, and what its owner allows.
+    its token nowhere else. ``offer`` is asked before each check-in: what this device has, what its owner allows, and of
+    which learners it has joined secure rounds (``Policy.secure_learners``): plain work of these is refused.
     ``signer`` holds the key where the record does not. Ends after ``rounds`` rounds (None: never); a round counts once
     it has ended for this device, however it ended.
 

@@ -91,6 +91,7 @@ FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=4
         ({"largest_range": 0.5}, {}, "range of at most 0.5"),
         ({"largest_weight_cap": 999}, {}, "weight cap of at most 999"),
         ({"strict_only": True}, {"rule": FAST}, "strict secure rounds only"),
+        ({"smallest_sigma": 90}, {"rule": FAST}, "wants 90 bits of secrecy; the plan asks for 80"),
         ({}, {"minimum_cohort": 63}, "hides among 64"),
     ],
 )
