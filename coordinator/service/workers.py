@@ -73,8 +73,8 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
     async def lease(request: Request, body: WorkerPoll) -> Response:
         """ "I could take a datacenter round." Held open until one is to be had, or until `hold_s` has passed.
 
-        The same instance asking again gets the lease that it has; the same installation started again a new one, at once;
-        any other waits until the lease has ended.
+        The same instance asking again gets the lease that it has; the same installation started again a new one, at
+        once; any other waits until the lease has ended.
         """
         return json_response(await polls.lease(bearer(request), body, request.receive))
 
