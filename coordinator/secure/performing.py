@@ -186,7 +186,7 @@ class SecureWork:
         buffer = bytearray(length + SIGNATURE_BYTES)
         for digest in secure.masked.values():
             with self._blobs.open(digest) as file:
-                if file.readinto(buffer) != len(buffer) or file.read(1):  # type: ignore[attr-defined]
+                if file.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
                     raise BlobError(f"the blob {digest} is no masked vector of this round")
             yield memoryview(buffer)[:length]
 

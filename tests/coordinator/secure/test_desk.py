@@ -111,6 +111,14 @@ def test_strangers_and_older_attempts_get_no_answer() -> None:
     assert kind_of(world, name, 2, 0, "advertise") == "stale"
 
 
+def test_who_is_not_in_the_roster_is_told() -> None:
+    world = World(6, cohort={"goal": 5})
+    world.play(lambda w: w.state.phase == "masking")
+    late = world.phones[5]
+    assert kind_of(world, late.name, 1, 0, "advertise") == "late"
+    assert world.desk.header(late.name, 1) is None, "it may join the next attempt"
+
+
 def test_a_delivery_is_for_its_receiver() -> None:
     world = World(5)
     world.play(lambda w: w.state.phase == "masking")
