@@ -57,7 +57,7 @@ class Secure(BaseModel):
     corrupt: float | None = Field(default=None, ge=0, lt=1, allow_inf_nan=False)
     """*fast*: the fraction of devices that may collude with the coordinator, in whole millionths. None: 0.1."""
     sigma: int | None = Field(default=None, ge=1, le=128)
-    """*fast*: bits of secrecy. None: 40."""
+    """*fast*: bits of secrecy. None: 80, the fewest that devices accept by default."""
     eta: int | None = Field(default=None, ge=1, le=128)
     """*fast*: bits of correctness. None: 40."""
     q: int = Field(default=16, ge=1, le=24)
@@ -118,7 +118,7 @@ class Secure(BaseModel):
             profile="fast",
             drop=self.drop or 0,
             corrupt_millionths=round(_MILLION * (0.1 if self.corrupt is None else self.corrupt)),
-            sigma=40 if self.sigma is None else self.sigma,
+            sigma=80 if self.sigma is None else self.sigma,
             eta=40 if self.eta is None else self.eta,
         )
 

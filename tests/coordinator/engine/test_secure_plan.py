@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert found.rule.parameters(300).threshold == 201
     fast = plan(FAST).secure
     assert fast is not None
-    assert fast.rule == Rule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=40, eta=40)
+    assert fast.rule == Rule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=80, eta=40)
 
 
 def test_it_survives_json() -> None:
