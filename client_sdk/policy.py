@@ -60,6 +60,7 @@ def secure_policy(policy: Policy) -> SecurePolicy:
     bounds = policy.secure if policy.secure is not None else SecureBounds()
     return SecurePolicy(
         smallest_cohort=bounds.smallest_cohort,
+        most_colluding=bounds.most_colluding,
         largest_norm=bounds.largest_norm,
         largest_range=bounds.largest_range,
         largest_weight_cap=bounds.largest_weight_cap,

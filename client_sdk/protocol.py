@@ -206,6 +206,9 @@ class SecureBounds(Message):
 
     smallest_cohort: int = Field(default=64, ge=2)
     """Fewest devices among whom this one hides."""
+    most_colluding: int | None = Field(default=None, ge=1)
+    """How many devices of the fleet may collude with the coordinator: rosters that withstand fewer are refused. None:
+    as many as rosters of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any; likewise the next two."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -92,6 +92,10 @@ def device(
             help="In secure rounds, hide among so many devices at least; 64 where nothing is said.",
         ),
     ] = None,
+    most_colluding: Annotated[
+        int | None,
+        typer.Option(min=1, help="In secure rounds, refuse rosters that so many colluding devices could break."),
+    ] = None,
     strict_only: Annotated[
         bool, typer.Option("--strict-only", envvar="QUORATE_STRICT_ONLY", help="Join no secure rounds of profile fast.")
     ] = False,
@@ -138,6 +142,7 @@ def device(
         max_epochs=max_epochs,
         secure=_bounds(
             smallest_cohort=smallest_cohort,
+            most_colluding=most_colluding,
             largest_norm=largest_norm or None,
             largest_range=largest_range or None,
             largest_weight_cap=largest_weight_cap,

@@ -1,12 +1,13 @@
 """What a device and its owner agree to before it shows a key: the header against the plan, the policy and the past.
 
 Knows rules and gives each refusal's reason. Has never heard of keys, rosters or messages to come. No plan and no field
-of the wire lowers anything here. Three questions, each asked as early as it can be answered:
+of the wire lowers anything here. Four questions, each asked as early as it can be answered:
 
 - ``require_terms``: may the plan's secure rounds be joined at all? Before training, and again with every header.
 - ``require_agreed``: is this header of the round, the plan and the terms that the device agreed to? Whenever an attempt
   begins or goes on.
 - ``require_consent``: may the device advertise a fresh attempt under it now?
+- ``require_withstood``: is the roster large enough for those who may collude?
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_sdk.secagg.errors import Refusal
-from client_sdk.secagg.header import Header, Terms
+from client_sdk.secagg.header import Header, Rule, Terms
 from client_sdk.secagg.memory import Memory
 
 
@@ -24,6 +25,10 @@ class SecurePolicy:
 
     smallest_cohort: int = 64
     """Fewest devices among whom this one hides, in the roster and among the survivors."""
+    most_colluding: int | None = None
+    """How many devices of the whole fleet may collude: rosters that withstand fewer are refused. A lying coordinator
+    chooses how large a roster is, down to the plan's minimum: *strict* withstands 101 of 300, and 21 of 64. None: what
+    rosters of the plan's sizes withstand will do."""
     largest_norm: float | None = None
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = None
@@ -142,6 +147,23 @@ def require_consent(header: Header, expected: Expected, policy: SecurePolicy, me
     wait_s = tries.last_at + policy.rekey_pause_s - at
     if wait_s > 0:
         raise Refusal("This device advertised on this checkpoint a moment ago.", retry_s=wait_s)
+
+
+def withstood(rule: Rule, n: int) -> int:
+    """How many colluding devices a roster of ``n`` withstands: with C of them, two lists with t signatures each, or
+    both secrets of one device, take 2t <= n + C in *strict*; *fast* says its fraction."""
+    if rule.profile == "strict":
+        return 2 * rule.parameters(n).threshold - n - 1
+    return rule.corrupt_millionths * n // 1_000_000
+
+
+def require_withstood(rule: Rule, n: int, policy: SecurePolicy) -> None:
+    """Refusal where a roster of ``n`` withstands fewer colluding devices than the owner reckons with."""
+    if policy.most_colluding is not None and withstood(rule, n) < policy.most_colluding:
+        raise Refusal(
+            f"This device wants secrecy against {policy.most_colluding} colluding devices; "
+            f"a roster of {n} withstands {withstood(rule, n)}."
+        )
 
 
 def require_time(header: Header, at: float) -> None:

@@ -39,7 +39,14 @@ from dataclasses import dataclass, field, replace
 from client_sdk.floats import Float32
 from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
-from client_sdk.secagg.consent import Expected, SecurePolicy, require_agreed, require_consent, require_time
+from client_sdk.secagg.consent import (
+    Expected,
+    SecurePolicy,
+    require_agreed,
+    require_consent,
+    require_time,
+    require_withstood,
+)
 from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import cut, pack
@@ -200,6 +207,7 @@ class _Attempt:
 
     def _joined(self, live: Live, roster: Roster) -> Cohort:
         """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""
+        require_withstood(self.header.rule, len(roster), self.me.policy)
         cohort = join(self.header, roster, self.me.vouched)
         place = cohort.place_of(self.me.device)
         if roster.entries[place].advertisement.encoded != live.advertised:

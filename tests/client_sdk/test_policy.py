@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from client_sdk.policy import epochs_asked, learner_refusal, refusal, terms_refusal
+from client_sdk.policy import epochs_asked, learner_refusal, refusal, secure_policy, terms_refusal
 from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
+from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.header import Rule, Terms
 from tests.client_sdk.scripted import LEARNER, offer
 
@@ -100,6 +101,21 @@ def test_the_owners_bounds_on_secure_rounds(bounds: dict[str, Any], changes: dic
     assert terms_refusal(replace(TERMS, rule=FAST), Policy()) is None
     policy = Policy(secure=SecureBounds(**bounds)) if bounds else Policy()
     assert words in (terms_refusal(replace(TERMS, **changes), policy) or "")
+
+
+def test_bounds_reach_the_attempt_as_they_were_set() -> None:
+    assert secure_policy(Policy()) == SecurePolicy()
+    said = {
+        "smallest_cohort": 100,
+        "most_colluding": 33,
+        "largest_norm": 2.0,
+        "largest_range": 0.5,
+        "largest_weight_cap": 9,
+        "smallest_sigma": 90,
+        "strict_only": True,
+    }
+    assert set(said) == set(SecureBounds.model_fields)
+    assert secure_policy(Policy(secure=SecureBounds.model_validate(said))) == SecurePolicy(**said)
 
 
 def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:

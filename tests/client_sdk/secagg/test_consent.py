@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import Rule
 from client_sdk.secagg.memory import Memory
@@ -89,6 +89,23 @@ def test_what_does_not_fit_the_header_is_refused_before_a_key_is_shown() -> None
         member.start(head)
     assert member.log == []
     assert member.memory.encoded == Memory().encoded
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "colluding"),
+    [
+        (Rule(profile="strict"), 300, 101),
+        (Rule(profile="strict"), 64, 21),
+        (Rule(profile="strict"), 3, 2),
+        (Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40), 300, 30),
+    ],
+)
+def test_how_many_colluding_devices_a_roster_withstands(rule: Rule, n: int, colluding: int) -> None:
+    assert withstood(rule, n) == colluding
+    require_withstood(rule, n, SecurePolicy())
+    require_withstood(rule, n, SecurePolicy(most_colluding=colluding))
+    with pytest.raises(Refusal, match=f"a roster of {n} withstands {colluding}"):
+        require_withstood(rule, n, SecurePolicy(most_colluding=colluding + 1))
 
 
 # Revocation lists.

@@ -6,12 +6,14 @@ The same plans, move by move, against both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from client_sdk.secagg.survivors import Proof
 from tests.client_sdk.secagg import plans
+from tests.client_sdk.secagg.cheater import tolerated
 from tests.client_sdk.secagg.cheats import Cheat, revealing
 from tests.client_sdk.secagg.lax import (
     ForgetsRosters,
@@ -106,3 +108,24 @@ def test_deleting_the_older_attempt_switched_off() -> None:
     assert [lax.members[number].said.stage for number in range(3)] == ["mask"] * 3  # type: ignore[union-attr]
     assert lax.verdict() == {"left over": ["device-0000", "device-0001", "device-0002"]}
     assert VICTIM in lax.seized(older, (1, 2)).recovered()
+
+
+def test_colluders_are_counted_in_the_smallest_roster_that_a_device_accepts() -> None:
+    """No rule is switched off, and the break is there: a lying coordinator also chooses how large a roster is. Five
+    colluders are what 12 devices withstand; 9 devices, which this plan allows as well, withstand four. An owner who
+    reckons with five says so, and the device refuses."""
+    assert (tolerated(12), tolerated(9)) == (5, 4)
+    allowed, refused = (Cheat(9, range(4, 9), {"minimum_cohort": 8}) for _ in range(2))
+    for number in refused.honest:
+        device = refused.members[number].device
+        refused.members[number].device = replace(device, policy=replace(device.policy, most_colluding=5))
+    for cheat in (allowed, refused):
+        where = cheat.until_masked()
+        for listed, numbers in ((range(9), (0, 1)), (range(1, 9), (2, 3))):
+            cheat.revealed(where, cheat.signed(where, listed, numbers), numbers)
+    assert allowed.refusals == []
+    assert allowed.verdict()["betrayed"] == [VICTIM]
+    assert VICTIM in allowed.oracle().recovered()
+    assert refused.refused("against 5 colluding devices; a roster of 9 withstands 4", range(4))
+    assert all(refused.said(number) == ["advertise"] for number in range(4))
+    assert refused.verdict() == {}
