@@ -184,14 +184,18 @@ class Leader:
         self._folder, self.lost_s, self._clock = folder / FOLDER, lost_s, clock
         self._file = _File(self._folder / "leader.json", Leading(member=os.urandom(8).hex(), beat=0))
         self._seen: dict[int, _Seen] = {}
+        self._looked_at = float("-inf")
         self._lock = threading.Lock()
 
     def there(self) -> list[Following]:
         """The followers that are there, by machine."""
         with self._lock:
-            for path in self._folder.glob("*.json"):
-                if path.stem.isdecimal():
-                    self._seen.setdefault(int(path.stem), _Seen(path, self.lost_s, self._clock))
+            now = self._clock()
+            if now - self._looked_at >= LOOK_S:
+                self._looked_at = now
+                for path in self._folder.glob("*.json"):
+                    if path.stem.isdecimal():
+                        self._seen.setdefault(int(path.stem), _Seen(path, self.lost_s, self._clock))
             found = {machine: seen.words(Following) for machine, seen in sorted(self._seen.items())}
         return [words for machine, words in found.items() if words is not None and words.machine == machine]
 

@@ -1,0 +1,67 @@
+"""``quorate datacenter follow``: what is wrong is said before anything is looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_sdk import cli
+from tests.coordinator.datacenter.agents import write_data
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--folder", "g", "--node", "0", "--data", "a=proxy.npz"], "0 is not in the range 1<=x<=1023"),
+        (["--folder", "g", "--node", "1"], "Name the data held here with --data"),
+        (["--folder", "g", "--node", "1", "--data", "a=nosuch.npz"], "There is no file "),
+        (["--folder", "g", "--node", "1", "--data", "a=proxy.npz", "--device", "tpu"], "'tpu' is no device"),
+        (["--folder", "g", "--node", "1", "--data", "a=proxy.npz", "--lost-s", "0"], "is not in the range x>=2"),
+        (["--node", "1", "--data", "a=proxy.npz"], "Missing option '--folder'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / "proxy.npz", 5, seed=1)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["datacenter", "follow", *options])
+    told = capsys.readouterr()
+    assert end.value.code in (1, 2)
+    assert told.out == ""
+    assert told.err.startswith("Error: ")
+    assert told.err.count("\n") == 1
+    assert sentence in told.err
+    assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--nnodes", "2"], "Say with --rdzv-endpoint HOST:PORT where the other machines reach this one."),
+        (["--rdzv-endpoint", "a:1"], "--rdzv-endpoint is for several machines: say how many with --nnodes."),
+        (["--nnodes", "2", "--rdzv-endpoint", "host"], "--rdzv-endpoint: 'host' is no HOST:PORT."),
+        (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:99999"], "'127.0.0.1:99999' is no HOST:PORT."),
+        (["--nnodes", "2", "--rdzv-endpoint", "no-such.invalid:29500"], "finds no way to no-such.invalid."),
+    ],
+)
+def test_a_leader_that_nobody_could_reach_is_told_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / "proxy.npz", 5, seed=1)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["datacenter", "join", "--token", "t", "--data", "a=proxy.npz", "--folder", "w", *options])
+    told = capsys.readouterr()
+    assert (end.value.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert sentence in told.err
