@@ -188,6 +188,9 @@ def check_state(before: states.RunState, event: ev.Event, story: Story, effects:
     assert (after.kind == "datacenter") >= (after.phase in ("leasing", "training"))
     if after.plan.datacenter is None:
         assert (after.kind, after.fence, after.lease) == ("federated", 0, None)
+    secret = (after.secure, after.excluded, after.spent, after.barred, after.exhausted, after.advancing)
+    assert secret == (None, {}, (), {}, "", ""), "a plain plan knows nothing of secure rounds"
+    assert after.leftovers == {}
     if after.phase == "training":
         assert after.lease is not None
         assert after.lease.fence == after.fence
