@@ -134,7 +134,7 @@ class LaneSum:
                 np.add(row, scratch, out=row, casting="unsafe")
 
     def _readable(self, packed: bytes | bytearray | memoryview, start: int, length: int) -> tuple[Any, int]:
-        """(bytes, offset) where ``length`` bytes from ``start`` on can be read: past the end stands what stood there."""
+        """(bytes, offset) where ``length`` bytes from ``start`` on can be read; past the end stands whatever stood."""
         if start + length <= len(packed):
             return packed, start
         rest = memoryview(packed)[start:]

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.rebuild import fits_mask_key, fits_self_mask, rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.shamir import combine_pieces, lagrange_at_zero, require_shares
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
 
@@ -47,39 +49,43 @@ class Opening:
         if not survivors.members <= set(sharers):
             raise BadMessage("a survivor never shared")
         self.cohort, self.survivors, self.sharers = cohort, survivors, tuple(sorted(sharers))
-        self._shares: dict[int, dict[int, bytes]] = {place: {} for place in self.sharers}
-        self._heard: set[int] = set()
+        self._dealt = frozenset(self.sharers)
+        self._said: dict[int, Revealed] = {}
+        self._alike = True
+        """Whether each who revealed holds a share of every sharer, as in a complete graph."""
 
     def take(self, revealed: Revealed) -> None:
         """One survivor's shares. Those of dealers whose shares it does not hold are BadMessage, and nothing is taken;
         so is a second response."""
-        if revealed.place in self._heard:
+        if revealed.place in self._said:
             raise BadMessage(f"device {self.cohort.device(revealed.place)} has revealed its shares before")
-        held = self._shares.keys() & self.cohort.graph.holders(revealed.place)  # who holds of whom is symmetric
-        if not held.issuperset([dealer for dealer, _, _ in revealed.shares]):
+        dealers = tuple([dealer for dealer, _, _ in revealed.shares])
+        held = self._dealt.intersection(self.cohort.graph.holders(revealed.place))  # who holds of whom is symmetric
+        if not held.issuperset(dealers):
             raise BadMessage("a share is revealed that its sender does not hold")
-        self._heard.add(revealed.place)
-        x, shares = revealed.place + 1, self._shares
-        for dealer, _, share in revealed.shares:
-            shares[dealer][x] = share
+        self._said[revealed.place] = revealed
+        self._alike = self._alike and dealers == self.sharers
 
     @property
     def lacking(self) -> tuple[int, ...]:
         """Places of whose secret fewer than t shares are there yet: empty when ``open`` can be tried."""
         threshold = self.cohort.parameters.threshold
-        return tuple(place for place, shares in self._shares.items() if len(shares) < threshold)
+        if self._alike:
+            return self.sharers if len(self._said) < threshold else ()
+        return tuple(place for place, shares in self._by_dealer().items() if len(shares) < threshold)
 
     def open(self) -> Opened:
         """Every secret that is needed, rebuilt and checked. BadShare where shares are lacking still."""
         if self.lacking:
             raise BadShare(f"the secrets of {len(self.lacking)} devices lack shares")
-        threshold = self.cohort.parameters.threshold
-        secrets, wrong, lost = {}, {}, []
-        for place, shares in self._shares.items():
-            shown = self.cohort.roster.entries[place].advertisement
+        secrets = self._at_once() if self._alike else {}
+        rest = [place for place in self.sharers if place not in secrets]
+        by_dealer = self._by_dealer() if rest else {}
+        wrong, lost = {}, []
+        for place in rest:
             rebuild = rebuild_self_mask if place in self.survivors.members else rebuild_mask_key
             try:
-                rebuilt = rebuild(shares, threshold, shown)
+                rebuilt = rebuild(by_dealer[place], self.cohort.parameters.threshold, self._shown(place))
             except BadShare:
                 lost.append(place)
                 continue
@@ -87,6 +93,35 @@ class Opening:
             if rebuilt.wrong:
                 wrong[place] = tuple(x - 1 for x in rebuilt.wrong)
         return Opened(secrets, wrong, tuple(lost))
+
+    def _at_once(self) -> dict[int, bytes]:
+        """The secrets that the first t holders' shares give as they are: as a rule all. For one set of holders the
+        coefficients are the same, so this is column by column."""
+        chosen = sorted(self._said)[: self.cohort.parameters.threshold]
+        coefficients = lagrange_at_zero(tuple(place + 1 for place in chosen))
+        columns = zip(*([share for _, _, share in self._said[place].shares] for place in chosen), strict=True)
+        secrets = {}
+        for place, column in zip(self.sharers, columns, strict=True):
+            try:
+                require_shares(column)
+                secret = combine_pieces(column, coefficients)
+            except BadShare:
+                continue
+            fits = fits_self_mask if place in self.survivors.members else fits_mask_key
+            if fits(secret, self._shown(place)):
+                secrets[place] = secret
+        return secrets
+
+    def _by_dealer(self) -> dict[int, dict[int, bytes]]:
+        """Dealer -> its holder's x -> the share."""
+        found: dict[int, dict[int, bytes]] = {place: {} for place in self.sharers}
+        for place, revealed in self._said.items():
+            for dealer, _, share in revealed.shares:
+                found[dealer][place + 1] = share
+        return found
+
+    def _shown(self, place: int) -> Advertisement:
+        return self.cohort.roster.entries[place].advertisement
 
     def masks(self, secrets: dict[int, bytes]) -> Iterator[tuple[bytes, Sign]]:
         """(seed, sign) of each mask that is still on the survivors' sum, to be added: in any order, by any number of

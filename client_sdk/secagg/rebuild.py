@@ -32,12 +32,22 @@ class Rebuilt:
 
 def rebuild_self_mask(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> Rebuilt:
     """The secret behind a survivor's own mask. ``shares``: x -> 33 bytes. BadShare where none fits the commitment."""
-    return _rebuild(shares, threshold, lambda secret: commitment_to(secret) == advertised.commitment)
+    return _rebuild(shares, threshold, lambda secret: fits_self_mask(secret, advertised))
 
 
 def rebuild_mask_key(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> Rebuilt:
     """The private mask key of a device that vanished. BadShare where none fits the advertised key."""
-    return _rebuild(shares, threshold, lambda secret: AgreementKey(secret).public == advertised.mask_key)
+    return _rebuild(shares, threshold, lambda secret: fits_mask_key(secret, advertised))
+
+
+def fits_self_mask(secret: bytes, advertised: Advertisement) -> bool:
+    """Whether the device committed to this secret."""
+    return commitment_to(secret) == advertised.commitment
+
+
+def fits_mask_key(secret: bytes, advertised: Advertisement) -> bool:
+    """Whether this is the private half of the key that the device advertised."""
+    return AgreementKey(secret).public == advertised.mask_key
 
 
 def _rebuild(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool]) -> Rebuilt:

@@ -62,8 +62,13 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     chosen = tuple(sorted(shares)[:threshold])
     pieces = [shares[x] for x in chosen]
     require_shares(pieces)
+    return combine_pieces(pieces, lagrange_at_zero(chosen))
+
+
+def combine_pieces(pieces: Sequence[bytes], coefficients: Sequence[int]) -> bytes:
+    """The same of as many shares as the threshold says, which are shares, with their holders' Lagrange coefficients."""
     values = [int.from_bytes(piece, "big") for piece in pieces]
-    secret: int = sum(map(mul, values, lagrange_at_zero(chosen))) % PRIME
+    secret: int = sum(map(mul, values, coefficients)) % PRIME
     if secret >> (8 * SECRET_BYTES):
         raise BadShare("the shares do not belong to one secret")
     return secret.to_bytes(SECRET_BYTES, "big")

@@ -121,4 +121,4 @@ def test_responses_that_are_not_taken() -> None:
     without = Opening(attempt.cohort, survivors, [place for place in range(9) if place != 8])
     with pytest.raises(BadMessage, match="does not hold"):
         without.take(revealed_by(attempt, 0, survivors))
-    assert all(not shares for shares in without._shares.values())
+    assert not without._said
