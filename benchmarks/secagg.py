@@ -167,7 +167,7 @@ def flower(quick: bool) -> Iterator[Row]:
 def own_steps(threshold: int) -> tuple[Callable[[], object], ...]:
     """Ours: a key agreed with one peer and the mask's seed derived; a mask; both secrets split; a key rebuilt and
     checked."""
-    crowd = Crowd(3, header_of(STRICT, 1))
+    crowd = Crowd(64, header_of(STRICT, 1))
     shown = crowd.cohort.roster.entries[0].advertisement
     private, seed = crowd.secrets[0].mask_key.private, crowd.secrets[0].self_mask
     peer = crowd.cohort.roster.entries[1].advertisement.mask_key
