@@ -91,6 +91,7 @@ def lead(
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
+        cause = guess = ""
         try:
             for start in range(spec.max_restarts + 1):
                 if start:
@@ -108,8 +109,9 @@ def lead(
                 if final is not None:
                     raise JobFailed(final)
                 told = next((f"machine {one}: {end.reason}" for one, end in endings.items()), None)
-                cause = watch.reason or told or ""
-                watch.reason = cause or how_it_ended(code)
+                cause = (watch.reason if watch.reason != guess else "") or told or ""
+                guess = "" if cause else how_it_ended(code)
+                watch.reason = cause or guess
         finally:
             crew.leader.take_back()
         log.seek(0)

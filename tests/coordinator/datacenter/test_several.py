@@ -208,6 +208,19 @@ def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place, m
     assert leader.wait_for("group")["text"] == told
 
 
+def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
+    host, _, port = place.endpoint.rpartition(":")
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
+        place.follower()
+        place.leader("--max-restarts", "1").wait_for("group")
+        view = place.ended(place.run("taken"))
+    assert view.status == "abandoned"
+    assert "failed to listen" in view.reason
+
+
 def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place) -> None:
     """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience
     ended, and broke again."""
