@@ -189,7 +189,7 @@ def own_steps(threshold: int) -> tuple[Callable[[], object], ...]:
 
 def measure(quick: bool) -> Iterator[Row]:
     """The rows, as they come."""
-    dimension, size, pairs = (QUICK, "100k", 9) if quick else (MILLION, "1m", 15)
+    dimension, size, pairs = (QUICK, "100k", 9) if quick else (MILLION, "1m", 25)
     strict = crowd_of(STRICT, dimension)
     yield from devices(strict, f"device_{size}_n300_vs_floor", pairs)
     if not quick:
