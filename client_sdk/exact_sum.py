@@ -23,7 +23,7 @@ its bits never do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -186,23 +186,6 @@ class ExactSum:
             raise ManifestMismatch(f"the blocks hold {start} values, the sum takes {self.dimension}")
         self._count_in(1, weight, magnitude)
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def add_together(self, updates: Sequence[tuple[Array, int]]) -> None:
-        """Add several updates, (values [dimension], weight) each: what ``add`` does one after another, at three
-        quarters of its price, since a block of the sum is fetched once for all of them. All or nothing. Raises as
-        ``add``.
-        """
-        try:
-            taken, magnitude = self._looked_at(updates)
-        except SumOverflow:
-            self._tighten()
-            taken, magnitude = self._looked_at(updates)
-        self._spoiled = True
-        for start in range(0, self.dimension, _BLOCK):
-            for flat, weight in taken:
-                self._fold(flat[start : start + _BLOCK], np.int64(weight), start)
-        self._count_in(len(taken), sum(weight for _, weight in taken), magnitude)
-
     def merge(self, other: ExactSum) -> None:
         """Add what ``other`` holds, as if each of its updates had been added here. Raises ManifestMismatch,
         SumOverflow.
@@ -273,30 +256,16 @@ class ExactSum:
             raise SumOverflow(f"the weights would add up to more than {WEIGHT_LIMIT}")
         return int(weight)
 
-    def _looked_at(self, updates: Sequence[tuple[Array, int]]) -> tuple[list[tuple[Float32, int]], int]:
-        """The updates as they can be added, and a bound on the sum of them alone."""
-        taken: list[tuple[Float32, int]] = []
-        magnitude = total = 0
-        for values, weight in updates:
-            if values.shape != (self.dimension,):
-                raise ManifestMismatch(f"the sum takes {self.dimension} values, not shape {list(values.shape)}")
-            flat, weight = widen(values), self._admitted(weight)
-            total = self._admitted(total + weight)
-            magnitude += max((self._bound(part, weight, magnitude) for part in pieces(flat, _BLOCK)), default=0)
-            taken.append((flat, weight))
-        return taken, magnitude
-
-    def _bound(self, part: Float32, weight: int, beside: int = 0) -> int:
-        """A bound on weight * |q| over ``part``, in units. Raises NotFinite, OutOfRange, SumOverflow. ``beside``: what
-        else is about to be added.
+    def _bound(self, part: Float32, weight: int) -> int:
+        """A bound on weight * |q| over ``part``, in units. Raises NotFinite, OutOfRange, SumOverflow.
 
         Only where a cheap bound is too large is max|x| looked for.
         """
         cheap = _bound(part)
-        if cheap <= RANGE and self._magnitude + beside + weight * _units(cheap) <= TOTAL_LIMIT:
+        if cheap <= RANGE and self._magnitude + weight * _units(cheap) <= TOTAL_LIMIT:
             return weight * _units(cheap)
         units = weight * _units(peak(part))
-        if self._magnitude + beside + units > TOTAL_LIMIT:
+        if self._magnitude + units > TOTAL_LIMIT:
             raise _overflow(weight)
         return units
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from client_sdk import codecs
 from client_sdk.floats import joined
 from client_sdk.learners import evaluate
-from client_sdk.learning import Learner
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol import Score
 from client_sdk.tensors import Float32, Manifest, TensorError, Tensors, pieces, scaled
@@ -38,14 +36,6 @@ class Contributed:
     done: Done
     delta: Tensors
     measures: Measures
-    ours: bool = False
-    """Whether nobody else can change ``delta``, however long it is kept."""
-
-    @property
-    def flat(self) -> Float32 | None:
-        """The delta as one array, where it lies in one and nothing is clipped."""
-        parts = list(islice(_flat(self.delta), 2))
-        return parts[0] if len(parts) == 1 and self.measures.scale is None else None
 
     def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
         """The flat delta in 1-d blocks, in the order of the names, clipped as the plan says."""
@@ -65,7 +55,6 @@ class Kernel:
         self._clients = clients
         self._codec = codecs.get(plan.task.codec)
         self._exact = plan.task.codec == codecs.FLOAT32.name
-        self._makes_its_own = type(learner) is Learner or not self._exact
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
@@ -130,7 +119,7 @@ class Kernel:
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,
         )
-        return Contributed(Done(report=report, weight=weight), delta, measures, ours=self._makes_its_own)
+        return Contributed(Done(report=report, weight=weight), delta, measures)
 
 
 class _Steps:

@@ -18,13 +18,11 @@ from simulation.engines.port import Failed, Job, Result
 
 _COLUMNS = 1 << 20
 """Elements that a block of columns holds, over all updates together: 4 MiB."""
-_HELD = 2 << 20
-"""Elements of updates that wait to be added together, at most: 8 MiB."""
 
 
 class Partial:
-    """``work`` trains a client and adds its update. Memory: one exact sum, and small updates that wait for some more to
-    be added with; where the plan's rule needs all updates at once, all of them."""
+    """``work`` trains a client and adds its update. Memory: one exact sum; where the plan's rule needs all updates at
+    once, the updates too."""
 
     def __init__(self, kernel: Kernel, lanes: NDArray[np.int64] | None = None) -> None:
         """``lanes``: where the sum is kept (int64 [elements], zeros); None: in memory of its own."""
@@ -36,16 +34,7 @@ class Partial:
         self._kept: dict[str, Contributed] = {}
         self.weights: dict[str, int] = {}
         """Device -> weight of the updates in the sum."""
-        self._sum = self._empty()
-        self._held: list[tuple[NDArray[np.float32], int]] = []
-
-    @property
-    def sum(self) -> ExactSum:
-        """Of all updates added so far."""
-        if self._held:
-            self._sum.add_together(self._held)
-            self._held = []
-        return self._sum
+        self.sum = self._empty()
 
     def begin(self, model: Tensors) -> None:
         """The next round, from this model."""
@@ -53,8 +42,7 @@ class Partial:
         self._jobs.clear()
         self._kept.clear()
         self.weights = {}
-        self._held = []
-        self._sum = self._empty()
+        self.sum = self._empty()
 
     def work(self, job: Job) -> Result:
         """Trains the client. Its update is in the sum, once, however often it is asked for."""
@@ -92,16 +80,11 @@ class Partial:
         return self._kept.pop(device).blocks()
 
     def _add(self, device: str, found: Contributed) -> None:
-        weight = found.done.weight
         if self._needs_all:
             self._kept[device] = found
-        elif (flat := found.flat) is not None and found.ours:
-            self._held.append((flat, weight))
-            if flat.size * (len(self._held) + 1) > _HELD:
-                _ = self.sum
         else:
-            self.sum.add_blocks(found.blocks(), weight, found.measures.peak)
-        self.weights[device] = weight
+            self.sum.add_blocks(found.blocks(), found.done.weight, found.measures.peak)
+        self.weights[device] = found.done.weight
 
     def _empty(self) -> ExactSum:
         return ExactSum(0 if self._needs_all else self.kernel.delta.elements, self._lanes)

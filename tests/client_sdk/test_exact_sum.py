@@ -116,11 +116,8 @@ def test_any_order_any_grouping_any_blocks_give_the_same_bytes(seed: int, data: 
     for index in rng.permutation(len(updates)):
         x, w = updates[index]
         group = groups[int(rng.integers(0, 3))]
-        way = rng.random()
-        if way < 0.3:
+        if rng.random() < 0.5:
             group.add(x, w)
-        elif way < 0.6:
-            group.add_together([(x, w)])
         else:
             cuts = np.sort(rng.integers(0, dimension, 4))
             group.add_blocks(np.split(x, cuts), w, peak(x))
@@ -446,43 +443,6 @@ def test_blocks_equal_the_whole_vector() -> None:
     whole.add(x, 9)
     blocks.add_blocks(iter([x[:1], x[1:1], x[1 : 2 * BLOCK], x[2 * BLOCK :]]), 9, peak(x))
     assert state(whole) == state(blocks)
-
-
-def test_several_together_equal_one_after_another() -> None:
-    rng = np.random.default_rng(2)
-    dimension = BLOCK + 7
-    updates = [(rng.normal(0, 0.02, dimension).astype(np.float32), int(w)) for w in rng.integers(0, 700, 5)]
-    one, together = ExactSum(dimension), ExactSum(dimension)
-    for x, w in updates:
-        one.add(x, w)
-    together.add_together(updates[:2])
-    together.add_together([])
-    together.add_together(updates[2:])
-    assert state(together) == state(one)
-    ExactSum(0).add_together([(np.zeros(0, np.float32), 1)])
-
-
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [
-        ((np.array([0, np.nan], np.float32), 1), NotFinite),
-        ((np.array([0, 70000], np.float32), 1), OutOfRange),
-        ((np.array([0], np.float32), 1), ManifestMismatch),
-        ((np.array([0, 1], np.float32), -1), OutOfRange),
-        ((np.array([0, 1], np.float32), 2**53), SumOverflow),
-        ((np.array([0, 1], np.float32), 2**31 - 1), SumOverflow),
-    ],
-)
-def test_of_several_all_are_added_or_none(bad: tuple[np.ndarray, int], error: type[TensorError]) -> None:
-    """The last one would fit alone, and does not beside the others."""
-    total = ExactSum(2)
-    total.add(vector([1.0, 2.0]), 3)
-    before = state(total)
-    with pytest.raises(error):
-        total.add_together([(vector([0.5, 0.5]), 4), bad, (vector([0.5, 1.0]), 2)])
-    assert state(total) == before
-    total.add_together([(vector([0.5, 0.5]), 4)])
-    assert total.count == 2
 
 
 def test_what_is_refused_before_the_first_block_changes_nothing() -> None:
