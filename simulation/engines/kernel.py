@@ -6,7 +6,7 @@ This file knows a learner, the clients' data and one plan. It has never heard of
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,13 @@ class Contributed:
     """An update as it would arrive: decoded again, measured, weighed."""
 
     done: Done
-    delta: Tensors
+    delta: tuple[Float32, ...]
+    """The flat delta in 1-d pieces, in the order of the names."""
     measures: Measures
 
     def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
-        """The flat delta in 1-d blocks, in the order of the names, clipped as the plan says."""
-        for flat in _flat(self.delta):
+        """The flat delta in 1-d blocks, clipped as the plan says."""
+        for flat in self.delta:
             for part in pieces(flat, block):
                 yield part if self.measures.scale is None else scaled(part, self.measures.scale)
 
@@ -111,7 +112,8 @@ class Kernel:
         delta = update.delta
         if not self._exact:
             delta = self._codec.decode(self._codec.encode(delta))
-        measures = measure_blocks(lambda: _flat(delta), self.plan)
+        flat = tuple(joined(delta[name] for name in sorted(delta)))
+        measures = measure_blocks(lambda: flat, self.plan)
         weight = weight_of(
             self.plan.aggregation,
             examples=report.examples,
@@ -119,7 +121,7 @@ class Kernel:
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,
         )
-        return Contributed(Done(report=report, weight=weight), delta, measures)
+        return Contributed(Done(report=report, weight=weight), flat, measures)
 
 
 class _Steps:
@@ -135,10 +137,6 @@ class _Steps:
 
 def _whole() -> float:
     return float("inf")
-
-
-def _flat(delta: Tensors) -> Iterable[Float32]:
-    return joined(delta[name] for name in sorted(delta))
 
 
 def _own(reason: str, error: BaseException) -> Failed:
