@@ -1,9 +1,9 @@
-"""A crew of forked processes that take tasks as they get free: the costliest first, no more than two at each.
+"""A crew of forked processes that take tasks as they get free: the costliest first, and few at each.
 
 Knows processes, channels, tasks and what a task is called. It has never heard of clients, models or rounds.
 
-A worker is asked in messages and answers each *task* with one message; what else it is told (``tell``) or asked
-(``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
+A worker is asked in messages and answers *tasks* in messages, several in one where they are short; what else it is
+told (``tell``) or asked (``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
 
 ============================ =======================================================================================
 what happens                 what becomes of it
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+import mmap
 import os
 import select
 import selectors
@@ -42,7 +43,9 @@ Serve = Callable[[int, Channel], None]
 """What a worker does, given its number and its end of the channel; ends when the channel does."""
 
 _DEPTH = 2
-"""Tasks at a worker: the one under way, and one that waits, so that it never does."""
+"""Tasks at a worker, at least: the one under way, and one that waits, so that it never does."""
+_MOST_DEPTH = 16
+"""At most, while many wait: short tasks then cost few messages."""
 _LOOK_S = 1.0
 """How often to look whether a worker has died whose channel a process of its own still holds open."""
 _PATIENCE_S = 2.0
@@ -55,6 +58,8 @@ _OURS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 class _Worker:
     pid: int
     channel: Channel
+    at: memoryview
+    """The number of the task that it is at: it writes, and this process reads."""
     tasks: deque[int] = field(default_factory=deque)
     """Those sent to it and not answered, the one under way first."""
 
@@ -117,12 +122,19 @@ class Crew:
     def start(self) -> None:
         """Hands out what can be handed out."""
         self._usable()
-        for depth in range(1, _DEPTH + 1):
+        deepest = max(_DEPTH, min(_MOST_DEPTH, len(self._waiting) // (4 * len(self._workers) or 1)))
+        if all(len(worker.tasks) >= max(_DEPTH, deepest // 2) for worker in self._workers):
+            return  # enough for now: several are sent at a time
+        sent: list[list[dict[str, Any]]] = [[] for _ in self._workers]
+        for depth in range(1, deepest + 1):
             for number, worker in enumerate(self._workers):
                 if self._waiting and len(worker.tasks) < depth:
                     task = heapq.heappop(self._waiting)[2]
                     worker.tasks.append(task)
-                    self._send(number, {"task": task, **self._tasks[task][0]})
+                    sent[number].append({"task": task, **self._tasks[task][0]})
+        for number, tasks in enumerate(sent):
+            if tasks:
+                self._send(number, {"do": "tasks", "tasks": tasks})
 
     def answer(self, task: int) -> Answer:
         """Waits for it. KeyError for a task that was dropped."""
@@ -203,10 +215,11 @@ class Crew:
         ready = self._selector.select(_LOOK_S)
         for key, _ in ready:
             worker = self._workers[key.data]
-            while (said := worker.channel.arrived()) is not None:
-                task = int(said["task"])
-                worker.tasks.remove(task)
-                self.answers[task] = Answer(key.data, said)
+            while (message := worker.channel.arrived()) is not None:
+                for said in message["answers"]:
+                    task = int(said["task"])
+                    worker.tasks.remove(task)
+                    self.answers[task] = Answer(key.data, said)
             if worker.channel.ended:
                 self._died(key.data)
         if not ready:
@@ -233,7 +246,8 @@ class Crew:
                 _kill(worker.pid)
             status = _reaped(worker.pid)
             time.sleep(0.001)
-        doing = f"while it {self._tasks[worker.tasks[0]][1]}" if worker.tasks else "while it had nothing to do"
+        task = worker.at[0] if worker.at[0] in worker.tasks else next(iter(worker.tasks), None)
+        doing = "while it had nothing to do" if task is None else f"while it {self._tasks[task][1]}"
         self._failed = f"a worker process {_ending(status)} {doing}"
         self.close()
         raise SimulationError(self._failed)
@@ -242,16 +256,17 @@ class Crew:
 def _forked(number: int, serve: Serve) -> _Worker:
     """A process that serves one end of a channel, seen from the other end. Ctrl-C is held back meanwhile."""
     ours, theirs = socket.socketpair()
+    at = memoryview(mmap.mmap(-1, 8)).cast("q")
     flush_output()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: a worker needs none of them
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _serve(number, Channel(theirs), serve)
+        _serve(number, Channel(theirs, at), serve)
     theirs.close()
     _OURS.add(ours)
-    return _Worker(pid, Channel(ours))
+    return _Worker(pid, Channel(ours), at)
 
 
 def _serve(number: int, channel: Channel, serve: Serve) -> Never:

@@ -22,8 +22,10 @@ _READ = 1 << 16
 class Channel:
     """One end. ``send`` waits until the other end takes it; ``receive`` waits for a message, ``arrived`` does not."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, at: memoryview | None = None) -> None:
+        """``at``: memory that both ends see, for the number of the task under way."""
         self.socket = end
+        self.at = at
         self.ended = False
         """Whether the other end is gone: nothing will arrive any more."""
         self._bytes = bytearray()

@@ -5,13 +5,18 @@ Messages and answers, one JSON object each:
 ======================== =============================================== ============================================
 it is told               it does                                         it answers
 ======================== =============================================== ============================================
-task, do: train, job     trains the client; its update is in the sum     task, and report, weight (and slot), or
+do: tasks, tasks, each
+- task, do: train, job   trains the client; its update is in the sum     task, and report, weight (and slot), or
                                                                          reason and trace
-task, do: score, device  scores the model for scoring                    task, and score, or raised
+- task, do: score,       scores the model for scoring                    task, and score, or raised
+  device
 do: drop                 leaves the tasks that it has not begun          task, dropped, for each of them
 do: begin                the next round, from the model in memory        nothing
 do: restrict, weights    leaves just these devices in the sum            state of the sum, or refused
 ======================== =============================================== ============================================
+
+Answers to tasks are collected for a moment and sent together, ``answers``: a short task is no reason to wake whoever
+reads them.
 
 This file knows a kernel and memory that it shares. It has never heard of who reads the answers, or of other workers.
 """
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
@@ -34,6 +40,9 @@ from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
 from simulation.engines.port import Failed, Job
+
+_TOGETHER_S = 0.02
+"""How long an answer may wait for others while there is work to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +69,46 @@ class Worker:
         self._partial = Partial(kernel, shared.lanes)
         self._slots: dict[str, int] = {}
         self._tasks: deque[Said] = deque()
+        self._answers: list[Said] = []
+        self._sent_at = 0.0
 
     def serve(self) -> None:
         """OSError where the parent is gone."""
         _one_thread()
         while True:
-            while (message := self._channel.arrived() if self._tasks else self._channel.receive()) is not None:
+            while (message := self._next()) is not None:
                 self._hear(message)
             if self._channel.ended:
                 return
             task = self._tasks.popleft()
+            if self._channel.at is not None:
+                self._channel.at[0] = task["task"]
             said = self._trained(task) if task["do"] == "train" else self._scored(task)
             flush_output()
-            self._channel.send({"task": task["task"], **said})
+            self._answers.append({"task": task["task"], **said})
+
+    def _next(self) -> Said | None:
+        """A message, where one is there; waited for, where nothing else is to be done."""
+        if not self._tasks or time.monotonic() - self._sent_at > _TOGETHER_S:
+            self._flush()
+        message = self._channel.arrived()
+        if message is not None or self._tasks:
+            return message
+        self._flush()
+        return self._channel.receive()
+
+    def _flush(self) -> None:
+        if self._answers:
+            self._channel.send({"answers": self._answers})
+            self._answers = []
+        self._sent_at = time.monotonic()
 
     def _hear(self, message: Said) -> None:
         match message["do"]:
-            case "train" | "score":
-                self._tasks.append(message)
+            case "tasks":
+                self._tasks.extend(message["tasks"])
             case "drop":
-                for task in self._tasks:
-                    self._channel.send({"task": task["task"], "dropped": True})
+                self._answers += [{"task": task["task"], "dropped": True} for task in self._tasks]
                 self._tasks.clear()
             case "begin":
                 self._slots.clear()
