@@ -162,6 +162,7 @@ def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place
     assert follower.process.poll() is None, "it waits for the next round"
 
 
+@pytest.mark.soak
 def test_a_follower_that_stays_away_costs_the_lease_and_what_fits_the_rest_is_trained(place: Place) -> None:
     hold_at(place.folder, STEPS // 2)
     follower, leader = place.follower(), place.leader()
@@ -221,6 +222,7 @@ def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
     assert "failed to listen" in view.reason
 
 
+@pytest.mark.soak
 def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place) -> None:
     """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience
     ended, and broke again."""
