@@ -25,6 +25,7 @@ def few(count: int = 30) -> Clients:
     return partition((rng.random((2 * count, 28, 28), np.float32), np.arange(2 * count) % 10), count, by="iid")
 
 
+@pytest.mark.slow
 def test_the_bare_loop_trains_the_same_rounds() -> None:
     learner = mnist_mlp()
     clients = few()
@@ -54,12 +55,14 @@ def test_a_client_that_fails_ends_it() -> None:
         ours.play()
 
 
+@pytest.mark.slow
 def test_peak_memory_is_this_process_s_own() -> None:
     before = simulation.peak_bytes()
     held = np.ones(before // 8, np.int64)
     assert simulation.peak_bytes() >= before + held.nbytes // 2
 
 
+@pytest.mark.slow
 def test_the_simulation_benchmark_reports_its_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

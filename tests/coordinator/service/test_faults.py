@@ -265,6 +265,7 @@ def test_a_check_in_is_held_no_longer_than_it_asks(scripted: Scripted) -> None:
         assert "leave" not in scripted.asked
 
 
+@pytest.mark.slow
 def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: Scripted) -> None:
     """At the level of ``Polls``: sockets for so many are more than a test may open."""
     count = 10_000

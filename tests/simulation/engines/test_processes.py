@@ -501,6 +501,7 @@ def said_pids(lines: list[str]) -> set[int]:
     return {int(line.split()[1]) for line in lines if line.startswith("pid")}
 
 
+@pytest.mark.slow
 def test_what_learners_print_is_seen_once() -> None:
     told, _ = child("pass").communicate(timeout=60)
     lines = told.splitlines()
@@ -510,6 +511,7 @@ def test_what_learners_print_is_seen_once() -> None:
     assert len(said_pids(lines)) == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_the_history_and_leaves_no_worker() -> None:
     process = child("sys.stdout.flush(); time.sleep(60 if model['w'][0] else 0)")
     assert process.stdout is not None
@@ -521,6 +523,7 @@ def test_ctrl_c_returns_the_history_and_leaves_no_worker() -> None:
     until_gone(said_pids(lines + rest.splitlines()))
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed() -> None:
     process = child("sys.stdout.flush(); time.sleep(60)")
     assert process.stdout is not None
