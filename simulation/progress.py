@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from client_sdk.protocol import RoundView
+from client_sdk.operator_protocol import RoundView
 
 _OFTEN_S = 0.1
 _NOTEBOOK_OFTEN_S = 0.5

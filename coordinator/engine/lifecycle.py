@@ -247,4 +247,4 @@ def _rest(state: RunState) -> RunState:
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Each metric averaged over the parts that have it, by weight. Exact, then rounded: finite where the parts are."""
-    return sum((Tally.of(metrics, weight) for weight, metrics in parts), Tally()).means()
+    return Tally.total((metrics, weight) for weight, metrics in parts).means()

@@ -13,7 +13,7 @@ import torch
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD
 from client_sdk.operator import OperatorClient
-from client_sdk.protocol import RoundView
+from client_sdk.operator_protocol import RoundView
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan import Plan
 from simulation.baseline import Part, Recipe, accuracy, fedavg

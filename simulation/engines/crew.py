@@ -136,6 +136,14 @@ class Crew:
             if tasks:
                 self._send(number, {"do": "tasks", "tasks": tasks})
 
+    def has(self, task: int) -> bool:
+        """Whether its answer is here. Waits for nobody; whoever is free is handed out what waits."""
+        self._usable()
+        if task not in self.answers:
+            self._take_in(0)
+            self.start()
+        return task in self.answers
+
     def answer(self, task: int) -> Answer:
         """Waits for it. KeyError for a task that was dropped."""
         self._usable()
@@ -212,7 +220,12 @@ class Crew:
     def _turn(self) -> None:
         """Hands out, then waits until a worker has said something."""
         self.start()
-        ready = self._selector.select(_LOOK_S)
+        if not self._take_in(_LOOK_S):
+            self._look()
+
+    def _take_in(self, wait_s: float) -> bool:
+        """What workers have said, waited for so long at most. Whether there was anything."""
+        ready = self._selector.select(wait_s)
         for key, _ in ready:
             worker = self._workers[key.data]
             while (message := worker.channel.arrived()) is not None:
@@ -222,8 +235,7 @@ class Crew:
                     self.answers[task] = Answer(key.data, said)
             if worker.channel.ended:
                 self._died(key.data)
-        if not ready:
-            self._look()
+        return bool(ready)
 
     def _look(self) -> None:
         for number, worker in enumerate(self._workers):

@@ -15,7 +15,7 @@ With one kernel all engines give the same bits, since the exact sum has no order
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +66,11 @@ class Failed:
 
 
 Result = Done | Failed
+Meanwhile = Callable[[], None]
+
+
+def nothing() -> None:
+    """What a caller does who has nothing else to do."""
 
 
 class Engine(Protocol):
@@ -77,8 +82,9 @@ class Engine(Protocol):
     def submit(self, jobs: Sequence[Job]) -> None:
         """These will be asked for: an engine may begin with them at once, in any order."""
 
-    def result(self, job: Job) -> Result:
-        """What became of it, trained now where it was not submitted before."""
+    def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
+        """What became of it, trained now where it was not submitted before. ``meanwhile`` is called, once, where the
+        caller would only wait for others who train."""
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
         """The exact sum of the updates of just these devices in this round, by device -> weight.

@@ -25,7 +25,7 @@ from simulation.engines.crew import Answer, Crew
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
-from simulation.engines.port import Done, Failed, Job, Result
+from simulation.engines.port import Done, Failed, Job, Meanwhile, Result, nothing
 from simulation.engines.worker import Shared, Worker
 from simulation.errors import SimulationError
 
@@ -64,10 +64,12 @@ class ProcessEngine:
                 self._tasks[job] = self._put(crew, job)
         crew.start()
 
-    def result(self, job: Job) -> Result:
+    def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
         crew = self._begun()
         if job not in self._tasks:
             self._tasks[job] = self._put(crew, job, now=True)
+        if not crew.has(self._tasks[job]):
+            meanwhile()
         return _result(crew.answer(self._tasks[job]))
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:

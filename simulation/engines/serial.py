@@ -13,7 +13,7 @@ from client_sdk.protocol import Score
 from client_sdk.tensors import ManifestMismatch, Tensors
 from simulation.engines.kernel import Kernel
 from simulation.engines.partial import Partial
-from simulation.engines.port import Job, Result
+from simulation.engines.port import Job, Meanwhile, Result, nothing
 from simulation.errors import SimulationError
 
 
@@ -30,7 +30,7 @@ class SerialEngine:
     def submit(self, jobs: Sequence[Job]) -> None:
         pass
 
-    def result(self, job: Job) -> Result:
+    def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
         return self._partial.work(job)
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:

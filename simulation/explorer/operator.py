@@ -10,8 +10,9 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from client_sdk.operator_protocol import CreateRun, MetricReport, RunView
 from client_sdk.problems import Problem
-from client_sdk.protocol import CreateRun, MetricReport, RunView, Score
+from client_sdk.protocol import Score
 from client_sdk.tensors import to_bytes
 from coordinator.runtime import Coordinator
 from simulation.explorer.endings import Broken

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from client_sdk.protocol import CheckpointView, MetricView
+from client_sdk.operator_protocol import CheckpointView, MetricView
 from client_sdk.tensors import Tensors, from_bytes
 from coordinator import views
 from coordinator.blobs import BlobError, Missing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from client_sdk.protocol import RoundView
+from client_sdk.operator_protocol import RoundView
 from coordinator import views
 from coordinator.engine import events, rounds, state
 from coordinator.engine.plan import Plan

@@ -18,7 +18,8 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.learning.budget import planned_steps
-from client_sdk.protocol import REPORT_KEY, CreateRun, MetricReport, RoundView, Score
+from client_sdk.operator_protocol import CreateRun, MetricReport, RoundView
+from client_sdk.protocol import REPORT_KEY, Score
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url, locked

@@ -37,6 +37,8 @@ from simulation.virtual.unfinished import Unfinished
 
 _ASKS_AGAIN_S = 600.0
 """Virtual seconds after which those who wait check in again, lest the coordinator forgets them."""
+_PARTS = 8
+"""In how many parts about a round's updates are handed over while others are trained: each has its price."""
 
 Planned = Callable[[int], int]
 """Training examples -> optimizer steps of the whole task."""
@@ -288,13 +290,11 @@ class World:
         """Time passes until the round has closed, and what is to be done then has been.
 
         Updates that arrive one after another are handed over together, each with its own time: before anything else
-        happens, and at the latest when the round is about to close.
+        happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
         """
         state = self.coordinator.state(self._run)
-        known: RunState | None = None
+        self._reported = state.count("reported")
         while state.round == round and state.phase == "collecting" and state.deadline is not None:
-            if state is not known:
-                known, self._reported = state, state.count("reported")
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
             if self._agenda.next_at < state.deadline and missing > 0:
                 self._happen()
@@ -318,7 +318,7 @@ class World:
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job), Failed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), Failed):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -336,6 +336,11 @@ class World:
         with suppress(ProblemError):
             self.coordinator.update_limit(one.device, self._run, one.round, 0)
 
+    def _meanwhile(self) -> None:
+        """While the engine trains the next: what would be left to do when it has trained the last is done now."""
+        if len(self._sent) * _PARTS >= self.coordinator.state(self._run).plan.cohort.goal:
+            self._hand_over()
+
     def _hand_over(self) -> None:
         """The coordinator is given what was sent since the last time."""
         sent, self._sent = self._sent, []
@@ -345,6 +350,7 @@ class World:
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
+        self._reported = self.coordinator.state(self._run).count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:

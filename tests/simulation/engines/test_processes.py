@@ -119,6 +119,12 @@ def results(engine: Engine, jobs: list[Job]) -> list[Result]:
     return [engine.result(job) for job in jobs]
 
 
+def happened(history: History) -> list[tuple[str, float, object]]:
+    """Every event of the run: what, how many seconds after the first, and whom it was about."""
+    events = history._store.events(history.run, 0, 1_000_000)
+    return [(event.kind, round(event.at - events[0].at, 3), event.body.get("device")) for event in events]
+
+
 def gone(pid: int) -> bool:
     """Whether the process has ended and was waited for."""
     return not Path(f"/proc/{pid}").exists()
@@ -184,6 +190,7 @@ def test_whole_runs_have_the_bits_of_the_serial_engine(choice: dict[str, Any]) -
         found = run(engine="processes", workers=workers)
         assert digests(found) == digests(reference)
         assert [*map(fate, found.rounds)] == [*map(fate, reference.rounds)]
+        assert happened(found) == happened(reference)
         for source in ("evaluator", "clients", "clients.p10"):
             for ours, theirs in zip(
                 found.metric("accuracy", source), reference.metric("accuracy", source), strict=True
@@ -218,6 +225,33 @@ def test_each_update_is_in_the_sum_once(started: Started) -> None:
         assert isinstance(result, Done)
         assert result.report.metrics["loss"] == 0.1 * (result.weight - 1)
     assert marks.mean_of(engine, *range(10), 11) == [float(k + 1) if k != 10 and k < 12 else 0.0 for k in range(16)]
+
+
+def test_who_would_only_wait_does_something_else_meanwhile(started: Started, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def waits(model: Tensors, data: Any, task: Task) -> Update:
+        while not go.exists():
+            time.sleep(0.001)
+        return mark(model, data, task)
+
+    marks = Marks(waits)
+    engine = started(marks.kernel, 1)
+    engine.begin(1, marks.model)
+    called: list[int] = []
+
+    def meanwhile() -> None:
+        called.append(1)
+        go.touch()
+
+    assert isinstance(engine.result(marks.job(1), meanwhile), Done)
+    assert called == [1]
+    engine.submit([marks.job(2), marks.job(4)])
+    engine.result(marks.job(4))
+    engine.result(marks.job(2))
+    called.clear()
+    engine.result(marks.job(2), meanwhile)
+    assert not called, "its answer was there"
 
 
 def test_results_are_those_of_the_serial_engine(started: Started) -> None:
