@@ -10,8 +10,9 @@ from collections.abc import Callable
 from threading import Event
 
 from client_sdk.operator import OperatorClient
+from client_sdk.operator_protocol import CheckpointView, MetricReport, RunView
 from client_sdk.problems import ProblemError
-from client_sdk.protocol import CheckpointView, MetricReport, RunView, Score
+from client_sdk.protocol import Score
 from client_sdk.tensors import Tensors, from_bytes
 
 OVER = ("finished", "stopped")

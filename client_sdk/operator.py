@@ -19,10 +19,7 @@ import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.exchange import headers, read_limited
-from client_sdk.problems import Problem, ProblemError, parse_problem, problem
-from client_sdk.protocol import (
-    DIGEST_HEADER,
-    TENSORS_MEDIA_TYPE,
+from client_sdk.operator_protocol import (
     AdvanceRun,
     CheckpointView,
     CreateRun,
@@ -31,10 +28,10 @@ from client_sdk.protocol import (
     MetricReport,
     MetricView,
     RoundView,
-    Route,
     RunView,
-    content_digest,
 )
+from client_sdk.problems import Problem, ProblemError, parse_problem, problem
+from client_sdk.protocol import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.tensors import canonical_bytes
 from client_sdk.transport import check_url, open_http
 from client_sdk.worker_protocol import CreateWorker, WorkerCreated, WorkerView

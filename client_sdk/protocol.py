@@ -1,7 +1,8 @@
-"""Every message between a device, an operator and the coordinator, with route and version: one definition, both ends.
+"""Every message between a device and the coordinator, every route, and the version: one definition, both ends.
 
 This file knows the words on the wire. It has never heard of sockets, databases, time or tensors' contents. What
-datacenter workers say is in ``worker_protocol``, over the same routes' table.
+operators say is in ``operator_protocol`` and what datacenter workers say in ``worker_protocol``, over the same table of
+routes.
 
 How one round looks to a device::
 
@@ -52,13 +53,13 @@ DIGEST_HEADER = "Content-Digest"
 
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LEARNER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$"
-_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lower-case hexadecimal")]
 LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
-RunId = Annotated[str, Field(pattern=_NAME_PATTERN)]
-DeviceId = Annotated[str, Field(pattern=_NAME_PATTERN)]
-WorkerId = Annotated[str, Field(pattern=_NAME_PATTERN)]
+RunId = Annotated[str, Field(pattern=NAME_PATTERN)]
+DeviceId = Annotated[str, Field(pattern=NAME_PATTERN)]
+WorkerId = Annotated[str, Field(pattern=NAME_PATTERN)]
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -391,176 +392,3 @@ class Outcome(Message):
     digest: str | None = None
     version: int | None = None
     """The checkpoint that the update is part of, when counted."""
-
-
-# ---------------------------------------------------------------- operators
-
-
-class CreateRun(Message):
-    """Starts a run. The initial checkpoint was uploaded before (``PUT /v1/checkpoints/{digest}``)."""
-
-    plan: dict[str, object]
-    """The plan as in its TOML file; validated by the coordinator."""
-    init: Digest
-    origin: str = Field(default="", max_length=300)
-    """Where the initial checkpoint came from, for people: a file's name, or a learner and its version."""
-
-
-class RunView(Message):
-    """A run as operators see it."""
-
-    run: RunId
-    name: str
-    status: Literal["running", "paused", "finished", "stopped"]
-    reason: str
-    """Why it has this status: 'reached 20 rounds', 'stopped by the operator'."""
-    phase: Literal[
-        "idle",
-        "selecting",
-        "collecting",
-        "leasing",
-        "training",
-        "sharing",
-        "masking",
-        "agreeing",
-        "unmasking",
-        "committing",
-    ]
-    round: int
-    """The round under way, or the last one."""
-    version: int
-    checkpoint: Digest
-    rounds_committed: int
-    rounds_wanted: int
-    plan: dict[str, object]
-    plan_digest: Digest
-    origin: str
-    created_at: float
-    """Unix time in seconds, as all ``_at`` fields."""
-    seq: int
-    """Sequence number of the last event: where to resume the stream."""
-    funnel: Funnel
-    """Of the round under way, or of the last one."""
-    kind: Literal["federated", "secure", "datacenter"] = "federated"
-    """Of the round under way, or of the last one."""
-    exhausted: str = ""
-    """Why secure rounds cannot go on from this checkpoint: too many devices have signed on it. Empty: they can."""
-
-
-class AdvanceRun(Message):
-    """The owner of an exhausted run lets it commit the model moved by one unit, without any contribution."""
-
-    by: str = Field(min_length=1, max_length=120)
-    """Who asks, by their own word: it stands in the audit."""
-
-
-class Funnel(Message):
-    """How many devices got how far in one round."""
-
-    waiting: int = 0
-    """Eligible devices in the pool when the cohort was drawn."""
-    selected: int = 0
-    training: int = 0
-    """Said that they began to train (and may have reported since)."""
-    reported: int = 0
-    withdrawn: int = 0
-    late: int = 0
-    """Sent an update after the round had closed."""
-    dropped: int = 0
-    """Selected, and not heard of by the time the round closed."""
-    refused: int = 0
-    """Sent an update that was not accepted for another reason."""
-
-
-class LeaseView(Message):
-    """Who has a datacenter round, or had it last, and how far it is."""
-
-    worker: WorkerId
-    attempt: int
-    fence: int
-    since_at: float
-    seen_at: float
-    """The last heartbeat that was written down: at most every quarter of the plan's ``lease_s``."""
-    step: int
-    metrics: dict[str, float] = Field(default_factory=dict)
-
-
-class RoundView(Message):
-    """One round as operators see it."""
-
-    round: int
-    attempt: int = 0
-    kind: Literal["federated", "secure", "datacenter"] = "federated"
-    because: str = ""
-    """Why it is a datacenter round; empty for the others."""
-    status: Literal["open", "committed", "abandoned"]
-    reason: str = ""
-    opened_at: float
-    collecting_at: float | None = None
-    closed_at: float | None = None
-    funnel: Funnel = Funnel()
-    bytes_in: int = 0
-    """Bytes of accepted updates."""
-    weight: int = 0
-    """Total weight of the counted updates."""
-    version: int | None = None
-    digest: Digest | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """Training metrics of the counted updates, averaged by weight; of a datacenter round, the worker's."""
-    lease: LeaseView | None = None
-    """Of a datacenter round: the lease under way, or the last one."""
-
-
-class CheckpointView(Message):
-    """One checkpoint of a run's line."""
-
-    version: int
-    digest: Digest
-    parent: Digest | None
-    round: int | None
-    origin: str
-    bytes: int
-    created_at: float
-
-
-class MetricReport(Message):
-    """An evaluator's scores for one checkpoint."""
-
-    version: int = Field(ge=0)
-    digest: Digest
-    """Of the checkpoint that was scored; must be that version's."""
-    source: str = Field(default="evaluator", pattern=_NAME_PATTERN)
-    """Which data: 'test', 'hospital-7'. One value per (version, source, name); reporting again replaces it."""
-    score: Score
-
-
-class MetricView(Message):
-    version: int
-    source: str
-    name: str
-    value: float
-    examples: int
-    at: float
-
-
-class DeviceView(Message):
-    device: DeviceId
-    label: str
-    examples_cap: int
-    enrolled_at: float
-    last_seen_at: float | None
-    state: Literal["away", "waiting", "assigned"]
-    run: str | None = None
-    round: int | None = None
-
-
-class EventView(Message):
-    """One event of a run's log, as the stream sends it. SSE: ``id`` is ``seq``, ``event`` is ``kind``."""
-
-    seq: int
-    at: float
-    kind: str
-    body: dict[str, object]
-
-
-RunView.model_rebuild()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from client_sdk import codecs
+from client_sdk.operator_protocol import CreateRun
 from client_sdk.problems import problem
-from client_sdk.protocol import CreateRun
 from client_sdk.tensors import FLOATING, HEADER_LIMIT, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
 from coordinator.blobs import Blobs, Missing
 from coordinator.clock import Clock

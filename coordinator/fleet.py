@@ -10,8 +10,9 @@ import hmac
 from collections.abc import Callable, Iterable, Sequence
 
 from client_sdk.identity import verify
+from client_sdk.operator_protocol import DeviceView
 from client_sdk.problems import problem
-from client_sdk.protocol import CheckIn, DeviceView, Enrolled, EnrolRequest, Wait, enrolment_bytes
+from client_sdk.protocol import CheckIn, Enrolled, EnrolRequest, Wait, enrolment_bytes
 from coordinator.clock import Clock
 from coordinator.combiner import Combiner
 from coordinator.engine.eligibility import offer_of, reason_against

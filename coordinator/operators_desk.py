@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from pathlib import Path
 
-from client_sdk.problems import problem
-from client_sdk.protocol import (
+from client_sdk.operator_protocol import (
     CheckpointView,
     CreateRun,
     DeviceView,
@@ -19,6 +18,7 @@ from client_sdk.protocol import (
     RoundView,
     RunView,
 )
+from client_sdk.problems import problem
 from coordinator import creation, views
 from coordinator.blobs import Spool
 from coordinator.engine import events as ev

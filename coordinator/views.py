@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from client_sdk.protocol import CheckpointView, EventView, Funnel, MetricView, RoundView, RunView
+from client_sdk.operator_protocol import CheckpointView, EventView, Funnel, MetricView, RoundView, RunView
 from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, EventRow, MetricRow, Reader, RefusalRow, RoundRow, RunRow

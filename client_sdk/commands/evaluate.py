@@ -38,7 +38,8 @@ def evaluate(
     from client_sdk.data import Shard, load_data
     from client_sdk.evaluator import follow
     from client_sdk.operator import OperatorClient
-    from client_sdk.protocol import CheckpointView, Score
+    from client_sdk.operator_protocol import CheckpointView
+    from client_sdk.protocol import Score
     from client_sdk.tensors import Tensors
 
     catalogue = learners.catalogue_for(learner or [])

@@ -15,7 +15,7 @@ from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, spo
 from coordinator.commands.telling import say_run, say_runs
 
 if TYPE_CHECKING:
-    from client_sdk.protocol import RunView
+    from client_sdk.operator_protocol import RunView
     from coordinator.engine.plan import Plan
 
 app = typer.Typer(

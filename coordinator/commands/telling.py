@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Iterable
 
-from client_sdk.protocol import RoundView, RunView
+from client_sdk.operator_protocol import RoundView, RunView
 from client_sdk.terminal import say, say_table
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.protocol import DeviceView, RoundView
+from client_sdk.operator_protocol import DeviceView, RoundView
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
 from coordinator.commands.runs import RunName
 from coordinator.commands.telling import moment, say_rounds, say_run, say_runs

@@ -1,7 +1,7 @@
 """Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
 
-The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py`` and ``worker_protocol.py``; here
-they become descriptions.
+The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py``, ``operator_protocol.py`` and
+``worker_protocol.py``; here they become descriptions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from client_sdk import problems, protocol, worker_protocol
+from client_sdk import operator_protocol, problems, protocol, worker_protocol
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -106,7 +106,7 @@ def complete(app: FastAPI) -> None:
         if app.openapi_schema is None:
             document = plain()
             schemas = document["components"]["schemas"]
-            for model in (problems.Problem, protocol.EventView):
+            for model in (problems.Problem, operator_protocol.EventView):
                 schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
@@ -127,7 +127,8 @@ def complete(app: FastAPI) -> None:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    told = {**stories(protocol), **stories(worker_protocol), **stories(problems)}.get(name, {})
+    rooms = (protocol, operator_protocol, worker_protocol, problems)
+    told = next((found[name] for room in rooms if name in (found := stories(room))), {})
     for field, described in schema.get("properties", {}).items():
         if field in told:
             described["description"] = told[field]

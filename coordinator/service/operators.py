@@ -14,19 +14,17 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
-from client_sdk.protocol import (
+from client_sdk.operator_protocol import (
     AdvanceRun,
     CheckpointView,
     CreateRun,
-    DeviceId,
     DeviceView,
     MetricReport,
     MetricView,
     RoundView,
-    Route,
-    RunId,
     RunView,
 )
+from client_sdk.protocol import DeviceId, Route, RunId
 from coordinator.service.core import Service
 from coordinator.service.devices import RoundNumber
 from coordinator.service.route import LeanRoute, json_response

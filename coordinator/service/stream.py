@@ -16,8 +16,9 @@ from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response, StreamingResponse
 
+from client_sdk.operator_protocol import EventView
 from client_sdk.problems import problem
-from client_sdk.protocol import EventView, Route, RunId
+from client_sdk.protocol import Route, RunId
 from coordinator.service.core import Service
 
 if TYPE_CHECKING:

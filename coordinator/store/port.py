@@ -164,7 +164,7 @@ class RoundRow:
     collecting_at: float | None
     closed_at: float | None
     body: Json = field(default_factory=dict)
-    """Funnel, bytes, weight, version, digest, metrics: as in protocol.RoundView."""
+    """Funnel, bytes, weight, version, digest, metrics: as in operator_protocol.RoundView."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ import pytest
 
 from client_sdk import evaluator
 from client_sdk.operator import OperatorClient
+from client_sdk.operator_protocol import MetricReport
 from client_sdk.problems import ProblemError, problem
-from client_sdk.protocol import MetricReport, Score, read_content_digest
+from client_sdk.protocol import Score, read_content_digest
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 
 URL = "http://coordinator.test"

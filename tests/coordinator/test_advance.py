@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_sdk.protocol import CreateRun
+from client_sdk.operator_protocol import CreateRun
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.store import MemoryStore, Store, open_store

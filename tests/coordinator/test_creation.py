@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol import CreateRun, RunView
+from client_sdk.operator_protocol import CreateRun, RunView
 from client_sdk.tensors import BF16, Tensors, to_bytes
 from coordinator.blobs import DigestMismatch
 from tests.coordinator.world import World

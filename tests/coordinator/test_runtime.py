@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol import Assignment, CheckIn, MetricReport, Score, Wait, Work
+from client_sdk.operator_protocol import MetricReport
+from client_sdk.protocol import Assignment, CheckIn, Score, Wait, Work
 from client_sdk.tensors import digest
 from coordinator.blobs import DiskFull, MemoryBlobs, TooLarge
 from coordinator.blobs.memory import MemorySpool

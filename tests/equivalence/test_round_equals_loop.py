@@ -21,7 +21,8 @@ from client_sdk.data import Examples
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.learning import Learner
 from client_sdk.operator import OperatorClient
-from client_sdk.protocol import RunView, Task, Work
+from client_sdk.operator_protocol import RunView
+from client_sdk.protocol import Task, Work
 from client_sdk.storage import MemoryStorage
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update

@@ -18,7 +18,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from client_sdk.learning import Learner, accuracy
-from client_sdk.protocol import Funnel, RoundView, Task, Work
+from client_sdk.operator_protocol import Funnel, RoundView
+from client_sdk.protocol import Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.cli import app as coordinator_app

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from client_sdk import problems, protocol, worker_protocol
+from client_sdk import operator_protocol, problems, protocol, worker_protocol
 from client_sdk.protocol import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
@@ -33,7 +33,8 @@ def test_fields_carry_their_stories(document: dict) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
-    model = next(getattr(room, name) for room in (protocol, worker_protocol, problems) if hasattr(room, name))
+    rooms = (protocol, operator_protocol, worker_protocol, problems)
+    model = next(getattr(room, name) for room in rooms if hasattr(room, name))
     model.model_validate(EXAMPLES[name])
     assert set(EXAMPLES[name]) <= set(model.model_fields)
     assert document["components"]["schemas"][name]["examples"] == [EXAMPLES[name]]

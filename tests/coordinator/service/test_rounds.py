@@ -10,7 +10,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.protocol import CheckpointView, Outcome, Receipt, RoundView, Route, RunView
+from client_sdk.operator_protocol import CheckpointView, RoundView, RunView
+from client_sdk.protocol import Outcome, Receipt, Route
 from client_sdk.tensors import from_bytes
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
