@@ -25,7 +25,7 @@ from client_sdk.secagg.statement import DIGEST_BYTES
 from client_sdk.secagg.wire import Reader, Writer
 
 KIND = 64
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -132,13 +132,13 @@ class Memory:
             for place in sorted(live.held):
                 out.number(place, 4).fixed(live.held[place].self_mask, SHARE_BYTES)
                 out.fixed(live.held[place].mask_key, SHARE_BYTES)
-        return out.done()
+        return out.checked()
 
     @classmethod
     def parse(cls, data: bytes) -> Memory:
-        """What ``encoded`` gave. BadMessage otherwise: a device whose memory is damaged takes part in no secure
-        round, since it cannot know what it signed."""
-        read = Reader(data, KIND, "memory of secure rounds")
+        """What ``encoded`` gave, every bit of it. BadMessage otherwise: a device whose memory is damaged takes part in
+        no secure round, since it cannot know what it signed."""
+        read = Reader.checked(data, KIND, "memory of secure rounds")
         if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")
         revocations = read.number(8)

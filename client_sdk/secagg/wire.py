@@ -7,6 +7,7 @@ byte for byte: the parsers built on it refuse what has two forms. Errors: BadMes
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from client_sdk.secagg.errors import BadMessage
 
 TEXT_LIMIT = 255
 BLOB_LIMIT = 1 << 16
+
+_DIGEST_BYTES = 32
 
 
 class Writer:
@@ -62,6 +65,14 @@ class Writer:
         """The message."""
         return b"".join(self._out)
 
+    def checked(self) -> bytes:
+        """The message with its SHA-256 behind it, which ``Reader.checked`` looks at: for what lies on a disk."""
+        whole = hashlib.sha256()
+        for part in self._out:
+            whole.update(part)
+        self._out.append(whole.digest())
+        return self.done()
+
 
 @lru_cache(maxsize=1 << 12)
 def _text(value: str) -> bytes:
@@ -74,12 +85,20 @@ def _text(value: str) -> bytes:
 class Reader:
     """The fields of a message one after another. ``what`` names the message in errors."""
 
-    def __init__(self, data: bytes, kind: int, what: str) -> None:
+    def __init__(self, data: bytes | memoryview, kind: int, what: str) -> None:
         self._data = memoryview(data)
         self._at = 0
         self.what = what
         if self.number(1) != kind:
             raise BadMessage(f"this is no {what}")
+
+    @classmethod
+    def checked(cls, data: bytes, kind: int, what: str) -> Reader:
+        """A reader of what ``Writer.checked`` gave. BadMessage where a bit of it has changed since."""
+        body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != digest:
+            raise BadMessage(f"{what}: it is damaged, its bytes are not those that were written")
+        return cls(body, kind, what)
 
     def number(self, width: int) -> int:
         return int.from_bytes(self._take(width), "big")

@@ -488,17 +488,7 @@ def test_unmasking_may_be_asked_again_and_the_answer_is_the_same() -> None:
     assert member.tell(coordinator.proof()) == first
 
 
-# Memory.
-
-
-def test_memory_is_read_back_at_every_step() -> None:
-    coordinator = opened(4)
-    until_signed(coordinator)
-    for member in coordinator.members:
-        assert Memory.parse(member.disk).encoded == member.disk
-        for wrong in (member.disk[:-1], member.disk + b"\0", b"", member.disk[1:]):
-            with pytest.raises(BadMessage):
-                Memory.parse(wrong)
+# Memory: see ``test_memory``.
 
 
 def test_secrets_are_in_no_repr() -> None:
