@@ -34,8 +34,14 @@ EXTRA_LANES = 2
 """The weight and the canary."""
 Q_LIMIT = 24
 
+SMALLEST_BOUND = 1e-100
+LARGEST_BOUND = 1e100
+"""Between these a clip and a range lie: wider than anything that float32 holds, and no product of them overflows."""
+
 _BLOCK = 1 << 15
 _GLANCE = 1 << 16
+_SLACK = 1 + 1e-6
+"""More than float64's roundings of a norm add up to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,26 +58,34 @@ class Quantizer:
     """w_cap: the largest weight of a device, at most 2^q - 1."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.q <= Q_LIMIT:
-            raise BadParameters(f"q is from 1 to {Q_LIMIT} bits, not {self.q}")
+        if not _whole(self.q) or not 1 <= self.q <= Q_LIMIT:
+            raise BadParameters(f"q is from 1 to {Q_LIMIT} bits, not {self.q!r}")
         for name, value in (("norm", self.max_norm), ("range", self.max_abs)):
-            if not (math.isfinite(value) and value > 0):
+            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise BadParameters(f"the clipping {name} is a positive number, not {value!r}")
-        if not 1 <= self.weight_cap <= self.levels:
-            raise BadParameters(f"the weight cap is from 1 to 2^q - 1 = {self.levels}, not {self.weight_cap}")
+            if not SMALLEST_BOUND <= value <= LARGEST_BOUND:
+                raise BadParameters(
+                    f"the clipping {name} is from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}, not {value!r}"
+                )
+        if not _whole(self.weight_cap) or not 1 <= self.weight_cap <= self.levels:
+            raise BadParameters(f"the weight cap is from 1 to 2^q - 1 = {self.levels}, not {self.weight_cap!r}")
 
     @property
     def levels(self) -> int:
         """2^q - 1: the highest value of a lane."""
         return (1 << self.q) - 1
 
+    def takes_weight(self, weight: int) -> bool:
+        """Whether a device may weigh so much: a whole number from 0 to the cap."""
+        return _whole(weight) and 0 <= weight <= self.weight_cap
+
     def lanes(self, values: Float32, weight: int, bits: int, rounding: bytes, cipher: CipherName) -> Lanes:
         """The d + 2 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key that
         ``rounding_key`` gives. A vector is clipped, never refused, unless it holds NaN or infinity."""
         if values.ndim != 1 or values.dtype != np.float32:
             raise BadVector("values are a flat array of float32")
-        if not 0 <= weight <= self.weight_cap:
-            raise BadVector(f"a weight is from 0 to the cap, {self.weight_cap}, not {weight}")
+        if not self.takes_weight(weight):
+            raise BadVector(f"a weight is a whole number from 0 to the cap, {self.weight_cap}, not {weight!r}")
         if bits < self.q:
             raise BadParameters(f"values of {self.q} bits do not fit into lanes of {bits}")
         factor = self._clipping(values) * (weight / self.weight_cap)
@@ -108,7 +122,7 @@ class Quantizer:
 
         ``total``: the sum of their lanes, unmasked and cut. sum_k w_k x_k / sum_k w_k, with
         sum_k (w_k / w_cap) x_k = total * 2 R / (2^q - 1) - survivors * R. BadVector for a sum that no honest survivors
-        can have: the canary, the weight or a lane is impossible. Nobody can tell whose fault that is.
+        can have: the canary, the weight, a lane or the norm is impossible. Nobody can tell whose fault that is.
         """
         weight = self.require_possible(total, survivors)
         if weight == 0:
@@ -120,15 +134,48 @@ class Quantizer:
         return values, weight
 
     def require_possible(self, total: Lanes, survivors: int) -> int:
-        """The total weight, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise."""
+        """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise.
+
+        S survivors' canaries sum to S, their weights to W <= S w_cap. What they put into a lane lies within
+        (2^q - 1) / 2 (S +- W / w_cap), and S for their rounding; without rounding the values' L2 norm is at most
+        max_norm (2^q - 1) / (2 R) W / w_cap, and rounding adds at most S sqrt(d). So no mean is taken whose values are
+        beyond the range, or whose norm is beyond the clip, by more than rounding.
+        """
         canary, weight = int(total[-1]), int(total[-2])
         if canary != survivors:
             raise BadVector(f"the canary lane sums to {canary}, not to the {survivors} survivors: a vector was wrong")
         if weight > survivors * self.weight_cap:
             raise BadVector(f"the weights sum to {weight}, more than {survivors} survivors may have")
-        if total.size > EXTRA_LANES and int(total[:-EXTRA_LANES].max()) > survivors * self.levels:
-            raise BadVector("a lane sums to more than the survivors can have put in: a vector was wrong")
+        values = total[:-EXTRA_LANES]
+        if values.size:
+            self._require_in_range(values, survivors, weight)
+            self._require_norm(values, survivors, weight)
         return weight
+
+    def _require_in_range(self, values: Lanes, survivors: int, weight: int) -> None:
+        """BadVector for a lane that is beyond the range of these survivors, in exact integers."""
+        cap, slack = self.weight_cap, survivors + 1
+        most = min(self.levels * (survivors * cap + weight) // (2 * cap) + slack, self.levels * survivors)
+        least = self.levels * (survivors * cap - weight) // (2 * cap) - slack
+        for lane, beyond, words in (
+            (int(values.max()), int(values.max()) > most, "more"),
+            (int(values.min()), int(values.min()) < least, "less"),
+        ):
+            if beyond:
+                raise BadVector(
+                    f"a lane sums to {lane}, {words} than the survivors of this weight can have put in: "
+                    "a vector was wrong"
+                )
+
+    def _require_norm(self, values: Lanes, survivors: int, weight: int) -> None:
+        """BadVector where the values' norm is beyond the clip of these survivors."""
+        middle, squares = survivors * self.levels / 2, 0.0
+        for start in range(0, values.size, _BLOCK):
+            part = values[start : start + _BLOCK] - middle
+            squares += float(np.dot(part, part))
+        clip = self.max_norm * self.levels / (2 * self.max_abs) * (weight / self.weight_cap)
+        if math.sqrt(squares) > _SLACK * (clip + survivors * math.sqrt(values.size)):
+            raise BadVector("the values' norm is more than the survivors of this weight can have: a vector was wrong")
 
     def _clipping(self, values: Float32) -> float:
         """What values are multiplied with so that their norm is at most ``max_norm``."""
@@ -139,6 +186,11 @@ class Quantizer:
             return 1.0
         norm = l2_norm_of_blocks(pieces(values), largest)
         return min(1.0, self.max_norm / norm) if norm > 0 else 1.0
+
+
+def _whole(value: object) -> bool:
+    """Whether it is an integer, NumPy's included, and no boolean."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _surely_within(values: Float32, max_norm: float) -> bool:

@@ -23,6 +23,7 @@ from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import Rule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
+from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
 
 if TYPE_CHECKING:
     from coordinator.engine.plan import Aggregation, Cohort, Plan
@@ -100,6 +101,9 @@ class Secure(BaseModel):
             raise ValueError(
                 f"corrupt ({self.corrupt!r}) is not a whole number of millionths: devices compute in exact integers"
             )
+        for name, bound in (("max_norm", self.max_norm), ("max_abs", self.max_abs)):
+            if not SMALLEST_BOUND <= bound <= LARGEST_BOUND:
+                raise ValueError(f"{name} ({bound:g}) is not from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}")
         if self.weight_cap is not None and self.weight_cap > self.levels:
             raise ValueError(f"weight_cap ({self.weight_cap}) is above 2^q - 1 = {self.levels}, what a lane can hold")
         return self

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_sdk.floats import Float32
 from client_sdk.manifest import NotFinite
 from client_sdk.secagg import quantize
 from client_sdk.secagg.errors import BadParameters, BadVector
@@ -143,6 +145,68 @@ def test_impossible_sums_are_refused() -> None:
         PLAN.mean(lanes([0.1], 0), 1)
 
 
+def summed(plan: Quantizer, rows: list[Float32], weights: list[int]) -> Lanes:
+    """The lanes of devices that keep the rules, added up."""
+    bits = lane_bits(len(rows), plan.q)
+    total = np.zeros(rows[0].size + 2, lane_dtype(bits))
+    for place, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        total += plan.lanes(row, weight, bits, bytes([place] * 32), "aes-256-ctr")
+    return cast("Lanes", total)
+
+
+@given(
+    q=st.integers(1, 24),
+    n=st.integers(1, 8),
+    norm=st.sampled_from([1e-3, 1.0, 50.0]),
+    value=st.sampled_from([0.0, 1e-45, 0.1, -0.25, 3e38, -3e38]),
+    data=st.data(),
+)
+def test_what_honest_survivors_put_in_is_possible_at_the_very_ends(
+    q: int, n: int, norm: float, value: float, data: st.DataObject
+) -> None:
+    """All of them at one end of the range or of the norm, whatever they weigh."""
+    cap = data.draw(st.integers(1, min(2**q - 1, 1000)))
+    plan = Quantizer(q=q, max_norm=norm, max_abs=0.25, weight_cap=cap)
+    weights = [data.draw(st.integers(0, cap)) for _ in range(n)]
+    rows = [np.full(data.draw(st.sampled_from([1, 2, 40])), value, np.float32)] * n
+    assert plan.require_possible(summed(plan, rows, weights), n) == sum(weights)
+
+
+@pytest.mark.parametrize(("lane", "words"), [(1, "more"), (-1, "less")])
+def test_no_mean_is_beyond_the_range(lane: int, words: str) -> None:
+    """A device that pretends to weigh nothing moves a lane as far as one of full weight does: the weights tell."""
+    plan = Quantizer(q=16, max_norm=100.0, max_abs=0.25, weight_cap=1000)
+    total = summed(plan, [np.full(3, 0.25 * lane, np.float32)] * 4, [10, 10, 10, 0])
+    mean, _ = plan.mean(total, 4)
+    assert np.abs(mean - 0.25 * lane).max() < 0.002
+    total[1] += np.array(lane * 32767, np.int64).astype(total.dtype)
+    with pytest.raises(BadVector, match=f"{words} than the survivors of this weight"):
+        plan.mean(total, 4)
+
+
+def test_no_mean_is_beyond_the_clip() -> None:
+    """A device that is not clipped moves every value a little: none is beyond the range, and all together are."""
+    plan = Quantizer(q=16, max_norm=1.0, max_abs=0.25, weight_cap=1000)
+    honest = np.full(10_000, 0.01, np.float32)
+    total = summed(plan, [honest] * 4, [1000] * 4)
+    plan.mean(total, 4)
+    more = total.copy()
+    more[:-2] += 16_000
+    with pytest.raises(BadVector, match="norm"):
+        plan.mean(more, 4)
+    less = total.copy()
+    less[:-2] -= np.uint32(16_000)
+    with pytest.raises(BadVector, match="norm"):
+        plan.mean(less, 4)
+
+
+@pytest.mark.parametrize("weight", [2.5, True, "3", None, math.nan])
+def test_a_weight_is_a_whole_number(weight: Any) -> None:
+    """Half a unit would be in the values and not in the weights."""
+    with pytest.raises(BadVector, match="whole number"):
+        lanes([0.1], weight)
+
+
 def test_what_cannot_be_quantized() -> None:
     for wrong in ([math.nan], [math.inf, 0.0]):
         with pytest.raises(NotFinite):
@@ -174,11 +238,18 @@ def test_huge_values_are_clipped_not_refused() -> None:
         {"max_abs": math.nan},
         {"weight_cap": 0},
         {"weight_cap": 65536},
+        pytest.param({"max_abs": 1e308}, id="twice the range is infinite"),
+        pytest.param({"max_abs": 1e-320}, id="levels a unit are infinite"),
+        pytest.param({"max_norm": 1e300}, id="a norm that nothing has"),
+        {"q": True},
+        {"q": 16.0},
+        {"weight_cap": 2.5},
+        {"max_norm": "1"},
     ],
 )
-def test_plans_that_make_no_sense(changes: dict[str, float]) -> None:
+def test_plans_that_make_no_sense(changes: dict[str, Any]) -> None:
     with pytest.raises(BadParameters):
-        replace(PLAN, **changes)  # type: ignore[arg-type]
+        replace(PLAN, **changes)
 
 
 def test_lanes_are_frozen() -> None:

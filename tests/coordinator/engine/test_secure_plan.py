@@ -84,8 +84,8 @@ def test_a_device_weighs_what_the_plan_lets_it(aggregation: dict[str, Any], cap:
 RANGES: list[tuple[str, list[object], list[object]]] = [
     ("profile", ["strict"], ["curious", "", None]),
     ("q", [14, 24], [0, 25, 16.0]),
-    ("max_norm", [1e-9, 1e9], [0, -1, INF, NAN, None]),
-    ("max_abs", [1e-9, 1e9], [0, -1, INF, NAN, None]),
+    ("max_norm", [1e-9, 1e9], [0, -1, 1e-320, 1e308, INF, NAN, None]),
+    ("max_abs", [1e-9, 1e9], [0, -1, 1e-320, 1e308, INF, NAN, None]),
     ("weight_cap", [None, 1, 10_000], [0, -1, 65_536]),
     ("cipher", ["aes-256-ctr", "chacha20"], ["rc4", "aes-128-ctr"]),
     ("minimum_cohort", [3, 256], [2, 0, 257, 10_001]),

@@ -36,11 +36,12 @@ def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: 
     cap = data.draw(st.integers(1, 2**q - 1))
     radius = data.draw(st.sampled_from([0.25, 1.0, 3.0]))
     levels, size = 2**q - 1, 6
-    total = [data.draw(st.integers(0, n * levels)) for _ in range(size)]
     weight = data.draw(st.integers(1, n * cap))
+    least, most = levels * (n * cap - weight) // (2 * cap), levels * (n * cap + weight) // (2 * cap)
+    total = [data.draw(st.integers(least, most)) for _ in range(size)]
     model = {"b": np.array([0.5, -1.5], np.float32), "a": np.array([0.0, 1.0, 2.0, 3e5], np.float32)}
     aggregator_, blobs, parent = aggregator(model)
-    quantizer = Quantizer(q=q, max_norm=1.0, max_abs=radius, weight_cap=cap)
+    quantizer = Quantizer(q=q, max_norm=1e3, max_abs=radius, weight_cap=cap)
     made = lanes(total, weight, n, lane_bits(n, q))
     digest, bytes_ = commit_sum(aggregator_, parent, quantizer, made, n)
     assert bytes_ == len(blobs.open(digest).read())
@@ -54,8 +55,8 @@ def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: 
 def test_a_model_of_several_blocks() -> None:
     size = 2 * BLOCK + 5
     aggregator_, blobs, parent = aggregator({"w": np.zeros(size, np.float32)})
-    quantizer = Quantizer(q=16, max_norm=1.0, max_abs=1.0, weight_cap=9)
-    total = lanes(list(range(size)), 12, 3)
+    quantizer = Quantizer(q=16, max_norm=1e6, max_abs=1.0, weight_cap=9)
+    total = lanes(list(range(size)), 27, 3)
     digest, _ = commit_sum(aggregator_, parent, quantizer, total, 3)
     whole, _ = quantizer.mean(total, 3)
     assert np.array_equal(from_bytes(blobs.open(digest).read())["w"], whole.astype(np.float32))
@@ -66,7 +67,7 @@ def test_what_no_survivors_can_have_summed_is_no_checkpoint(weight: int, canary:
     aggregator_, blobs, parent = aggregator({"w": np.zeros(2, np.float32)})
     quantizer = Quantizer(q=8, max_norm=1.0, max_abs=1.0, weight_cap=9)
     with pytest.raises(CannotAggregate, match=match):
-        commit_sum(aggregator_, parent, quantizer, lanes([1, 2], weight, canary), 3)
+        commit_sum(aggregator_, parent, quantizer, lanes([382, 383], weight, canary), 3)
     assert list(blobs.digests()) == [parent]
 
 
@@ -74,7 +75,7 @@ def test_values_that_would_not_be_finite_are_no_checkpoint() -> None:
     aggregator_, _, parent = aggregator({"w": np.full(1, 3.4e38, np.float32)})
     quantizer = Quantizer(q=8, max_norm=1e39, max_abs=1e39, weight_cap=9)
     with pytest.raises(CannotAggregate, match="finite"):
-        commit_sum(aggregator_, parent, quantizer, lanes([600], 9, 3), 3)
+        commit_sum(aggregator_, parent, quantizer, lanes([600], 27, 3), 3)
 
 
 # ------------------------------------------------------------ advance
