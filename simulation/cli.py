@@ -72,7 +72,7 @@ def fleet(
 
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
-    from client_sdk.commands.device import stopped_by_signals
+    from client_sdk.commands.lasting import stopped_by_signals
     from simulation.fleet.crew import Crew
     from simulation.fleet.habits import Habits
     from simulation.fleet.muster import muster, split_of

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.commands.device import Learners, Share, stopped_by_signals
+from client_sdk.commands.joining import Learners, Share
+from client_sdk.commands.lasting import stopped_by_signals
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, spoken
 
 

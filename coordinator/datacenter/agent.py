@@ -88,11 +88,11 @@ def join(
     in the folder: killed and started again, the agent goes on from the last saved step. Ctrl-C stops it, and gives the
     round back. With --nnodes it leads a group of machines that share the folder.
     """
-    from client_sdk.commands.device import stopped_by_signals
+    from client_sdk.commands.lasting import log_plainly, stopped_by_signals
     from client_sdk.transport import check_url
     from client_sdk.worker import Worker
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
-    from coordinator.datacenter.agent_telling import Teller, log_plainly
+    from coordinator.datacenter.agent_telling import Teller
     from coordinator.datacenter.machines import Leader
     from coordinator.datacenter.preflight import look
     from coordinator.datacenter.together import Together
@@ -107,7 +107,7 @@ def join(
     elif rdzv_endpoint is not None:
         fail("--rdzv-endpoint is for several machines: say how many with --nnodes.")
     told = Teller(as_json)
-    log_plainly()
+    log_plainly("quorate.worker")
     with ExitStack() as until_the_end:
         kept = until_the_end.enter_context(AgentFolder(folder))
         machine = Machine(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import time
 from contextlib import suppress
 from typing import Any
 
 from client_sdk.client import Happening
-from client_sdk.terminal import note, say, say_json
+from client_sdk.commands.lasting import say_stopped
+from client_sdk.terminal import say, say_json
 from client_sdk.worker_protocol import Lease
 from coordinator.datacenter.preflight import Ready
 from coordinator.datacenter.progress import plain_line
@@ -73,24 +72,7 @@ class Teller:
         self._say("group", text, None, None)
 
     def stopped(self, ended: int) -> None:
-        if self._as_json:
-            say_json({"kind": "stopped", "rounds": ended})
-        else:
-            say(f"Stopped after {ended} round{'' if ended == 1 else 's'}.")
-
-
-class _Plain(logging.Handler):
-    """What the worker logs, without the traceback of something that failed; QUORATE_DEBUG=1 shows that."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        note(f"{record.getMessage()}; QUORATE_DEBUG=1 shows where" if record.exc_info else record.getMessage())
-
-
-def log_plainly() -> None:
-    """Lets the worker's log speak as the command does."""
-    log = logging.getLogger("quorate.worker")
-    if not os.environ.get("QUORATE_DEBUG") and not any(isinstance(handler, _Plain) for handler in log.handlers):
-        log.addHandler(_Plain())
+        say_stopped(ended, self._as_json)
 
 
 def _finite(value: Any) -> Any:

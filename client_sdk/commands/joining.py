@@ -1,0 +1,209 @@
+"""How a machine takes part in a federation from the command line: the options, what they mean, and the lines it says.
+
+One definition for ``quorate device`` and for a torchrun group, which is one device too. This file reads options and
+prints lines; everything else is ``client.Client``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
+
+if TYPE_CHECKING:
+    from client_sdk.client import Happening
+    from client_sdk.learners import Catalogue, Trainer
+    from client_sdk.protocol import Policy
+    from client_sdk.storage import FileStorage
+
+R = TypeVar("R")
+
+DEFAULT_FOLDER = Path("quorate-device")
+
+Folder = Annotated[
+    Path,
+    typer.Option(help="Folder of this device: its key, its record, its history. One device a folder."),
+]
+Learners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--learner",
+        metavar="MODULE:ATTRIBUTE",
+        help="A learner of your own, beside the installed ones; it is imported. May be given several times.",
+    ),
+]
+Share = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="I/N", help="Use only this share of the data: 3/400 is the third of 400."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """The options of whoever joins: each field is one, by its name."""
+
+    coordinator: Url = DEFAULT_URL
+    enrolment_token: Annotated[
+        str | None,
+        typer.Option(
+            "--enrolment-token",
+            "--token",
+            envvar="QUORATE_ENROLMENT_TOKEN",
+            metavar="TOKEN",
+            help="From the operator; 'quorate serve' prints it. Needed once.",
+        ),
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", metavar="NAME|FILE.npz", help="This device's data: an installed data set, or a file's x and y."
+        ),
+    ] = None
+    shard: Share = None
+    learner: Learners = None
+    folder: Folder = DEFAULT_FOLDER
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds, however they end.")] = None
+    secure_only: Annotated[
+        bool,
+        typer.Option(
+            "--secure-only", envvar="QUORATE_SECURE_ONLY", help="Take part only where updates are added under masks."
+        ),
+    ] = False
+    smallest_cohort: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            envvar="QUORATE_SMALLEST_COHORT",
+            help="In secure rounds, hide among so many devices at least; 64 where nothing is said.",
+        ),
+    ] = None
+    most_colluding: Annotated[
+        int | None,
+        typer.Option(min=1, help="In secure rounds, refuse rosters that so many colluding devices could break."),
+    ] = None
+    strict_only: Annotated[
+        bool, typer.Option("--strict-only", envvar="QUORATE_STRICT_ONLY", help="Join no secure rounds of profile fast.")
+    ] = False
+    largest_norm: Annotated[
+        float | None, typer.Option(min=0, help="In secure rounds, refuse an L2 clip above this.")
+    ] = None
+    largest_range: Annotated[
+        float | None, typer.Option(min=0, help="In secure rounds, refuse a range of values above this.")
+    ] = None
+    largest_weight_cap: Annotated[
+        int | None, typer.Option(min=1, help="In secure rounds, refuse a weight cap above this.")
+    ] = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
+    ] = None
+    max_epochs: Annotated[int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")] = None
+    label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = ""
+
+    def prepare(self) -> tuple[Catalogue, Any]:
+        """The learners and the data that were named. Failure, in a sentence, where an option says what cannot be."""
+        from client_sdk.data import Shard, load_data
+        from client_sdk.learners import catalogue_for
+        from client_sdk.protocol import LEARNER_PATTERN
+        from client_sdk.transport import check_url
+
+        if self.data is None:
+            fail(
+                "Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz."
+            )
+        check_url(self.coordinator)
+        for name in self.allow or []:
+            if not re.fullmatch(LEARNER_PATTERN, name):
+                fail(f"{name!r} is not a learner's name; it looks like package:name.")
+        catalogue = catalogue_for(self.learner or [])
+        if not catalogue.versions:
+            fail(
+                "This device has no learner: install a package that has one, or name yours: --learner module:attribute."
+            )
+        return catalogue, load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
+
+    def policy(self) -> Policy:
+        """What the owner agreed to. Bounds on secure rounds are sent only where one is set."""
+        from client_sdk.protocol import Policy, SecureBounds
+
+        said = {
+            "smallest_cohort": self.smallest_cohort,
+            "most_colluding": self.most_colluding,
+            "largest_norm": self.largest_norm or None,
+            "largest_range": self.largest_range or None,
+            "largest_weight_cap": self.largest_weight_cap,
+            "strict_only": self.strict_only or None,
+        }
+        bounds = {name: value for name, value in said.items() if value is not None}
+        return Policy(
+            learners=tuple(self.allow) if self.allow else None,
+            secure_only=self.secure_only,
+            max_epochs=self.max_epochs,
+            secure=SecureBounds.model_validate(bounds) if bounds else None,
+        )
+
+    def take_part(self, who: str, storage: FileStorage, trainer: Trainer, stop: Event, as_json: bool) -> int:
+        """Rounds until ``stop`` or ``rounds``, each told as it happens. Returns how many ended here.
+
+        ``who`` begins the first line: 'This device'. Failure where a new device has no token.
+        """
+        from client_sdk.client import Client
+
+        if storage.load() is None and self.enrolment_token is None:
+            fail("This device is new: give it an enrolment token with --enrolment-token ('quorate serve' prints one).")
+        with Client(
+            self.coordinator,
+            storage,
+            trainer,
+            enrolment_token=self.enrolment_token,
+            policy=self.policy(),
+            label=self.label,
+            on_happening=_tell_json if as_json else _tell,
+        ) as client:
+            if not as_json:
+                say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
+            return client.run(self.rounds, stop)
+
+
+def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
+    """A command whose parameter ``joining`` becomes the options of ``Joining``. Goes under ``@spoken``."""
+    own = get_type_hints(command, include_extras=True)
+    joining = get_type_hints(Joining, include_extras=True)
+    names = [field.name for field in fields(Joining)]
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name == "joining":
+            parameters += [
+                inspect.Parameter(
+                    field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=joining[field.name]
+                )
+                for field in fields(Joining)
+            ]
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=own[parameter.name]))
+
+    @wraps(command)
+    def taking(**given: Any) -> R:
+        options = Joining(**{name: given.pop(name) for name in names})
+        return command(joining=options, **given)
+
+    taking.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return taking
+
+
+def _tell(happening: Happening) -> None:
+    where = f"{happening.run} round {happening.round}: " if happening.run is not None else ""
+    say(where + happening.text)
+
+
+def _tell_json(happening: Happening) -> None:
+    say_json({"kind": happening.kind, "run": happening.run, "round": happening.round, "text": happening.text})

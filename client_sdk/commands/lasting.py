@@ -1,0 +1,62 @@
+"""Commands that run until they are told to stop: what stops them, how their log speaks, what they say last.
+
+This file knows signals, logs and sentences. It has never heard of what any command does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, current_thread, main_thread
+
+from client_sdk.terminal import note, say, say_json
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Event]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once. (``timeout`` and others send SIGTERM
+    twice.)"""
+    stop = Event()
+    if current_thread() is not main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if number == signal.SIGINT and stop.is_set():
+            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            note("Stopping; once more ends it at once.")
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Plain(logging.Handler):
+    """A log without the traceback of something that failed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"{record.getMessage()}; QUORATE_DEBUG=1 shows where" if record.exc_info else record.getMessage())
+
+
+def log_plainly(logger: str) -> None:
+    """Lets this logger speak as the command does: one sentence on standard error. With QUORATE_DEBUG=1 it stays as it
+    is, tracebacks and all."""
+    log = logging.getLogger(logger)
+    if not os.environ.get("QUORATE_DEBUG") and not any(isinstance(handler, _Plain) for handler in log.handlers):
+        log.addHandler(_Plain())
+
+
+def say_stopped(rounds: int, as_json: bool, more: str = "") -> None:
+    """The last line: how many rounds ended here. ``more`` follows for people."""
+    if as_json:
+        say_json({"kind": "stopped", "rounds": rounds})
+    else:
+        say(f"Stopped after {rounds} round{'' if rounds == 1 else 's'}.{more and ' ' + more}")

@@ -1,0 +1,160 @@
+"""``quorate device`` against a real socket: it takes part, remembers, and says in one sentence what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from client_sdk.problems import problem
+from client_sdk.protocol import Task
+from client_sdk.secagg.memory import Memory
+from client_sdk.storage import FileStorage, read_history
+from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.http_script import HttpScript, script, serving
+from tests.client_sdk.scripted import TOKEN
+
+LEARNER = "my_learner_of_tests:train"
+
+
+def device(server: HttpScript, *more: str) -> list[str]:
+    return ["device", "--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--folder", "d1", *more]
+
+
+def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(script(rounds=2, task=Task(learner=LEARNER))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--shard", "2/3")) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"This device has 3 examples and talks to {server.url}. Ctrl-C stops it."
+        assert lines[1] == "Enrolled as d0."
+        assert f"run-1 round 1: Selected to train {LEARNER}; 600 s to report." in lines
+        assert "run-1 round 1: The update was accepted." in lines
+        assert lines[-1] == "Stopped after 1 round. 'quorate device history' lists them."
+        assert quorate(*device(server, "--rounds", "1", "--json")) == 0
+        kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+        assert kinds == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
+    assert quorate("device", "history", "--folder", "d1") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
+    assert [row.split()[:4] for row in table[1:]] == [["run-1", str(n), LEARNER, "receipt"] for n in (1, 2)]
+    assert quorate("device", "history", "--folder", "d1", "--json") == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["round"] for entry in entries] == [1, 2]
+    assert server.script.enrolments == 1
+
+
+def test_address_and_token_come_from_the_environment_too(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(script(task=Task(learner=LEARNER))) as server:
+        monkeypatch.setenv("QUORATE_URL", server.url)
+        monkeypatch.setenv("QUORATE_ENROLMENT_TOKEN", TOKEN)
+        assert quorate("device", "--data", "mine.npz", "--learner", LEARNER, "--rounds", "1") == 0
+    assert [entry.result for entry in read_history("quorate-device")] == ["receipt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["--data", "nowhere.npz"], "There is no file nowhere.npz."),
+        (["--shard", "9/3"], "'9/3' is not a share of the data; 3/400 means the third of 400 equal shares."),
+        (["--learner", "nothing_here:train"], "needs the module nothing_here, which is not installed."),
+        (["--url", "localhost:8470"], "'localhost:8470' is not a coordinator's URL; it looks like http://"),
+        (["--allow", "no colon"], "'no colon' is not a learner's name; it looks like package:name."),
+        ([], "This device is new: give it an enrolment token with --enrolment-token"),
+        (["--token", "guess"], "This enrolment token is not valid."),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(
+    workplace: Path, capsys: pytest.CaptureFixture[str], changes: list[str], sentence: str
+) -> None:
+    with serving(script(task=Task(learner=LEARNER))) as server:
+        assert quorate(*device(server, "--rounds", "1", *changes)) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("Error: ")
+    assert sentence in told.err
+    assert len(told.err.splitlines()) == 1
+    assert "Traceback" not in told.err
+
+
+def test_a_device_without_data_is_told_what_to_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("device") == 1
+    assert "--data" in capsys.readouterr().err
+
+
+def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coordinator = script(2, task=Task(learner=LEARNER))
+    coordinator.interfere = lambda method, path: problem("protocol-version", "Upgrade this device's quorate.")
+    with serving(coordinator) as server:
+        assert quorate(*device(server, "--token", TOKEN)) == 1
+    assert capsys.readouterr().err == "Error: Upgrade this device's quorate.\n"
+
+
+def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from client_sdk.storage import FileStorage
+
+    with serving(script()) as server, FileStorage("d1"):
+        assert quorate(*device(server, "--token", TOKEN)) == 1
+    assert "in use by another device" in capsys.readouterr().err
+
+
+def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileStorage(workplace / "d1") as storage:
+        storage.save_secure(Memory(learners=frozenset({LEARNER, "other:net"})))
+    with serving(script(task=Task(learner=LEARNER))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1")) == 0
+        assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 0
+    assert capsys.readouterr().out == (
+        f"This device takes plain plans for {LEARNER} again, until it joins another secure round of it.\n"
+    )
+    with FileStorage(workplace / "d1") as storage:
+        assert storage.load_secure().learners == {"other:net"}
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 1
+    assert capsys.readouterr().err == (
+        f"Error: This device has joined no secure round of {LEARNER}; it has of: other:net.\n"
+    )
+    assert quorate("device", "allow-plain", LEARNER, "--folder", "nobody") == 1
+    assert "There is no device in nobody" in capsys.readouterr().err
+
+
+def test_history_of_no_device_is_told(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("device", "history", "--folder", "nobody") == 1
+    assert capsys.readouterr().err == "Error: There is no device in nobody; name its folder with --folder.\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_waiting_device_cleanly(workplace: Path) -> None:
+    with serving(script(rounds=0)) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "client_sdk.cli", *device(server, "--token", TOKEN)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(workplace)},
+        )
+        try:
+            assert server.polling.wait(30)
+            process.send_signal(signal.SIGINT)
+            started = time.monotonic()
+            out, err = process.communicate(timeout=20)
+            assert time.monotonic() - started < 3
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert out.splitlines()[-1].startswith("Stopped after 0 rounds.")
+    assert err == "Stopping; once more ends it at once.\n"
+
+
+def test_a_learner_that_fails_is_told_without_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
+    with serving(script(task=Task(learner="burning:train"))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--learner", "burning:train")) == 0
+    told = capfd.readouterr()
+    assert "Withdrew: RuntimeError: burnt" in told.out
+    assert "Traceback" not in told.out + told.err
+    assert told.err.splitlines()[0].endswith("QUORATE_DEBUG=1 shows where")

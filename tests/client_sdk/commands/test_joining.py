@@ -1,0 +1,102 @@
+"""What ``quorate device`` and a torchrun group take alike: the same options, the same word to the coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from client_sdk.commands.device import app as device_app
+from client_sdk.commands.group import app as group_app
+from client_sdk.protocol import CheckIn, Policy, SecureBounds, Task
+from client_sdk.storage import read_history
+from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.http_script import script, serving
+from tests.client_sdk.scripted import TOKEN
+
+LEARNER = "my_learner_of_tests:train"
+
+
+def group(*arguments: str) -> int:
+    """Exit code of the group's command in this process, which is a group of one."""
+    with pytest.raises(SystemExit) as end:
+        group_app(list(arguments))
+    return int(end.value.code or 0)
+
+
+def device(*arguments: str) -> int:
+    return quorate("device", *arguments)
+
+
+@pytest.fixture(autouse=True)
+def _without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def options(app: typer.Typer) -> dict[str, dict[str, Any]]:
+    command = typer.main.get_command(app)
+    return {parameter.name or "": parameter.to_info_dict() for parameter in command.params}
+
+
+def test_a_group_takes_every_option_of_a_device() -> None:
+    of_group = options(group_app)
+    for name, told in options(device_app).items():
+        assert of_group.pop(name) == told
+    assert set(of_group) == {"device", "hang_s"}
+
+
+@pytest.mark.parametrize("join", [device, group])
+def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
+    join: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Policy] = []
+    coordinator = script(2, task=Task(learner=LEARNER))
+    genuine = coordinator.handle
+
+    def listening(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+        if path == "/v1/checkins":
+            asked.append(CheckIn.model_validate_json(body).policy)
+        return genuine(method, path, token, body)
+
+    coordinator.handle = listening  # type: ignore[method-assign]
+    with serving(coordinator) as server:
+        mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--folder", "d1", "--rounds", "1"]
+        assert join(*mine, "--token", TOKEN) == 0
+        monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
+        more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
+        assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
+    assert asked[0] == Policy()
+    bounds = SecureBounds(
+        smallest_cohort=100,
+        most_colluding=9,
+        largest_norm=2.5,
+        largest_range=4,
+        largest_weight_cap=50,
+        strict_only=True,
+    )
+    assert asked[-1] == Policy(secure_only=True, secure=bounds, learners=(LEARNER,))
+    assert len(read_history(workplace / "d1")) == 2
+
+
+@pytest.mark.parametrize("join", [device, group])
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([], "Name this device's data with --data"),
+        (["--data", "mine.npz", "--allow", "mine"], "'mine' is not a learner's name"),
+        (["--data", "mine.npz", "--url", "nowhere"], "nowhere"),
+        (["--data", "mine.npz", "--learner", LEARNER], "This device is new: give it an enrolment token"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_sentence(
+    join: Any, more: list[str], sentence: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join("--url", "http://127.0.0.1:9", *more) == 1
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert told.err.startswith("Error: ")
+    assert len(told.err.splitlines()) == 1
+    assert not told.out

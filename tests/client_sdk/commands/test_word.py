@@ -1,0 +1,145 @@
+"""The word ``quorate``: its help, wrong usage, and the rooms' commands with and without the rooms."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import EntryPoint, version
+from pathlib import Path
+
+import pytest
+
+from client_sdk import cli
+from tests.client_sdk.commands.word import quorate
+
+
+@pytest.mark.parametrize("command", [["device"], ["device", "history"], ["evaluate"], []])
+def test_every_command_has_help_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate(*command, "--help") == 0
+    assert "Example: quorate" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["device", "--no-such-option"], "No such option '--no-such-option'. See 'quorate device --help'."),
+        (["device", "--rounds", "0"], "Invalid value for '--rounds': 0 is not in the range x>=1. See 'quorate device"),
+        (["no-such-command"], "No such command 'no-such-command'. See 'quorate --help'."),
+        (["evaluate"], "Missing argument 'RUN'. See 'quorate evaluate --help'."),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_one_sentence(
+    command: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quorate(*command) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"Error: {sentence}")
+    assert len(told.splitlines()) == 1
+
+
+def test_the_word_alone_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate() == 2
+    told = capsys.readouterr()
+    assert "Example: quorate serve" in " ".join((told.out + told.err).split())
+    assert "Error" not in told.err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("--version") == 0
+    assert capsys.readouterr().out == f"quorate {version('quorate')}\n"
+
+
+# ------------------------------------------------------------ the other rooms
+
+
+def rooms(monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:
+    """Make these entry points the installed rooms."""
+    found = [EntryPoint(name, value, cli.GROUP) for name, value in modules.items()]
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        return [entry for entry in found if name is None or entry.name == name]
+
+    monkeypatch.setattr(cli, "entry_points", entry_points)
+
+
+@pytest.mark.parametrize(("room", "command"), [(room, name) for room, names in cli.ROOMS.items() for name in names])
+def test_commands_of_rooms_that_are_not_installed_name_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: str, command: str
+) -> None:
+    rooms(monkeypatch)
+    assert quorate(command, "create", "--port", "3") == 1
+    told = capsys.readouterr().err
+    assert told == f"Error: quorate {command} is not installed here: pip install 'quorate[{room}]'\n"
+    assert quorate("--help") == 0
+    assert re.search(rf"\b{command}\b", capsys.readouterr().out)
+
+
+def test_a_room_that_lacks_a_package_says_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "room_without_torch.py").write_text("import torch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    rooms(monkeypatch, simulation="room_without_torch:app")
+    assert quorate("demo") == 1
+    told = capsys.readouterr().err
+    assert "pip install 'quorate[simulation]'" in told
+    assert "torch" in told
+
+
+def test_a_rooms_commands_and_groups_stand_at_the_top(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "room_of_tests.py").write_text(
+        textwrap.dedent("""
+        import typer
+        app = typer.Typer()
+        sub = typer.Typer()
+
+        @app.command()
+        def serve(port: int = 1) -> None:
+            print("serving on", port)
+
+        @sub.command()
+        def create() -> None:
+            raise ValueError("the plan names no learner")
+
+        @sub.command()
+        def show() -> None:
+            import fastapi_that_is_not_there
+        app.add_typer(sub, name="run")
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rooms(monkeypatch, coordinator="room_of_tests:app")
+    assert quorate("serve", "--port", "7") == 0
+    assert capsys.readouterr().out == "serving on 7\n"
+    assert quorate("run", "create") == 1
+    assert capsys.readouterr().err == "Error: the plan names no learner\n"
+    assert quorate("run", "show") == 1
+    assert "fastapi_that_is_not_there" in capsys.readouterr().err
+
+
+def test_a_broken_room_leaves_the_device_its_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "room_that_breaks.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    rooms(monkeypatch, coordinator="room_that_breaks:app")
+    assert quorate("--help") == 0
+    told = capsys.readouterr()
+    assert "device" in told.out
+    assert "The commands of coordinator cannot be loaded" in told.err
+
+
+def test_device_commands_import_no_other_room() -> None:
+    code = (
+        "import sys; from client_sdk import cli\n"
+        "try: cli.main(['device', 'history', '--help'])\n"
+        "except SystemExit: pass\n"
+        "bad = {'torch', 'fastapi', 'sqlalchemy', 'flwr', 'coordinator', 'simulation'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

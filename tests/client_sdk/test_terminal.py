@@ -1,0 +1,96 @@
+"""How commands speak: errors in one sentence, exit codes, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from client_sdk import terminal
+from client_sdk.problems import problem
+from client_sdk.protocol import Task
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = "from client_sdk.terminal import say, spoken\n@spoken\ndef much():\n  while True: say('x' * 9999)\nmuch()"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as much:
+        assert much.stdout is not None
+        assert much.stderr is not None
+        much.stdout.readline()
+        much.stdout.close()
+        told = much.stderr.read().decode()
+    assert "Broken" not in told
+
+
+class NotAnErrorOfOurs(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (terminal.Failure("No."), "No."),
+        (problem("late", "Too late."), "Too late."),
+        (ValueError("a\nb"), "a b"),
+        (FileNotFoundError(2, "No such file or directory", "plan.toml"), "No such file or directory: plan.toml."),
+        (ModuleNotFoundError("x", name="sqlalchemy.orm"), "pip install 'quorate[coordinator]'"),
+        (ModuleNotFoundError("x", name="strange"), "The Python module strange is not installed"),
+        (NotAnErrorOfOurs("boom"), "A bug in quorate, please report it: NotAnErrorOfOurs: boom"),
+    ],
+)
+def test_what_people_are_told(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("QUORATE_DEBUG", raising=False)
+
+    @terminal.spoken
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as end:
+        command()
+    assert end.value.exit_code == 1
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert len(told.splitlines()) == 1
+
+
+def test_with_debug_the_traceback_is_shown_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUORATE_DEBUG", "1")
+
+    @terminal.spoken
+    def command() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(typer.Exit):
+        command()
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert told.endswith("Error: no\n")
+
+
+def test_ctrl_c_exits_with_130() -> None:
+    @terminal.spoken
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as end:
+        command()
+    assert end.value.exit_code == 130
+
+
+def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[list[Any]] = [["a", 1, None], ["long name", 0.123456, "x"]]
+    terminal.say_table(["name", "value", "note"], rows)
+    assert capsys.readouterr().out == "name       value   note\na          1       -\nlong name  0.1235  x\n"
+    terminal.say_table(["name"], [])
+    assert capsys.readouterr().out == "Nothing yet.\n"
+    terminal.say_json([Task(learner="a:b"), {"n": 1}])
+    (task, other) = json.loads(capsys.readouterr().out)
+    assert (task["learner"], other) == ("a:b", {"n": 1})
