@@ -55,7 +55,7 @@ class Device:
     """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
     once its part has ended."""
 
-    __slots__ = ("_session", "_world", "assignment", "due_at", "number", "offer", "over", "row", "update")
+    __slots__ = ("_session", "_world", "assignment", "number", "offer", "over", "row", "update")
 
     def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
@@ -63,7 +63,6 @@ class Device:
         self.row = row
         self.offer = offer
         self.assignment: Assignment | None = None
-        self.due_at = 0.0
         self.update: Arrived | None = None
         """What it has sent, and has not heard of yet."""
         self.over = False
@@ -127,7 +126,6 @@ class Device:
             case Fetch():
                 return Fetched(self._world.now)
             case Train():
-                self.due_at = action.due_at
                 self._world.begins_training(self)
                 return _LATER
             case Send():

@@ -8,7 +8,6 @@ engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from coordinator.engine.plan import Plan
 from coordinator.store.port import EventRow, Reader
 from simulation.behaviour import Habits, work_done
 from simulation.clients import Clients
+from simulation.virtual.parts import Planned
 
 _PAGE = 5000
 
@@ -33,9 +33,9 @@ class Unfinished:
 
 
 def unfinished(
-    store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, planned: Callable[[int], int]
+    store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, planned: Planned
 ) -> list[Unfinished]:
-    """All of them. ``planned``: training examples -> optimizer steps of the whole task."""
+    """All of them."""
     row = store.run(run)
     events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
     left: dict[int, tuple[float, dict[str, None]]] = {}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 import numpy as np
 
@@ -28,11 +29,12 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.agenda import Agenda
-from simulation.behaviour import Habits, work_done
+from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.engines.port import Engine, Failed, Job
 from simulation.virtual.datacenter import Datacenter
 from simulation.virtual.device import Device, device_row
+from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
 
 _ASKS_AGAIN_S = 600.0
@@ -40,8 +42,7 @@ _ASKS_AGAIN_S = 600.0
 _PARTS = 8
 """In how many parts about a round's updates are handed over while others are trained: each has its price."""
 
-Planned = Callable[[int], int]
-"""Training examples -> optimizer steps of the whole task."""
+_place = attrgetter("place")
 
 
 class World:
@@ -81,7 +82,7 @@ class World:
         self._datacenter = datacenter
         task = coordinator.state(run).plan.task
         self._learner, self._version = task.learner, task.learner_version or "simulated"
-        self._known: set[int] = set()
+        self._known: dict[int, DeviceRow] = {}
         self._present: dict[str, Device] = {}
         self._elsewhere: dict[str, int] = {}
         self._turned_away: set[int] = set()
@@ -90,7 +91,8 @@ class World:
         self._trained: Callable[[int, int, int], None] = lambda *_: None
         self._sent: list[Device] = []
         self._reported = 0
-        self._starting: list[tuple[float, Device, Job | None]] = []
+        self._parts: dict[str, Part] = {}
+        self._training: list[tuple[Part, Device]] = []
 
     @property
     def now(self) -> float:
@@ -202,7 +204,7 @@ class World:
             for device in new:
                 if tx.device(device.row.device) is None:
                     tx.insert_device(device.row)
-        self._known.update(device.number for device in new)
+        self._known |= {device.number: device.row for device in new}
 
     def _leave(self, device: Device) -> None:
         """A device whose part has ended is gone."""
@@ -221,7 +223,7 @@ class World:
     def _made(self, number: int) -> Device:
         name = self._clients.id(number)
         examples = self._clients.holdings.examples(number)
-        row: DeviceRow = device_row(name, examples, self._class_of(name), self.now)
+        row = self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
         learners = {self._learner: self._version}
         return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
 
@@ -236,9 +238,13 @@ class World:
     # ------------------------------------------------------------ collecting
 
     def _assign(self, state: RunState) -> None:
-        """Tells the cohort, and puts down when each will have trained; the engine hears of those who will count."""
+        """The engine hears of those who will count; then the cohort is told, while it trains, and when each will have
+        trained is put down."""
         self._begin(state)
-        self._starting = []
+        self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
+        coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
+        self._engine.submit(coming[: state.plan.cohort.goal])
+        self._training = []
         absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
@@ -254,37 +260,16 @@ class World:
             device.started()
         for device in cohort:
             self._leave(device)
-        self._starting.sort(key=lambda one: (one[0], self._habits.unit("order", one[1].row.device, state.round)))
-        jobs = [job for _, _, job in self._starting if job is not None]
-        self._engine.submit(jobs[: state.plan.cohort.goal])
-        for at, device, job in self._starting:
-            self._agenda.after(at - self.now, self._finish, device, job)
+        for part, device in sorted(self._training, key=lambda one: one[0].place):
+            self._agenda.after(part.at - self.now, self._finish, device, part.job)
 
     def begins_training(self, device: Device) -> None:
-        """A session has its checkpoint and trains from here on."""
-        if device.assignment is None:
-            raise RuntimeError("a device trains without an assignment")
-        assignment = device.assignment
-        name, task = device.row.device, assignment.task
-        conduct = self._habits.conduct(name, assignment.round)
-        if conduct.vanishes:
+        """A session has its checkpoint and trains from here on, unless it was to vanish."""
+        part = self._parts.get(device.row.device)
+        if part is None:
             device.vanish()
-            return
-        planned = self._planned(device.offer.examples)
-        steps, train_s = work_done(conduct, planned, device.due_at - self.now, task.time_budget_s)
-        ends_at = self.now + conduct.network_s + train_s
-        job = Job(
-            run=assignment.run,
-            round=assignment.round,
-            attempt=assignment.attempt,
-            device=name,
-            cost=steps,
-            steps=None if steps == planned else steps,
-            fetch_s=conduct.network_s / 2,
-            train_s=train_s,
-        )
-        refused = steps < planned and assignment.partial == "refuse"
-        self._starting.append((ends_at, device, None if refused or not steps else job))
+        else:
+            self._training.append((part, device))
 
     def _collect(self, round: int) -> None:
         """Time passes until the round has closed, and what is to be done then has been.
