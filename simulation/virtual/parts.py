@@ -1,0 +1,70 @@
+"""What each device of a cohort will do in its round, and until when: arithmetic on its habits, before anyone begins.
+
+Knows clients, habits and a round's plan. It has never heard of sessions, of the coordinator, or of who trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.engine.state import RunState
+from simulation.behaviour import Habits, work_done
+from simulation.clients import Clients
+from simulation.engines.port import Job
+
+Planned = Callable[[int], int]
+"""Training examples -> optimizer steps of the whole task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One device's."""
+
+    at: float
+    """When it will have trained, in virtual time."""
+    order: float
+    """Among those that have trained at the same moment."""
+    job: Job | None
+    """What it trains; None where it will have nothing to report: the time ends before its first step, or before its
+    last where the plan refuses partial work."""
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Parts in this order end one after another."""
+        return self.at, self.order
+
+
+def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, planned: Planned) -> dict[str, Part]:
+    """The parts of a cohort that begins now, by device; those who will vanish have none."""
+    plan, found = state.plan, {}
+    due_s = due_in_s(now, state)
+    for name in state.members:
+        conduct = habits.conduct(name, state.round)
+        if conduct.vanishes:
+            continue
+        whole = planned(clients.examples(name))
+        steps, train_s = work_done(conduct, whole, due_s, plan.task.time_budget_s)
+        job = Job(
+            run=state.run,
+            round=state.round,
+            attempt=state.attempt,
+            device=name,
+            cost=steps,
+            steps=None if steps == whole else steps,
+            fetch_s=conduct.network_s / 2,
+            train_s=train_s,
+        )
+        refused = steps < whole and plan.aggregation.partial == "refuse"
+        found[name] = Part(
+            at=now + conduct.network_s + train_s,
+            order=habits.unit("order", name, state.round),
+            job=None if refused or not steps else job,
+        )
+    return found
+
+
+def due_in_s(now: float, state: RunState) -> float:
+    """Seconds until reports are due, as a device reckons that was told so now: by its own clock, in floats."""
+    left = state.plan.cohort.collect_s if state.deadline is None else state.deadline - now
+    return (now + max(0.0, min(left, state.plan.cohort.collect_s))) - now
