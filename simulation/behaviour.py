@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
+from numbers import Real
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
@@ -42,6 +43,10 @@ class Behaviour:
     """Virtual seconds to fetch a checkpoint and to send an update, half each. From 0."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ValueError(f"{field.name}={value!r} must be a number")
         for name in ("dropout", "stragglers"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: from 0 to 1")

@@ -30,6 +30,7 @@ from simulation import checked
 from simulation.asked import require_learner, require_whole
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
+from simulation.clients.pool import as_given
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled
 from simulation.history import History
@@ -112,7 +113,7 @@ def simulate(
     - ``plan``: a ``Plan``, the same as a dict, or the path of its TOML file. ``task.learner`` may be left out.
     - ``learner``: a ``Learner``, or whatever a device can train with (``client_sdk.learners``).
     - ``clients``: id -> data, a sequence of data, or what ``partition`` makes. Data: ``(x, y)``, an object with ``.x``
-      and ``.y``, a torch Dataset, or an object with parts ``.train`` and ``.test``.
+      and ``.y``, a torch Dataset, a list of pairs, or an object with parts ``.train`` and ``.test``.
     - ``test``: central test data; each ``score_every``-th checkpoint, the first and the last are scored on it (source
       ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
       ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
@@ -217,7 +218,7 @@ def _asked(
     habits = checked.habits_of(behaviour, of, known, seed)
     scored = checked.scored_clients(score_clients, known, seed)
     checked.require_scores(whole, test, scored)
-    return _Asked(whole, known, test, scored, score_every, of, habits)
+    return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
 
 
 def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:

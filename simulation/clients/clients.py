@@ -15,6 +15,7 @@ import numpy.typing as npt
 from simulation.clients.holdings import ClientData, Given, Holdings, Shares, parts_of
 from simulation.clients.naming import Listed, Names, Numbered
 from simulation.clients.picture import Picture, draw
+from simulation.clients.pool import is_torch_dataset
 from simulation.clients.skew import skew_of
 from simulation.clients.view import view_of
 
@@ -46,9 +47,9 @@ class Clients(Mapping[str, ClientData]):
     def of(cls, clients: Mapping[str, Any] | Sequence[Any]) -> Clients:
         """The user's own clients: a mapping id -> data, or a sequence of data, whose ids are made.
 
-        Data of a client: (x, y), an object with .x and .y, a torch Dataset with a length, or an object with .train and
-        perhaps .test (or .held_out), each one of these. Of a mapping that is no dict, values are asked for only when
-        they are needed. Raises ``ValueError`` that names the client whose id or data will not do.
+        Data of a client: (x, y), an object with .x and .y, a torch Dataset with a length, a list of pairs, or an object
+        with .train and perhaps .test (or .held_out), each one of these. Of a mapping that is no dict, values are
+        asked for only when they are needed. Raises ``ValueError`` that names the client whose id or data will not do.
         """
         if isinstance(clients, Clients):
             return clients
@@ -60,9 +61,10 @@ class Clients(Mapping[str, ClientData]):
             keys = range(len(clients))
             made = cls(Numbered(len(clients)), Given(clients, keys))
         else:
+            fix = ": partition(dataset, 100) makes clients of one" if is_torch_dataset(clients) else ""
             raise ValueError(
                 f"clients are a mapping of ids to data, a sequence of data, or what partition() makes of a data set; "
-                f"a {type(clients).__name__} is none of these"
+                f"a {type(clients).__name__} is none of these{fix}"
             )
         if not keys:
             raise ValueError("there are no clients")

@@ -13,7 +13,7 @@ import numpy as np
 
 from client_sdk import data as parts
 from simulation.clients.noise import Noise
-from simulation.clients.pool import Indices, Pool, is_torch_dataset, labels_of
+from simulation.clients.pool import Indices, Pool, as_given, is_torch_dataset, labels_of
 
 
 class ClientData:
@@ -141,17 +141,18 @@ class Given:
 
 def parts_of(value: Any, who: str) -> tuple[Any, Any | None]:
     """(training part, held-out part or None) of one client's data. ``ValueError`` for what is no client's data."""
+    value = as_given(value)
     if is_torch_dataset(value):
         train, test = value, None
     else:
-        train, test = parts.training_part(value), parts.held_out_part(value)
+        train, test = as_given(parts.training_part(value)), as_given(parts.held_out_part(value))
     for part in (train,) if test is None else (train, test):
         pair = isinstance(part, tuple | list) and len(part) == 2 and all(hasattr(side, "__len__") for side in part)
         arrays = hasattr(part, "x") and hasattr(part, "y")
         if not (pair or arrays or (is_torch_dataset(part) and hasattr(part, "__len__"))):
             raise ValueError(
                 f"the data of {who} is a {type(part).__name__}; it must be (x, y), an object with .x and .y, a torch "
-                "Dataset with a length, or an object with .train and perhaps .test"
+                "Dataset with a length, a list of pairs, or an object with .train and perhaps .test"
             )
     return train, test
 

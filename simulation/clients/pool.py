@@ -66,6 +66,21 @@ class TorchPool:
         return Subset(self.dataset, positions.tolist())
 
 
+def as_given(thing: Any) -> Any:
+    """A list of pairs (input, target) as a torch Dataset of them; everything else as it is.
+
+    ``[x, y]`` is such a list only where both are tuples of two: else it is inputs and targets.
+    """
+    if not isinstance(thing, list) or not thing:
+        return thing
+    kinds: tuple[type, ...] = (tuple,) if len(thing) == 2 else (tuple, list)
+    if not all(isinstance(item, kinds) and len(item) == 2 for item in thing):
+        return thing
+    from simulation.clients.items import Items
+
+    return Items(thing)
+
+
 def is_torch_dataset(thing: Any) -> bool:
     """Whether ``thing`` is a torch Dataset."""
     module = sys.modules.get("torch.utils.data")
@@ -83,6 +98,22 @@ def labels_of(part: Any) -> Indices | None:
     if isinstance(part, tuple | list) and len(part) == 2:
         return as_labels(part[1])
     return as_labels(getattr(part, "y", None))
+
+
+def labels_of_items(dataset: Any) -> Indices | None:
+    """The targets of a dataset's items, each looked at once: int64 [n]; None where one of them is no whole number.
+
+    For datasets that do not say their labels. Raises what the dataset raises.
+    """
+    found = np.empty(len(dataset), np.int64)
+    for position in range(len(found)):
+        item = dataset[position]
+        target = item[1] if isinstance(item, tuple | list) and len(item) == 2 else None
+        label = None if target is None else as_labels([target])
+        if label is None:
+            return None
+        found[position] = label[0]
+    return found
 
 
 def as_labels(values: Any) -> Indices | None:

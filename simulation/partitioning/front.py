@@ -17,7 +17,7 @@ from simulation.clients.naming import Names, Numbered, names_of
 from simulation.clients.noise import Noise, check_features
 from simulation.partitioning.held_out import check_fraction, hold_out
 from simulation.partitioning.indices import grouped, owners
-from simulation.partitioning.options import By, Options
+from simulation.partitioning.options import NEEDS_LABELS, By, Options
 from simulation.partitioning.source import Source, source_of, user_numbers
 from simulation.partitioning.ways import Indices
 
@@ -50,8 +50,8 @@ def partition(
     | `noise`     | like the whole; `noise_sigma` on the features    | equal, or `size_sigma`     | arXiv:2102.02079 |
     | `natural`   | its user's                                       | its user's                 |                  |
 
-    - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, or an object whose `.train` is one
-      of these (its test part is left alone). No example is copied here: clients gather theirs when asked.
+    - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, a list of pairs, or an object
+      whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when asked.
     - `clients`: how many; with `natural` it may be left out, as each user is a client.
     - `alpha`: from 1e-6 to 1e6. For `dirichlet` (0.3) the concentration per label: 100 is nearly even, 0.3 leaves a
       client about three of ten labels that matter, 0.01 mostly one. The label mixture of a client is
@@ -69,7 +69,8 @@ def partition(
     - `users`: for `natural`, whose each example is: whole numbers or texts [n]; left out, the data set's own `.users`
       (with `.user_names`, if it has them). Clients come in the order of the users, ascending. Their names are the ids
       where all of them can be; else ids are made and `clients.name(id)` gives the user's name.
-    - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`).
+    - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`; of one
+      that has neither, all items are read once where labels are needed).
     - `held_out`: the fraction of each client's examples that becomes its `.test`; at least one stays for training.
 
     Every way is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that do
@@ -86,7 +87,7 @@ def partition(
         noise_sigma=noise_sigma,
     )
     check_fraction(held_out)
-    source = source_of(dataset, labels)
+    source = source_of(dataset, labels, by_labels=by in NEEDS_LABELS)
     names: Names
     if by == "natural":
         owner_N, names = _by_users(source, users, clients, options)

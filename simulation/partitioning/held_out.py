@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from simulation.clients.pool import Indices
+from simulation.partitioning.options import require_number
 
 
 def hold_out(positions: Indices, offsets: Indices, fraction: float, seed: int) -> tuple[Indices, Indices]:
@@ -30,7 +31,8 @@ def hold_out(positions: Indices, offsets: Indices, fraction: float, seed: int) -
 
 def check_fraction(fraction: float) -> None:
     """``ValueError`` unless a client can hold out this fraction."""
-    if not (math.isfinite(fraction) and 0.0 <= fraction < 1.0):
+    require_number("held_out", fraction)
+    if fraction is None or not (math.isfinite(fraction) and 0.0 <= fraction < 1.0):
         raise ValueError(
             f"held_out={fraction} must be from 0 (nothing) to below 1: a client keeps examples to train on"
         )

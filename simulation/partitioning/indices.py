@@ -68,7 +68,7 @@ def owners(n: int, y: Indices | None, clients: int, options: Options) -> Indices
         owner_N = ways.iid(n, clients, least, options.value("size_sigma"), rng)
     if (smallest := int(np.bincount(owner_N, minlength=clients).min())) < least:
         raise ValueError(
-            f"by={options.by!r} gives a client only {smallest} examples here: fewer clients, or min_examples less"
+            f"by={options.by!r} gives a client only {smallest} examples here: fewer clients, or a lower min_examples"
         )
     return owner_N
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
+
+import numpy as np
 
 By = Literal["iid", "dirichlet", "shards", "labels", "quantity", "noise", "natural"]
 
@@ -48,6 +51,8 @@ class Options:
         self._refuse_unused()
         _whole("seed", self.seed, 0)
         _whole("min_examples", self.min_examples, 0)
+        for name in ("alpha", "size_sigma", "noise_sigma"):
+            require_number(name, getattr(self, name))
         if self.alpha is not None and not (math.isfinite(self.alpha) and 1e-6 <= self.alpha <= 1e6):
             raise ValueError(f"alpha={self.alpha} must be from 1e-6 (most uneven) to 1e6 (even)")
         if self.size_sigma is not None and not (math.isfinite(self.size_sigma) and 0.0 <= self.size_sigma <= 5.0):
@@ -91,6 +96,12 @@ class Options:
         return text if self.by == "natural" else f"{text}, seed {self.seed}"
 
 
+def require_number(name: str, value: object) -> None:
+    """``ValueError`` unless ``value`` is a real number, or None."""
+    if value is not None and (isinstance(value, bool | np.bool_) or not isinstance(value, Real)):
+        raise ValueError(f"{name}={value!r} must be a number")
+
+
 def check_counts(n: int, clients: int, min_examples: int) -> None:
     """Refuses numbers of clients that ``n`` examples cannot serve."""
     _whole("clients", clients, None)
@@ -99,7 +110,9 @@ def check_counts(n: int, clients: int, min_examples: int) -> None:
     if n < 1:
         raise ValueError("there are no examples to partition")
     if clients * min_examples > n:
-        raise ValueError(f"{n} examples cannot give each of {clients} clients {min_examples}: fewer clients, or less")
+        raise ValueError(
+            f"{n} examples cannot give each of {clients} clients {min_examples}: fewer clients, or a lower min_examples"
+        )
 
 
 def _whole(name: str, value: object, least: int | None) -> None:

@@ -5,14 +5,24 @@ This file knows the forms that data comes in. It has never heard of clients or o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simulation.clients.pool import ArrayPool, Indices, Pool, TorchPool, is_torch_dataset, labels_of
+from simulation.clients.pool import (
+    ArrayPool,
+    Indices,
+    Pool,
+    TorchPool,
+    as_given,
+    is_torch_dataset,
+    labels_of,
+    labels_of_items,
+)
 from simulation.partitioning.indices import checked_labels
 
 
@@ -29,18 +39,20 @@ class Source:
     """The names of the labels 0, 1, ...."""
 
 
-def source_of(dataset: Any, labels: Any | None = None) -> Source:
-    """``dataset`` as examples to deal out; ``labels`` [n] stand in for its own. ``ValueError`` for what is none."""
-    part = dataset
-    if not is_torch_dataset(dataset) and not _pair(dataset) and not _arrays(dataset):
-        part = getattr(dataset, "train", None)
-        if not (is_torch_dataset(part) or _pair(part) or _arrays(part)):
+def source_of(dataset: Any, labels: Any | None = None, *, by_labels: bool = False) -> Source:
+    """``dataset`` as examples to deal out; ``labels`` [n] stand in for its own. ``by_labels``: they are needed, so that
+    a torch dataset that does not say them is read once. ``ValueError`` for what is no data set, or has no labels where
+    they are needed."""
+    part = as_given(dataset)
+    if not _is_part(part):
+        part = as_given(getattr(dataset, "train", None))
+        if not _is_part(part):
             raise ValueError(
-                f"a {type(dataset).__name__} cannot be partitioned; a data set is (x, y), an object with .x and .y, "
-                "a torch Dataset, or an object whose .train is one of these"
+                f"a {type(dataset).__name__} cannot be partitioned{_fix(dataset)}; a data set is (x, y), an object "
+                "with .x and .y, a torch Dataset, a list of pairs, or an object whose .train is one of these"
             )
     return Source(
-        pool=_pool(part, labels),
+        pool=_pool(part, labels, by_labels=by_labels),
         users=_attribute(part, dataset, "users"),
         user_names=_texts(_attribute(part, dataset, "user_names")) or None,
         classes=_texts(_attribute(part, dataset, "classes")),
@@ -65,18 +77,53 @@ def user_numbers(users: Any, n: int) -> tuple[Indices, npt.NDArray[Any]]:
     return numbers.astype(np.int64), names
 
 
-def _pool(part: Any, labels: Any | None) -> Pool:
+def _pool(part: Any, labels: Any | None, *, by_labels: bool) -> Pool:
     found = labels_of(part) if labels is None else checked_labels(labels)
     pool: Pool
     if is_torch_dataset(part):
         tensors: Any = getattr(part, "tensors", ())
         pool = ArrayPool(tensors[0], tensors[1], found) if len(tensors) == 2 else TorchPool(part, found)
+        if by_labels and pool.labels is None and isinstance(pool, TorchPool):
+            found = pool.labels = labels_of_items(part)
     else:
         x, y = part if _pair(part) else (part.x, part.y)
         pool = ArrayPool(x, y, found)
     if found is not None and len(found) != len(pool):
         raise ValueError(f"there are {len(pool)} examples and {len(found)} labels: they must be as many")
+    if by_labels and found is None and len(pool):
+        raise ValueError(f"labels are needed to deal by them, integers [n]: {_instead(pool)}; labels= can give others")
     return pool
+
+
+def _instead(pool: Pool) -> str:
+    """What there is in place of labels."""
+    if isinstance(pool, ArrayPool):
+        return f"y is {pool.y.dtype} of shape {list(pool.y.shape)}"
+    item = pool.take(np.zeros(1, np.int64))[0]
+    if not _pair(item):
+        return f"an item is a {type(item).__name__}, not a pair (input, target)"
+    return f"an item's target is a {type(item[1]).__name__}, not a whole number"
+
+
+def _fix(dataset: Any) -> str:
+    """How something that is often taken for a data set becomes one; empty where nothing is known."""
+    if isinstance(dataset, Mapping):
+        keys = [repr(key) for key in list(dataset)[:2]]
+        return f": give two of its columns, (d[{keys[0]}], d[{keys[1]}])" if len(keys) == 2 else ""
+    if is_torch_dataset(getattr(dataset, "dataset", None)):
+        return ": give its .dataset"
+    item = None
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, str | bytes):
+        with suppress(Exception):
+            item = dataset[0]
+    if isinstance(item, Mapping) and len(item) > 1:
+        keys = [repr(key) for key in list(item)[:2]]
+        return f", its items are dicts: make pairs of them, [(d[{keys[0]}], d[{keys[1]}]) for d in dataset]"
+    return ""
+
+
+def _is_part(thing: Any) -> bool:
+    return is_torch_dataset(thing) or _pair(thing) or _arrays(thing)
 
 
 def _pair(thing: Any) -> bool:

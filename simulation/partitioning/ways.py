@@ -34,7 +34,9 @@ def dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generat
 
     Drawn without replacement: once a label is used up, q_k is renormalized over the others. Drawing one by one and
     dropping draws of used-up labels is the same as drawing the missing ones in batches and capping them, which is what
-    the loop does. Late clients get what is left, so clients take their turns in random order.
+    the loop does. With a tiny alpha float64 leaves nothing of q_k outside of one label; then q_k is drawn anew over the
+    others, which is how a renormalized Dirichlet is distributed. Late clients get what is left, so clients take their
+    turns in random order.
     """
     kinds, codes = np.unique(y, return_inverse=True)
     left_C = np.bincount(codes)
@@ -46,8 +48,9 @@ def dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generat
         taken_C = np.zeros_like(left_C)
         while (missing := int(sizes_K[k] - taken_C.sum())) > 0:
             open_C = np.where(taken_C < left_C, q_C, 0.0)
-            if open_C.sum() <= 0.0:  # all of q_k's mass is on used-up labels: fall back to what the whole has left
-                open_C = (left_C - taken_C).astype(np.float64)
+            if open_C.sum() <= 0.0:
+                others = np.flatnonzero(taken_C < left_C)
+                q_C[others] = open_C[others] = rng.dirichlet(concentration_C[others])
             drawn_C = rng.multinomial(missing, open_C / open_C.sum())
             taken_C = np.minimum(taken_C + drawn_C, left_C)
         for c in np.flatnonzero(taken_C):
@@ -129,11 +132,14 @@ def _owed(counts_C: Indices, clients: int, each: int) -> Indices:
         raise ValueError(f"labels_per_client={each}, but there are only {len(counts_C)} labels")
     if clients * each < len(counts_C):
         raise ValueError(
-            f"{clients} clients with {each} of {len(counts_C)} labels each leave labels to nobody: more of either"
+            f"{clients} client{'s' * (clients > 1)} with {each} of {len(counts_C)} labels each leave labels to nobody: "
+            "more clients, or more labels_per_client"
         )
     caps_C = np.minimum(counts_C, clients)
     if caps_C.sum() < clients * each:
-        raise ValueError(f"some labels have too few examples for {clients} clients with {each} labels each: fewer")
+        raise ValueError(
+            f"some labels have too few examples for {clients} clients with {each} labels each: fewer of either"
+        )
     owed_C = np.zeros_like(caps_C)
     while short := clients * each - int(owed_C.sum()):
         room = np.flatnonzero(owed_C < caps_C)

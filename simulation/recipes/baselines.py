@@ -21,7 +21,7 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import checked
 from simulation.clients import Clients
-from simulation.clients.pool import is_torch_dataset
+from simulation.clients.pool import as_given, is_torch_dataset
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.federated import ClientsLike
 from simulation.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
@@ -56,7 +56,7 @@ def local_only(
     clients.
     ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
     """
-    whole = Clients.of(clients)
+    whole, test = Clients.of(clients), as_given(test)
     members = checked.scored_clients(train_clients, whole, seed)
     if not members:
         raise ValueError("train_clients=0: at least one client is to be trained")
@@ -110,7 +110,7 @@ def centralized(
     Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.
     ValueError.
     """
-    whole = Clients.of(clients)
+    whole, test = Clients.of(clients), as_given(test)
     if per_round is not None and not 1 <= per_round <= len(whole):
         raise ValueError(f"per_round={per_round} must be from 1 to the {len(whole)} clients that there are")
     members = checked.scored_clients(score_clients, whole, seed)

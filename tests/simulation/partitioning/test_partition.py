@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from simulation.clients import Clients
@@ -60,6 +60,39 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Any:
         return iter(())
+
+
+def test_labels_are_read_from_the_items_of_a_dataset_that_does_not_say_them() -> None:
+    silent, said = Items(), Items(Y)
+    clients = partition(silent, 6, by="dirichlet", seed=3)
+    assert silent.asked == list(range(N)), "each item once"
+    assert clients.label_skew == partition(said, 6, by="dirichlet", seed=3).label_skew
+    assert not said.asked
+
+
+def test_labels_of_a_dataset_are_not_read_where_nobody_needs_them() -> None:
+    silent = Items()
+    assert partition(silent, 6, by="iid").label_skew is None
+    assert not silent.asked
+
+
+def test_a_list_of_pairs_is_a_data_set_like_any_other() -> None:
+    pairs = [(torch.from_numpy(row), int(label)) for row, label in zip(X, Y, strict=True)]
+    clients = partition(pairs, 6, by="shards", seed=3, held_out=0.2)
+    like = partition((X, Y), 6, by="shards", seed=3, held_out=0.2)
+    for client in clients:
+        inputs, _ = as_examples(clients[client].train).span(0, clients.examples(client))
+        assert np.array_equal(inputs.numpy(), like[client].train.x)
+    own = Clients.of({"a": pairs[:2], "b": pairs[2:9], "c": ([1.0, 2.0], [3, 4])})
+    assert own.sizes.tolist() == [2, 7, 2]
+
+
+def test_with_a_tiny_alpha_a_client_takes_another_label_whole_where_its_own_is_used_up() -> None:
+    """Float64 leaves nothing of such a mixture outside of one label."""
+    clients = partition((X, Y), 20, by="dirichlet", alpha=1e-6, seed=0)
+    kinds = [len(np.unique(data.train.y)) for data in clients.values()]
+    assert max(kinds) <= 3
+    assert float(np.mean(kinds)) < 1.7
 
 
 @given(
@@ -303,8 +336,22 @@ def test_a_million_clients_cost_their_positions() -> None:
         ({"dataset": (X, Y[:-1])}, "600 inputs .x. and 599 targets .y."),
         ({"dataset": (X, 3)}, "y is a single number"),
         ({"dataset": Stream()}, "a stream of unknown length"),
-        ({"dataset": Items()}, "by='dirichlet' needs labels"),
-        ({"dataset": (X, X)}, "needs labels"),
+        (
+            {"dataset": TensorDataset(torch.from_numpy(X), torch.from_numpy(X))},
+            r"y is torch.float32 of shape \[600, 3\]",
+        ),
+        ({"dataset": (X, X)}, "labels are needed to deal by them"),
+        ({"dataset": [(row, 0.5) for row in X]}, "an item's target is a float, not a whole number"),
+        (
+            {"dataset": [{"image": row, "label": 1} for row in X]},
+            r"\[\(d\['image'\], d\['label'\]\) for d in dataset\]",
+        ),
+        ({"dataset": {"image": X, "label": Y}}, r"give two of its columns, \(d\['image'\], d\['label'\]\)"),
+        ({"dataset": DataLoader(Items())}, "a DataLoader cannot be partitioned: give its .dataset"),
+        ({"alpha": "0.3"}, "alpha='0.3' must be a number"),
+        ({"alpha": True}, "alpha=True must be a number"),
+        ({"held_out": "half"}, "held_out='half' must be a number"),
+        ({"held_out": None}, "held_out=None must be from 0"),
         ({"dataset": (X[:0], Y[:0])}, "no examples"),
         ({"labels": Y[:-1]}, "600 examples and 599 labels"),
         ({"labels": np.linspace(0, 1, N)}, "labels must be integers"),
