@@ -33,8 +33,11 @@ and what the collector has freed may lie in memory until it is used again.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from client_sdk.floats import Float32
 from client_sdk.identity import Entropy, Signer
@@ -53,7 +56,7 @@ from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Live, Memory, Tries
-from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.quantize import ROUNDING_BYTES, largest, rounding_key
 from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
@@ -200,10 +203,17 @@ class _Attempt:
 
     def _require_fitting(self) -> None:
         """Refusal where what the device puts in is not what the header takes: before anything is shown, not after."""
-        if self.put_in.values.shape != (self.header.dimension,):
+        values, weight = self.put_in.values, self.put_in.weight
+        if not isinstance(values, np.ndarray) or values.dtype != np.float32:
+            raise Refusal("This device's update is not an array of float32.")
+        if values.shape != (self.header.dimension,):
             raise Refusal("This device's update has another number of values than the header says.")
-        if not 0 <= self.put_in.weight <= self.header.weight_cap:
+        if not math.isfinite(largest(values)):
+            raise Refusal("This device's update holds NaN or infinity.")
+        if not self.header.quantizer.takes_weight(weight):
             raise Refusal("This device's weight is not within the header's cap.")
+        if len(self.put_in.rounding_secret) != ROUNDING_BYTES:
+            raise Refusal(f"This device's rounding secret is not {ROUNDING_BYTES} bytes.")
 
     def _joined(self, live: Live, roster: Roster) -> Cohort:
         """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""

@@ -33,6 +33,8 @@ from client_sdk.secagg.stream import CipherName, KeyStream
 EXTRA_LANES = 2
 """The weight and the canary."""
 Q_LIMIT = 24
+ROUNDING_BYTES = 32
+"""Length of the secret from which a device's rounding comes."""
 
 SMALLEST_BOUND = 1e-100
 LARGEST_BOUND = 1e100
@@ -179,13 +181,18 @@ class Quantizer:
 
     def _clipping(self, values: Float32) -> float:
         """What values are multiplied with so that their norm is at most ``max_norm``."""
-        largest = max(float(values.max()), -float(values.min())) if values.size else 0.0
-        if not math.isfinite(largest):
+        highest = largest(values)
+        if not math.isfinite(highest):
             raise NotFinite("the delta holds NaN or infinity")
         if _surely_within(values, self.max_norm):
             return 1.0
-        norm = l2_norm_of_blocks(pieces(values), largest)
+        norm = l2_norm_of_blocks(pieces(values), highest)
         return min(1.0, self.max_norm / norm) if norm > 0 else 1.0
+
+
+def largest(values: Float32) -> float:
+    """The largest magnitude in ``values``, 0 where there is none: NaN or infinite where one of them is."""
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def _whole(value: object) -> bool:

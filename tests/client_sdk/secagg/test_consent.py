@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
+from client_sdk.secagg.device import Contribution
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import Rule
 from client_sdk.secagg.memory import Memory
@@ -89,6 +91,45 @@ def test_what_does_not_fit_the_header_is_refused_before_a_key_is_shown() -> None
         member.start(head)
     assert member.log == []
     assert member.memory.encoded == Memory().encoded
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param(np.zeros(5, np.float64), "not an array of float32", id="float64"),
+        pytest.param(np.zeros(5, np.float16), "not an array of float32", id="float16"),
+        pytest.param([0.0] * 5, "not an array of float32", id="a list"),
+        pytest.param(np.zeros((5, 1), np.float32), "another number of values", id="two axes"),
+        pytest.param(np.array([0, 0, np.nan, 0, 0], np.float32), "NaN or infinity", id="NaN"),
+        pytest.param(np.array([0, 0, 0, -np.inf, 0], np.float32), "NaN or infinity", id="infinity"),
+    ],
+)
+def test_an_update_that_cannot_be_masked_is_refused_before_a_key_is_shown(values: Any, words: str) -> None:
+    """After its peers have shared it would cost them the attempt."""
+    member, head = lone(), header(dimension=5)
+    member.values = values
+    with pytest.raises(Refusal, match=words):
+        member.start(head)
+    assert member.log == []
+    assert member.memory.encoded == Memory().encoded
+
+
+@pytest.mark.parametrize("weight", [-1, 2.5, True, None, "3"])
+def test_a_weight_that_is_no_whole_number_within_the_cap_is_refused_before_a_key_is_shown(weight: Any) -> None:
+    member, head = lone(), header(dimension=5)
+    member.weight = weight
+    with pytest.raises(Refusal, match="weight is not within the header's cap"):
+        member.start(head)
+    assert member.log == []
+
+
+def test_a_rounding_secret_of_another_length_is_refused_before_a_key_is_shown() -> None:
+    """An empty one would be known to everybody, and with it how every value was rounded."""
+    member, head = lone(), header(dimension=5)
+    put_in = Contribution(values=member.values, weight=1, rounding_secret=b"")
+    half = member.device.attempt(member.memory, head.encoded, expected(head), put_in, 0.0)
+    with pytest.raises(Refusal, match="rounding secret"):
+        half.send(None)
 
 
 @pytest.mark.parametrize(
