@@ -8,7 +8,6 @@ and training, is left to the world, which knows the hour. This file has never he
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never
 
 from client_sdk.actions import (
@@ -26,7 +25,7 @@ from client_sdk.actions import (
     Trained,
 )
 from client_sdk.problems import ProblemError
-from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Receipt, Route, Wait
+from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Receipt, Route, UpdateReport, Wait
 from client_sdk.record import Record
 from client_sdk.session import Session, participate
 from coordinator.devices_desk import Arrived
@@ -55,7 +54,7 @@ class Device:
     """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
     once its part has ended."""
 
-    __slots__ = ("_session", "_world", "assignment", "number", "offer", "over", "row", "update")
+    __slots__ = ("_made", "_session", "_world", "assignment", "number", "offer", "over", "row", "update")
 
     def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
@@ -63,6 +62,8 @@ class Device:
         self.row = row
         self.offer = offer
         self.assignment: Assignment | None = None
+        self._made: tuple[UpdateReport, int] | None = None
+        """The report of what it has trained, and the bytes that its update would have."""
         self.update: Arrived | None = None
         """What it has sent, and has not heard of yet."""
         self.over = False
@@ -93,7 +94,7 @@ class Device:
             self._go_on(Trained(b"late", complete, now))
         elif isinstance(result, Done):
             text = result.report.model_dump_json()
-            self.update = Arrived(self.row, result.report, "", self._world.size_of(text), now)
+            self._made = result.report, self._world.size_of(text)
             self._go_on(Trained(f"{self.row.device}\n{text}".encode(), result.report.work.complete, now))
         else:
             self._go_on(Failed(result.reason, now))
@@ -138,8 +139,9 @@ class Device:
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
             return _LATER  # the world asks for all who are at this together
-        if send.route is Route.UPDATE and self.update is not None:
-            self.update = replace(self.update, digest=send.update or "")
+        if send.route is Route.UPDATE and self._made is not None:
+            report, size = self._made
+            self.update = Arrived(self.row, report, send.update or "", size, self._world.now)
             return _LATER
         try:
             return Answered(self._asked(send), self._world.now)
