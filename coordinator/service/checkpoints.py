@@ -17,6 +17,7 @@ from client_sdk.protocol import TENSORS_MEDIA_TYPE, Digest, Noted, Route
 from coordinator.service.core import Service
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.files import FilePart
+from coordinator.service.peers import TENSORS, TENSORS_BODY
 from coordinator.service.route import LeanRoute, bearer, json_response
 from coordinator.service.uploads import Uploads
 
@@ -83,7 +84,6 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
         await uploads.receive(request, service.settings.max_checkpoint_bytes, finish)
         return json_response(Noted(), 201)
 
-    file: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}
     options: dict[str, Any] = {"tags": ["checkpoints"]}
     return [
         LeanRoute(
@@ -93,8 +93,8 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
             summary="Download a checkpoint",
             response_class=Response,
             responses={
-                200: {**file, "description": "the whole file"},
-                206: {**file, "description": "the range asked for"},
+                200: {**TENSORS, "description": "the whole file"},
+                206: {**TENSORS, "description": "the range asked for"},
                 304: {"description": "you have it"},
                 416: {"description": "no such range"},
             },
@@ -108,7 +108,7 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
             status_code=201,
             response_model=Noted,
             summary="Upload a checkpoint",
-            openapi_extra={"requestBody": {"required": True, **file}},
+            openapi_extra=TENSORS_BODY,
             **options,
         ),
     ]

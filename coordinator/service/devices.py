@@ -7,16 +7,13 @@ request and, after enrolment, the device's token.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from fastapi import Path, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from client_sdk.protocol import (
-    DIGEST_HEADER,
-    PROTOCOL_HEADER,
-    PROTOCOL_VERSION,
-    TENSORS_MEDIA_TYPE,
     Assignment,
     CheckIn,
     Enrolled,
@@ -31,8 +28,9 @@ from client_sdk.protocol import (
     Withdrawal,
 )
 from coordinator.service.core import Service
+from coordinator.service.peers import Attempt, PeerRoute, RoundNumber, digest_header, peer_route
 from coordinator.service.polls import Polls
-from coordinator.service.route import DeviceRoute, bearer, json_response
+from coordinator.service.route import bearer, json_response
 from coordinator.service.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -41,21 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RoundNumber = Annotated[int, Path(ge=1, description="the round's number, from 1")]
-Attempt = Annotated[int, Path(ge=0, description="the round's attempt, 0 in plain rounds")]
 
-_HEADERS: list[dict[str, Any]] = [
-    {
-        "name": PROTOCOL_HEADER,
-        "in": "header",
-        "required": True,
-        "description": "Protocol version of the device.",
-        "schema": {"type": "integer", "example": PROTOCOL_VERSION},
-    }
-]
-
-
-def device_routes(service: Service, uploads: Uploads) -> list[DeviceRoute]:
+def device_routes(service: Service, uploads: Uploads) -> list[PeerRoute]:
     """All routes that devices use, except the checkpoints, which operators read too."""
     coordinator = service.coordinator
     polls = Polls(service)
@@ -112,40 +97,12 @@ def device_routes(service: Service, uploads: Uploads) -> list[DeviceRoute]:
         """What became of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
         return json_response(await as_device(request, lambda device: coordinator.outcome(device.device, run, round)))
 
-    def route(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> DeviceRoute:
-        extra: dict[str, Any] = {"parameters": _HEADERS, **more.pop("extra", {})}
-        if path is not Route.ENROL:
-            extra["security"] = [{"device": []}]
-        return DeviceRoute(
-            path,
-            endpoint,
-            methods=[method],
-            response_model=model,
-            summary=summary,
-            tags=["devices"],
-            openapi_extra=extra,
-            **more,
-        )
-
-    body = {"requestBody": {"required": True, "content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}}
-    digest = {
-        "name": DIGEST_HEADER,
-        "in": "header",
-        "description": "RFC 9530: `sha-256=:<base64>:` of the body.",
-        "schema": {"type": "string"},
-    }
+    route = partial(peer_route, "device")
     return [
-        route(Route.ENROL, "POST", enrol, Enrolled, "Enrol a device", status_code=201),
+        route(Route.ENROL, "POST", enrol, Enrolled, "Enrol a device", token=False, status_code=201),
         route(Route.CHECK_IN, "POST", check_in, Assignment | Wait, "Check in and wait for work"),
         route(Route.STARTED, "POST", started, Noted, "Say that training begins"),
-        route(
-            Route.UPDATE,
-            "PUT",
-            put_update,
-            Receipt,
-            "Send an update",
-            extra={**body, "parameters": [*_HEADERS, digest]},
-        ),
+        route(Route.UPDATE, "PUT", put_update, Receipt, "Send an update", digest_header(), tensors=True),
         route(Route.WITHDRAWN, "POST", withdrawn, Noted, "Withdraw from a round"),
         route(Route.OUTCOME, "GET", outcome, Outcome, "Ask what became of an update"),
     ]

@@ -6,12 +6,10 @@ of elsewhere. Nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
 from client_sdk.operator_protocol import (
@@ -26,18 +24,13 @@ from client_sdk.operator_protocol import (
 )
 from client_sdk.protocol import DeviceId, Route, RunId
 from coordinator.service.core import Service
-from coordinator.service.devices import RoundNumber
-from coordinator.service.route import LeanRoute, json_response
+from coordinator.service.peers import RoundNumber
+from coordinator.service.route import LeanRoute, json_list, json_response
 
 Action = Annotated[Literal["pause", "resume", "stop"], Path(description="what to do with the run")]
 Limit = Annotated[int, Query(ge=1, le=10_000, description="at most this many")]
 AfterRound = Annotated[int, Query(ge=0, lt=2**63, description="rounds with a number above this")]
 AfterDevice = Annotated[DeviceId | Literal[""], Query(description="devices whose id sorts after this, for paging")]
-
-_LISTS: dict[type[BaseModel], TypeAdapter[Any]] = {
-    model: TypeAdapter(list[model])  # type: ignore[valid-type]
-    for model in (RunView, RoundView, CheckpointView, MetricView, DeviceView)
-}
 
 
 def operator_routes(service: Service) -> list[APIRoute]:
@@ -53,7 +46,7 @@ def operator_routes(service: Service) -> list[APIRoute]:
 
     async def runs(request: Request) -> Response:
         """All runs, oldest first."""
-        return listed(RunView, await service.work(coordinator.runs))
+        return json_list(RunView, await service.work(coordinator.runs))
 
     async def show(request: Request, run: RunId) -> Response:
         """One run: its status and why, the round under way and how far its devices are."""
@@ -70,7 +63,7 @@ def operator_routes(service: Service) -> list[APIRoute]:
 
     async def rounds(run: RunId, after: AfterRound = 0, limit: Limit = 1000) -> Response:
         """The rounds of a run, in order."""
-        return listed(RoundView, await service.work(coordinator.rounds, run, after, limit))
+        return json_list(RoundView, await service.work(coordinator.rounds, run, after, limit))
 
     async def one_round(request: Request, run: RunId, round: RoundNumber) -> Response:
         """One round: how it ended and why, its funnel, its checkpoint."""
@@ -78,19 +71,19 @@ def operator_routes(service: Service) -> list[APIRoute]:
 
     async def checkpoints(request: Request, run: RunId) -> Response:
         """The run's line of checkpoints, each with its parent."""
-        return listed(CheckpointView, await service.work(coordinator.checkpoints, run))
+        return json_list(CheckpointView, await service.work(coordinator.checkpoints, run))
 
     async def metrics(request: Request, run: RunId) -> Response:
         """All metrics of a run: per checkpoint, source and name, with the number of examples behind each."""
-        return listed(MetricView, await service.work(coordinator.metrics, run))
+        return json_list(MetricView, await service.work(coordinator.metrics, run))
 
     async def report_metrics(request: Request, run: RunId, body: MetricReport) -> Response:
         """An evaluator's scores for one checkpoint. Reported again they replace the earlier ones."""
-        return listed(MetricView, await service.work(coordinator.report_metrics, run, body))
+        return json_list(MetricView, await service.work(coordinator.report_metrics, run, body))
 
     async def devices(after: AfterDevice = "", limit: Limit = 1000) -> Response:
         """Enrolled devices in order of id: when they were last seen and what they do now."""
-        return listed(DeviceView, await service.work(coordinator.devices, limit, after))
+        return json_list(DeviceView, await service.work(coordinator.devices, limit, after))
 
     def lean(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> LeanRoute:
         return LeanRoute(path, endpoint, methods=[method], response_model=model, summary=summary, **{**_TAGS, **more})
@@ -114,8 +107,3 @@ def operator_routes(service: Service) -> list[APIRoute]:
 
 
 _TAGS: dict[str, Any] = {"tags": ["runs"]}
-
-
-def listed(model: type[BaseModel], rows: Sequence[BaseModel]) -> Response:
-    """Messages as one JSON array."""
-    return Response(_LISTS[model].dump_json(list(rows)), media_type="application/json")

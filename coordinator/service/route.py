@@ -8,7 +8,8 @@ request, the path's parameters and one JSON body. This file knows HTTP and pydan
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 from fastapi import Request
@@ -33,12 +34,6 @@ class LeanRoute(APIRoute):
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         self.app = _direct(endpoint, set(self.param_convertors), self.protocol_required)
-
-
-class DeviceRoute(LeanRoute):
-    """A LeanRoute for devices: the protocol's version must be in each request."""
-
-    protocol_required = True
 
 
 def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -> ASGIApp:
@@ -101,3 +96,13 @@ def bearer(request: Request) -> str:
 def json_response(message: BaseModel, status: int = 200) -> Response:
     """One message as JSON. It was validated when it was made, so it is not validated again."""
     return Response(message.model_dump_json(), status_code=status, media_type="application/json")
+
+
+def json_list(model: type[BaseModel], messages: Sequence[BaseModel]) -> Response:
+    """Messages of one kind as one JSON array."""
+    return Response(_list_of(model).dump_json(list(messages)), media_type="application/json")
+
+
+@cache
+def _list_of(model: type[BaseModel]) -> TypeAdapter[Any]:
+    return TypeAdapter(list[model])  # type: ignore[valid-type]

@@ -7,19 +7,16 @@ and their token; operators register and revoke them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from client_sdk.problems import problem
 from client_sdk.protocol import (
-    DIGEST_HEADER,
-    PROTOCOL_HEADER,
-    PROTOCOL_VERSION,
-    TENSORS_MEDIA_TYPE,
     Noted,
     Route,
     RunId,
@@ -40,10 +37,10 @@ from client_sdk.worker_protocol import (
     WorkerView,
 )
 from coordinator.service.core import Service
-from coordinator.service.devices import Attempt, RoundNumber
 from coordinator.service.errors import sentence
+from coordinator.service.peers import Attempt, RoundNumber, digest_header, header, peer_route
 from coordinator.service.polls import WorkerPolls
-from coordinator.service.route import DeviceRoute, LeanRoute, bearer, json_response
+from coordinator.service.route import LeanRoute, bearer, json_list, json_response
 from coordinator.service.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -51,14 +48,6 @@ if TYPE_CHECKING:
     from coordinator.store.port import WorkerRow
 
 T = TypeVar("T")
-_VIEWS: TypeAdapter[list[WorkerView]] = TypeAdapter(list[WorkerView])
-_VERSION: dict[str, Any] = {
-    "name": PROTOCOL_HEADER,
-    "in": "header",
-    "required": True,
-    "description": "Protocol version of the worker.",
-    "schema": {"type": "integer", "example": PROTOCOL_VERSION},
-}
 
 
 def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
@@ -111,34 +100,22 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
 
     async def listed(request: Request) -> Response:
         """All workers: when each was last seen, and which round it has."""
-        return Response(_VIEWS.dump_json(await service.work(coordinator.workers)), media_type="application/json")
+        return json_list(WorkerView, await service.work(coordinator.workers))
 
     async def revoke(request: Request, worker: WorkerId) -> Response:
         """Makes a worker's token worthless, for good. A lease that it holds ends as if it had fallen silent."""
         return json_response(await service.work(coordinator.revoke_worker, worker))
 
-    def of_worker(path: Route, method: str, endpoint: Any, model: Any, summary: str, **extra: Any) -> APIRoute:
-        described = {"parameters": [_VERSION], "security": [{"worker": []}], **extra}
-        return DeviceRoute(
-            path,
-            endpoint,
-            methods=[method],
-            response_model=model,
-            summary=summary,
-            tags=["workers"],
-            openapi_extra=described,
-        )
+    of_worker = partial(peer_route, "worker")
 
     def of_operator(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> APIRoute:
         return LeanRoute(
             path, endpoint, methods=[method], response_model=model, summary=summary, tags=["workers"], **more
         )
 
-    body = {"requestBody": {"required": True, "content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}}
     headers = [
-        _VERSION,
-        _header(DIGEST_HEADER, "RFC 9530: `sha-256=:<base64>:` of the body.", required=False),
-        _header(RESULT_HEADER, "A ResultReport as JSON: the lease's fence, steps, examples, metrics.", required=True),
+        digest_header(required=False),
+        header(RESULT_HEADER, "A ResultReport as JSON: the lease's fence, steps, examples, metrics.", required=True),
     ]
     return [
         of_operator(Route.WORKERS, "POST", create, WorkerCreated, "Register a worker", status_code=201),
@@ -146,7 +123,7 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
         of_operator(Route.REVOKE_WORKER, "POST", revoke, WorkerView, "Revoke a worker"),
         of_worker(Route.LEASES, "POST", lease, Lease | Wait, "Ask for a datacenter round"),
         of_worker(Route.HEARTBEAT, "POST", heartbeat, LeaseKept, "Keep the lease"),
-        of_worker(Route.RESULT, "PUT", put_result, ResultReceipt, "Send the result", **body, parameters=headers),
+        of_worker(Route.RESULT, "PUT", put_result, ResultReceipt, "Send the result", *headers, tensors=True),
         of_worker(Route.LEASE_END, "POST", lease_end, Noted, "End the lease"),
     ]
 
@@ -161,7 +138,3 @@ def read_report(request: Request) -> ResultReport:
     except ValidationError as error:
         rows = [{**row, "loc": (RESULT_HEADER, *row["loc"])} for row in error.errors(include_url=False)]
         raise problem("invalid-request", sentence(rows)) from None
-
-
-def _header(name: str, story: str, *, required: bool) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": required, "description": story, "schema": {"type": "string"}}
