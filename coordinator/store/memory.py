@@ -35,6 +35,7 @@ from coordinator.store.port import (
 )
 
 T = TypeVar("T")
+OfRun = TypeVar("OfRun", Claim, ContributionRow, RefusalRow, AuditRow, MetricRow)
 
 
 class MemoryTransaction(MemoryReads):
@@ -130,9 +131,8 @@ class MemoryTransaction(MemoryReads):
         return len(expired)
 
     def put_claims(self, claims: Iterable[Claim]) -> None:
-        for claim in claims:
+        for claim in self._of_runs(claims):
             self._unique(self._t.claims.get(ALL, claim.device), f"Device {claim.device} has a claim already.")
-            self._run(claim.run)
             self._device(claim.device)
             self._t.claims.put(ALL, claim.device, claim)
             self._t.claims_of_round.put((claim.run, claim.round), claim.device, claim)
@@ -160,10 +160,9 @@ class MemoryTransaction(MemoryReads):
         self._t.checkpoints_of_digest.put(row.digest, (row.run, row.version), True)
 
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
-        for row in rows:
+        for row in self._of_runs(rows):
             group = (row.run, row.round)
             self._unique(self._t.contributions.get(group, row.device), f"Device {row.device} counts already.")
-            self._run(row.run)
             self._t.contributions.put(group, row.device, row)
 
     def put_round(self, row: RoundRow) -> None:
@@ -174,23 +173,27 @@ class MemoryTransaction(MemoryReads):
         self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
-        for row in rows:
-            self._run(row.run)
+        for row in self._of_runs(rows):
             self._t.refusals.put((row.run, row.round), self._t.refusals.count((row.run, row.round)), row)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
-        for row in rows:
-            self._run(row.run)
+        for row in self._of_runs(rows):
             self._t.audit.put(row.run, self._t.audit.count(row.run), row)
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
-        for row in rows:
-            self._run(row.run)
+        for row in self._of_runs(rows):
             try:
                 finite(row.value, row.name)
             except StoreError as error:
                 raise self._failed(error) from None
             self._t.metrics.put(row.run, (row.version, row.source, row.name), row)
+
+    def _of_runs(self, rows: Iterable[OfRun]) -> list[OfRun]:
+        """The rows, of runs that exist."""
+        found = list(rows)
+        for run in {row.run for row in found}:
+            self._run(run)
+        return found
 
     def _run(self, run: str) -> RunRecord:
         return self._known(self._t.runs.get(ALL, run), f"run {run}")
