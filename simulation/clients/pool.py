@@ -73,8 +73,9 @@ def as_given(thing: Any) -> Any:
     """
     if not isinstance(thing, list) or not thing:
         return thing
-    kinds: tuple[type, ...] = (tuple,) if len(thing) == 2 else (tuple, list)
-    if not all(isinstance(item, kinds) and len(item) == 2 for item in thing):
+    if not all(isinstance(item, tuple | list) and len(item) == 2 for item in thing):
+        return thing
+    if len(thing) == 2 and not all(isinstance(item, tuple) for item in thing):
         return thing
     from simulation.clients.items import Items
 

@@ -40,7 +40,8 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.ticker import MaxNLocator
 
-        from simulation.history.figure import BLUE, GREEN, ORANGE, PINK, RED, SKY, Picture, write
+        from simulation.history.figure import Picture, write
+        from simulation.history.panel import BLUE, GREEN, ORANGE, PINK, RED, SKY
     except ModuleNotFoundError:
         raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None
     if not runs:
@@ -56,7 +57,7 @@ def draw(
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("rounds")
     axes.set_ylabel(metric if source == "evaluator" else f"{metric} ({source})")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(visible=True, alpha=0.3)
     axes.tick_params(labelsize=8)
     for side in ("top", "right"):

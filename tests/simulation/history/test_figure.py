@@ -105,12 +105,46 @@ def test_many_rounds_become_areas() -> None:
     assert "and 8 more" in history.summary()
 
 
-def test_many_sources_do_not_flood_the_legend(world: World, history: History) -> None:
+def test_many_classes_share_one_entry_of_the_legend(world: World, history: History) -> None:
     for number in range(20):
         score(world, source=f"class.{number}", accuracy=number / 20)
     metrics = history.plot().axes[1]
-    assert len(labels(metrics)) == 8
     assert "accuracy, evaluator" in labels(metrics)
+    assert [label for label in labels(metrics) if "class" in label] == ["accuracy, each of 20 classes"]
+    assert len(metrics.get_lines()) == 2 + 20
+
+
+def test_a_few_classes_have_a_colour_and_an_entry_each(world: World, history: History) -> None:
+    names = ["clinic", "phone", "tablet", "watch"]
+    for number, name in enumerate(names):
+        score(world, source=f"class.{name}", accuracy=number / 20)
+    metrics = history.plot().axes[1]
+    lines = {str(line.get_label()): line.get_color() for line in metrics.get_lines()}
+    assert {f"accuracy, class.{name}" for name in names} <= set(labels(metrics)) & set(lines)
+    assert len(set(lines.values())) == len(lines)
+
+
+def test_of_many_metrics_a_few_are_drawn_and_the_others_named(world: World, history: History) -> None:
+    many = {f"top{number}": 0.1 * number for number in range(1, 9)}
+    for source in ("evaluator", "clients", "clients.p10"):
+        score(world, source=source, **many)
+    metrics = history.plot().axes[1]
+    assert metrics.get_ylabel() == "accuracy, top1, top2"
+    assert len(metrics.collections) == 1, "one band on an axis"
+    assert labels(metrics)[-1] == "not drawn: top3, top4 and 4 more"
+
+
+def test_one_round_and_one_version_have_whole_numbers_below_them() -> None:
+    world = World(8)
+    world.create()
+    world.play_round(1)
+    figure = History(world.store, world.blobs).plot()
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert 1 in shown
+        assert all(float(tick).is_integer() for tick in shown)
 
 
 def test_nothing_yet_is_said_in_each_panel() -> None:

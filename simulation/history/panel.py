@@ -1,0 +1,50 @@
+"""What all panels of a picture share: colours, ticks, legends below, and a word where there is nothing to draw.
+
+matplotlib's object interface only. Colours are Okabe and Ito's (2008), which people with any colour vision tell apart.
+Knows no history.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+BLUE, SKY, ORANGE, YELLOW, RED, GREEN, PINK = (
+    "#0072B2", "#56B4E9", "#E69F00", "#F0E442", "#D55E00", "#009E73", "#CC79A7",
+)  # fmt: skip
+GREY = "#B8B8B8"
+
+
+def finish(axes: Axes, *, whole: bool = True) -> None:
+    """Ticks, grid and frame. ``whole``: the vertical axis counts."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6, min_n_ticks=1 if whole else 2))
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> None:
+    """Below the panel, so that it covers nothing."""
+    axes.legend(
+        handles,
+        labels,
+        fontsize=7.5,
+        ncols=columns,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.15),
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.8,
+    )
+
+
+def say(axes: Axes, text: str) -> None:
+    """In the middle of a panel without anything else."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#666666")
+    axes.set_xticks([])
+    axes.set_yticks([])
