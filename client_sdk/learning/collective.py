@@ -197,7 +197,7 @@ def group_sgd(
     smallest = min(task.batch_size, count % task.batch_size or task.batch_size)
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
-    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics)
+    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unused=True)
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):

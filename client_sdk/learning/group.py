@@ -145,6 +145,23 @@ class Group:
             )
         self.agree(error)
 
+    def first_to(self, word: str) -> bool:
+        """Whether this rank is the first to come here with ``word``: for what ranks find without the others, and one
+        of them should tell."""
+        if self.store is None:
+            return self.rank == 0
+        with self.unbroken():
+            return self.store.add(f"first/{word}", 1) == 1
+
+    def unlike(self, tensors: Mapping[str, torch.Tensor]) -> str | None:
+        """The name of the first of ``tensors`` that has other values on some rank; None where all are equal. All ranks
+        call it, with the same names, and get the same answer."""
+        if self.alone or not tensors:
+            return None
+        told = [json.loads(text) for text in self.gather(json.dumps([_digest(t) for t in tensors.values()]))]
+        by_name = zip(tensors, zip(*told, strict=True), strict=True)
+        return next((name for name, digests in by_name if len(set(digests)) > 1), None)
+
     def same_everywhere(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compare names, types, shapes and values of ``tensors`` between ranks, by digests. All ranks call it.
 

@@ -74,7 +74,7 @@ def add_proximal(params: Sequence[Parameter], received: Sequence[torch.Tensor], 
     A parameter that the loss did not touch in this step still feels the pull: it may have moved in an earlier one.
     """
     for weight, start in zip(params, received, strict=True):
-        gradient = _dense(weight)
+        gradient = dense_gradient(weight)
         if gradient is None:
             weight.grad = (weight - start).mul_(mu)
         else:
@@ -88,7 +88,7 @@ def clip(params: Sequence[Parameter], max_norm: float, step: int) -> None:
 
     Raises Diverged, naming ``step``, where the norm is not finite.
     """
-    gradients = [gradient for gradient in map(_dense, params) if gradient is not None]
+    gradients = [gradient for gradient in map(dense_gradient, params) if gradient is not None]
     if not gradients:
         return
     wide = torch.float64 if any(gradient.dtype is torch.float64 for gradient in gradients) else torch.float32
@@ -101,7 +101,7 @@ def clip(params: Sequence[Parameter], max_norm: float, step: int) -> None:
             gradient.mul_(max_norm / norm)
 
 
-def _dense(weight: Parameter) -> torch.Tensor | None:
+def dense_gradient(weight: Parameter) -> torch.Tensor | None:
     """The gradient, made dense where an embedding gave a sparse one."""
     if weight.grad is not None and weight.grad.is_sparse:
         weight.grad = weight.grad.to_dense()

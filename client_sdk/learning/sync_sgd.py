@@ -30,7 +30,7 @@ from client_sdk.learning import state
 from client_sdk.learning.data import Examples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import Measure, explained
-from client_sdk.learning.group import Group
+from client_sdk.learning.group import Group, RankFailed
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Name -> number type of autocast; full: the model's own."""
@@ -41,8 +41,9 @@ class GlobalGradient:
 
     ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
     as in PRECISIONS; ``scaler`` scales losses for fp16, and whoever steps unscales. ``bucket_mb``: size of the
-    all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched.
-    All ranks make one together; the model's digests are compared first (RanksDiffer).
+    all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched; it
+    costs a walk over the graph at every step. All ranks make one together; the model's digests are compared first
+    (RanksDiffer), and its buffers after the first step: a layer of the learner's own may take statistics of its batch.
     """
 
     def __init__(
@@ -65,9 +66,12 @@ class GlobalGradient:
         self._accumulate, self._unused = accumulate, unused
         self._names = ("loss", *(metrics or {}))
         self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
+        if unused and not group.alone:  # DDP warns on the terminal where it looks for unused parameters in vain
+            self._losses.register_parameter("idle", nn.Parameter(self._losses.told.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
+        self._buffers = _own_buffers(module)
         if not group.alone:
             with group.unbroken():
                 self._ddp = DistributedDataParallel(
@@ -101,7 +105,9 @@ class GlobalGradient:
             with self._explained(where), self._alone_unless(place == len(parts) - 1):
                 objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
                 objective.backward()
-        return self._told(len(batch), step)
+        means = self._told(len(batch), step)
+        self._compare_buffers()
+        return means
 
     def communication_s(self) -> float | None:
         """Seconds of a mean step, since this was last asked, in which the rank waited for all-reduces (and so for the
@@ -123,10 +129,11 @@ class GlobalGradient:
             # DDP has then not reduced everything: what came with it cannot be trusted, and the group is of no use.
             mine = {id(weight) for weight in self._params}
             names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
-            raise LearnerFailed(
+            found = (
                 f"The loss at step {step + 1} does not depend on {', '.join(names[:3])}: leave out of the learner's "
-                "'averaged' what is never used, or allow unused parameters."
+                "'averaged' what is never used, or allow it with --unused-parameters."
             )
+            raise LearnerFailed(found) if self._group.first_to("unused") else RankFailed(found)
         told = self._losses.told.grad
         if told is None:
             raise LearnerFailed(f"The loss at step {step + 1} gave no gradient.")
@@ -137,6 +144,17 @@ class GlobalGradient:
             found = f"The loss at step {step + 1} is not finite: try a smaller learning rate, a warm-up, or clipping."
             self._group.agree(Diverged(found) if self._group.rank == 0 else None)
         return {name: value / size for name, value in zip(self._names, sums, strict=True)}
+
+    def _compare_buffers(self) -> None:
+        """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' parts of it left other buffers. From
+        then on DDP would hand out those of rank 0, silently."""
+        buffers, self._buffers = self._buffers, {}
+        if (name := self._group.unlike(buffers)) is not None:
+            found = (
+                f"The model's buffer {name} takes statistics of its batch, and each of the {self._group.world} ranks "
+                "has others: take a model that does not, or one process."
+            )
+            self._group.agree(LearnerFailed(found) if self._group.rank == 0 else None)
 
     def _explained(self, where: str) -> AbstractContextManager[None]:
         return explained(where) if self._group.alone else self._group.unbroken()
@@ -241,6 +259,16 @@ def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest:
                 f"the smallest has {smallest}."
             )
     return nn.SyncBatchNorm.convert_sync_batchnorm(module) if group.device.type == "cuda" else module
+
+
+def _own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers by name, but for those of SyncBatchNorm, which sees the whole batch."""
+    return {
+        f"{place}.{name}" if place else name: buffer
+        for place, layer in module.named_modules()
+        if not isinstance(layer, nn.SyncBatchNorm)
+        for name, buffer in layer.named_buffers(recurse=False)
+    }
 
 
 def _moved(batch: tuple[Any, Any], device: torch.device) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@
 
     lock                          held by the one agent that works here
     checkpoints/                  received (client_sdk.worker)
-    jobs/RUN-DIGEST/              one for each run and checkpoint that training started from
+    jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        what came of it
     machines/                     where the agents of several machines find each other (datacenter.machines)
@@ -53,14 +53,15 @@ class AgentFolder:
             os.close(self._lock)
             raise FolderInUse(f"Another agent works in {folder}; give this one a folder of its own.") from None
 
-    def job(self, run: str, checkpoint: str) -> Path:
-        """Where the training of ``run`` from the checkpoint of this digest is kept, made if it is new.
+    def job(self, run: str, checkpoint: str, plan: str) -> Path:
+        """Where the training of ``run`` by the plan of this digest, from the checkpoint of that, is kept, made if it is
+        new. A run of the same name by another plan (of another coordinator, say) finds nothing of this one's.
 
         Older checkpoints' jobs of the same run are removed, since its line has gone on; so are the oldest of all runs'
         beyond KEEP_JOBS.
         """
         jobs = self.path / "jobs"
-        mine = jobs / f"{run}-{checkpoint[:16]}"
+        mine = jobs / f"{run}-{checkpoint[:16]}{plan[:16]}"
         mine.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(mine)
         kept = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)

@@ -17,8 +17,8 @@ def recipe_of(lease: Lease) -> Recipe:
     """What the round's plan asks for.
 
     The order of the data is drawn by the task's seed plus the version that training starts from: each round of a run
-    sees the data in another order, and a round that is begun anew in the same one. ValueError where the plan cannot be
-    trained.
+    sees the data in another order, and a round that is begun anew in the same one. Parameters may be left unused, as
+    devices may leave them. ValueError where the plan cannot be trained.
     """
     work, task = lease.datacenter, lease.task
     return Recipe.model_validate(
@@ -33,6 +33,7 @@ def recipe_of(lease: Lease) -> Recipe:
             "warmup_steps": work.warmup_steps,
             "precision": _PRECISION[work.precision],
             "max_grad_norm": task.max_grad_norm,
+            "unused_parameters": True,
             "averaged": None if task.averaged == ("*",) else task.averaged,
             "seed": (task.seed + lease.checkpoint.version) % 2**63,
         }

@@ -122,7 +122,7 @@ class JobTrainer:
         source = self._data.get(lease.datacenter.data)
         if source is None:
             raise TrainingFailed(f"This worker does not hold the data {lease.datacenter.data!r}.")
-        folder = self._folder.job(lease.run, lease.checkpoint.digest)
+        folder = self._folder.job(lease.run, lease.checkpoint.digest, lease.plan_digest)
         try:
             return JobSpec(
                 learner=lease.task.learner,

@@ -22,10 +22,11 @@ from torch import nn
 from client_sdk.data import training_part
 from client_sdk.learning import state
 from client_sdk.learning.data import Examples, as_examples
-from client_sdk.learning.errors import DataError, Diverged, LearnerFailed, LearningError
+from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
+from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
 from client_sdk.learning.learner import Learner, floating_of, freeze
-from client_sdk.learning.optimizer import clip
+from client_sdk.learning.optimizer import clip, dense_gradient
 from client_sdk.learning.seeding import derive_seed, private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
@@ -112,6 +113,7 @@ def train(
             saved = Checkpoints(checkpoints, ranks, _about(name, model, len(job.examples), recipe))
             found = saved.open(resume)
             if found is not None:
+                _check_ahead(found, recipe, checkpoints, ranks)
                 job.restore(saved, found)
                 step = found
         gradient = job.gradient(ranks, recipe, learner)
@@ -181,10 +183,13 @@ class _Job:
 
     def move(self, recipe: Recipe, group: Group, step: int) -> None:
         """Clip and step. Every rank holds the same gradients, so every rank comes to the same. What the loss did not
-        reach has a gradient of zero, and so a state in the optimizer like all others."""
+        reach has a gradient of zero, and so a state in the optimizer like all others. Sparse gradients are made dense
+        for a recipe's optimizer; a learner's own may want them."""
         for weight in self.params:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
+            elif recipe.optimizer != "learner":
+                dense_gradient(weight)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         if recipe.max_grad_norm is not None and not self._overflowed():
@@ -192,6 +197,13 @@ class _Job:
                 clip(self.params, recipe.max_grad_norm, step + 1)
             except Diverged as error:
                 group.agree(error if group.rank == 0 else None)
+        try:
+            with explained(f"at step {step + 1}, where its optimizer moves the weights"):
+                self._step()
+        except LearnerFailed as error:
+            group.agree(error)
+
+    def _step(self) -> None:
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -261,6 +273,13 @@ def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
         )
     if recipe.precision == "fp16" and group.device.type != "cuda":
         raise LearnerFailed("fp16 needs a GPU: on a CPU take bf16, or full precision.")
+
+
+def _check_ahead(found: int, recipe: Recipe, folder: Path, group: Group) -> None:
+    """CheckpointMismatch, on rank 0, where the saved steps have gone further than this training is to go."""
+    if found > recipe.steps:
+        words = f"{folder} holds a training that has reached step {found}, and {recipe.steps} are asked for."
+        group.agree(CheckpointMismatch(words) if group.rank == 0 else None)
 
 
 def _about(name: str, model: Tensors, examples: int, recipe: Recipe) -> dict[str, Any]:

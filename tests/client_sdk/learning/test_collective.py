@@ -20,7 +20,16 @@ from client_sdk.learning.group import Group
 from client_sdk.protocol import Assignment, CheckpointRef, Task
 from client_sdk.tensors import Tensors, from_bytes
 from client_sdk.update import Update
-from tests.coordinator.datacenter.models import CountedSGD, examples, failing_loss, network
+from tests.coordinator.datacenter.models import (
+    CountedSGD,
+    Half,
+    Sometimes,
+    Sparse,
+    examples,
+    failing_loss,
+    learner_of,
+    network,
+)
 from tests.coordinator.datacenter.ranks import attempt, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -35,6 +44,9 @@ CASES: dict[str, dict[str, Any]] = {
     "held out": {"score_held_out": True, "steps": 7, "epochs": None},
     "momentum": {"learner": "tests:momentum"},
     "a part frozen": {"averaged": ("3.*",)},
+    "a part unused": {"learner": "tests:half"},
+    "a part sometimes unused": {"learner": "tests:sometimes", "batch_size": 4, "mu": 0.1},
+    "sparse": {"learner": "tests:sparse"},
 }
 
 
@@ -44,6 +56,9 @@ def learners() -> dict[str, Learner]:
     return {
         "tests:plain": plain(loss=loss),
         "tests:momentum": plain(loss=loss, optimizer=partial(torch.optim.SGD, momentum=0.9)),
+        "tests:half": learner_of(Half),
+        "tests:sometimes": learner_of(Sometimes),
+        "tests:sparse": learner_of(Sparse),
         "tests:failing": plain(loss=partial(failing_loss, step=2, how="raise"), optimizer=CountedSGD),
         "tests:vanishing": plain(loss=vanishing_loss),
         "tests:infinite": plain(loss=partial(failing_loss, step=5, how="inf")),
@@ -97,7 +112,8 @@ def rounds(group: Group, first: Tensors) -> dict[str, Any]:
     trainer = GroupTrainer(group, catalogue, data())
     found: dict[str, Any] = {"learners": trainer.learners, "examples": trainer.examples}
 
-    def train(wanted: Task, deadline_s: float = 60.0, checkpoint: Tensors = first) -> Any:
+    def train(wanted: Task, deadline_s: float = 60.0, checkpoint: Tensors | None = None) -> Any:
+        checkpoint = learners()[wanted.learner].initial(1) if checkpoint is None else checkpoint
         got = attempt(trainer.train, assignment(wanted), checkpoint, "hospital-7", lambda: deadline_s)
         return seen(got) if isinstance(got, Update) else got
 
@@ -138,7 +154,7 @@ def test_the_groups_update_equals_one_process(case: str) -> None:
     for name, delta in one["delta"].items():
         # The model is float64, the delta is rounded to float32 last: half a unit of that at most.
         np.testing.assert_allclose(group["delta"][name], delta, rtol=2e-7, atol=1e-12)
-        assert np.abs(delta).max() > 1e-4
+        assert np.abs(delta).max() > 1e-4 or name.startswith("unseen.")
     assert group["work"] == one["work"]
     assert group["examples"] == one["examples"] == 50
     assert group["held_out"] == one["held_out"]

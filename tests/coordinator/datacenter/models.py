@@ -56,6 +56,49 @@ class Half(nn.Module):
         return self.seen(x)
 
 
+class Sparse(nn.Module):
+    """An embedding with sparse gradients, of which a batch touches a few rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(40, 4, sparse=True).double()
+        self.head = nn.Linear(4, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rows((x.abs() * 10).long().clamp(0, 39)).mean(1))
+
+
+class Sometimes(nn.Module):
+    """A layer that only examples with a large first feature go through; the others leave it untouched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(6, 3).double()
+        self.seldom = nn.Linear(6, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = x[:, :1] > 2.5
+        found = self.always(x)
+        return found + self.seldom(x) * large if bool(large.any()) else found
+
+
+class RunningMean(nn.Module):
+    """A layer of its author's own that keeps statistics of its batches, which no type gives away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6).double())
+        self.head = nn.Linear(6, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return self.head(x - self.mean)
+
+
+def learner_of(model: Any, **options: Any) -> Learner:
+    return Learner(model=model, loss=nn.functional.cross_entropy, **options)
+
+
 def failing_loss(outputs: torch.Tensor, targets: torch.Tensor, step: int, how: str, rank: str = "1") -> torch.Tensor:
     """Cross-entropy that goes wrong on one rank at its ``step``-th call."""
     value = nn.functional.cross_entropy(outputs, targets)

@@ -80,6 +80,7 @@ def test_a_recipe_says_what_the_plan_says() -> None:
         precision="bf16",
         max_grad_norm=2.0,
         averaged=("body.*",),
+        unused_parameters=True,
         seed=9,
     )
 
@@ -150,17 +151,24 @@ def test_a_folder_has_one_agent(tmp_path: Path) -> None:
 
 def test_a_job_is_found_again_by_run_and_checkpoint_and_older_ones_are_removed(tmp_path: Path) -> None:
     with AgentFolder(tmp_path) as folder:
-        first = folder.job("marks", "a" * 64)
+        first = folder.job("marks", "a" * 64, "1" * 64)
         (first / "steps").mkdir()
-        assert folder.job("marks", "a" * 64) == first
+        assert folder.job("marks", "a" * 64, "1" * 64) == first
         assert (first / "steps").is_dir()
-        other = folder.job("marks-2", "a" * 64)
-        assert folder.job("marks", "b" * 64) != first
+        other = folder.job("marks-2", "a" * 64, "1" * 64)
+        assert folder.job("marks", "b" * 64, "1" * 64) != first
         assert not first.exists(), "the run's line has gone on"
         assert other.exists(), "another run's stays"
         for number in range(KEEP_JOBS + 2):
-            os.utime(folder.job(f"run-{number}", "a" * 64), (number, number))
+            os.utime(folder.job(f"run-{number}", "a" * 64, "1" * 64), (number, number))
         assert len(list((tmp_path / "jobs").iterdir())) == KEEP_JOBS
+
+
+def test_a_run_of_the_same_name_by_another_plan_begins_anew(tmp_path: Path) -> None:
+    """A new coordinator, the old folder, name and first checkpoint, another plan: old steps do not count."""
+    with AgentFolder(tmp_path) as folder:
+        (folder.job("marks", "a" * 64, "1" * 64) / "steps").mkdir()
+        assert not (folder.job("marks", "a" * 64, "2" * 64) / "steps").exists()
 
 
 def test_what_an_earlier_agent_left_behind_is_ended_and_nothing_else(tmp_path: Path) -> None:

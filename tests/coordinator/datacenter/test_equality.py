@@ -10,10 +10,19 @@ import pytest
 import torch
 from torch import nn
 
+from client_sdk.learning import Learner
 from client_sdk.tensors import Tensors
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import GlobalOrder, train
-from tests.coordinator.datacenter.models import examples, largest_difference, plain, with_momentum
+from tests.coordinator.datacenter.models import (
+    Sometimes,
+    Sparse,
+    examples,
+    largest_difference,
+    learner_of,
+    plain,
+    with_momentum,
+)
 from tests.coordinator.datacenter.ranks import Group, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -42,15 +51,24 @@ def recipe(case: str) -> Recipe:
 
 
 OWN = "the learner's own momentum"
-BY_WORLD = {2: [*CASES, OWN], 4: ["even", "uneven", "uneven with accumulation"]}
+LEARNERS: dict[str, tuple[Learner, dict[str, Any]]] = {
+    OWN: (with_momentum(), {"batch": 12}),
+    "sparse": (learner_of(Sparse), {"batch": 12}),
+    "sparse with momentum and decay": (learner_of(Sparse), {"batch": 12, "optimizer": "sgd", "weight_decay": 1e-3}),
+    "sparse with lars": (learner_of(Sparse), {"batch": 12, "optimizer": "lars", "accumulate": 2}),
+    "sparse with lamb": (learner_of(Sparse), {"batch": 12, "optimizer": "lamb", "max_grad_norm": 0.3}),
+    "sometimes unused": (learner_of(Sometimes), {"batch": 4, "unused_parameters": True}),
+}
+BY_WORLD = {2: [*CASES, *LEARNERS], 4: ["even", "uneven", "uneven with accumulation"]}
 
 
 def many(group: Group, first: Tensors, cases: list[str]) -> dict[str, tuple[Tensors, float]]:
     """Many cases in one group, since starting one takes seconds."""
     found = {}
     for case in cases:
-        if case == OWN:
-            model, report = train(with_momentum(), first, examples(), recipe("uneven"), group=group)
+        if case in LEARNERS:
+            learner, fields = LEARNERS[case]
+            model, report = train(learner, learner.initial(1), examples(), Recipe(**{**BASE, **fields}), group=group)
             found[case] = (model, report.loss)
             continue
         model, report = train(plain(), first, examples(), recipe(case), group=group)
@@ -66,7 +84,7 @@ def by_ranks(world: int) -> list[dict[str, tuple[Tensors, float]]]:
 
 @cache
 def alone() -> dict[str, tuple[Tensors, float]]:
-    return many(Group(), plain().initial(1), [*CASES, OWN])
+    return many(Group(), plain().initial(1), [*CASES, *LEARNERS])
 
 
 def bare(case: str) -> Tensors:
@@ -110,7 +128,9 @@ def test_all_ranks_hold_equal_bits(world: int) -> None:
 
 def test_training_moved_the_model() -> None:
     """Or all equalities above would hold for a trainer that does nothing."""
-    assert all(largest_difference(model, plain().initial(1)) > 1e-3 for model, _ in alone().values())
+    for case, (model, _) in alone().items():
+        learner = LEARNERS[case][0] if case in LEARNERS else plain()
+        assert largest_difference(model, learner.initial(1)) > 1e-3, case
 
 
 def test_the_order_is_a_function_of_seed_and_step() -> None:

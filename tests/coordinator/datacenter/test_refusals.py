@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
+from torch.optim import LBFGS
 
 from client_sdk.learning import Learner
 from client_sdk.tensors import Tensors
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter import models
-from tests.coordinator.datacenter.models import examples, largest_difference, plain
+from tests.coordinator.datacenter.models import examples, largest_difference, learner_of, plain
 from tests.coordinator.datacenter.ranks import Group, attempt, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -36,7 +37,7 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
 
     def trying(name: str, learner: Learner, model: Tensors = first, recipe: Recipe = RECIPE, **more: Any) -> None:
         data = more.pop("data", examples())
-        found[name] = attempt(train, learner, model, data, recipe, group=group, **more)
+        found[name] = attempt(train, learner, model, data, recipe, **{"group": group, **more})
 
     other = {name: array + (group.rank if name == "3.bias" else 0) for name, array in first.items()}
     trying("values", plain(), other)
@@ -59,6 +60,7 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
     trying("other model", narrow, narrow.initial(0), checkpoints=folder, resume=True)
     trying("other batch", plain(), recipe=RECIPE.model_copy(update={"batch": 10}), checkpoints=folder, resume=True)
     trying("not asked to resume", plain(), checkpoints=folder)
+    trying("beyond", plain(), recipe=RECIPE.model_copy(update={"steps": 4}), checkpoints=folder, resume=True)
     group.agree(None)
     if group.rank == 0:
         for piece in (folder / "step-000000006").glob("*.distcp"):
@@ -67,6 +69,12 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
     longer = RECIPE.model_copy(update={"steps": 8})
     trying("damaged", plain(), recipe=longer, checkpoints=folder, resume=True)
     trying("still good", plain())
+    own = learner_of(models.RunningMean, optimizer=models.CountedSGD)
+    before = models.CountedSGD.taken
+    trying("statistics of its own", own, own.initial(0))
+    found["steps taken with statistics"] = models.CountedSGD.taken - before
+    trying("optimizer", plain(optimizer=LBFGS))
+    trying("optimizer, without a group", plain(optimizer=LBFGS), group=Group())
     half = Learner(model=models.Half, loss=nn.functional.cross_entropy)
     trying("unused allowed", half, half.initial(0), RECIPE.model_copy(update={"unused_parameters": True}))
     trying("unused", half, half.initial(0))
@@ -95,7 +103,10 @@ def said() -> list[dict[str, Said]]:
         ("other model", 0, "CheckpointMismatch", "of another model: 0.bias is F64 [5] there and F64 [4] here"),
         ("other batch", 0, "CheckpointMismatch", "of another training: batch is 12 there and 10 here"),
         ("not asked to resume", 0, "CheckpointMismatch", "holds a training that has reached step 6"),
+        ("beyond", 0, "CheckpointMismatch", "holds a training that has reached step 6, and 4 are asked for"),
         ("damaged", 0, "CheckpointMismatch", "step-000000006 cannot be used"),
+        ("statistics of its own", 0, "LearnerFailed", "buffer mean takes statistics of its batch, and each of the 2"),
+        ("optimizer", 0, "LearnerFailed", "at step 1, where its optimizer moves the weights: TypeError: LBFGS.step()"),
     ],
 )
 def test_one_rank_says_why(case: str, rank: int, kind: str, words: str) -> None:
@@ -113,6 +124,16 @@ def test_all_ranks_stop_before_the_optimizer_moves() -> None:
     assert [found["steps taken then"] for found in said()] == [3, 3]
 
 
+def test_statistics_of_a_learners_own_layer_are_noticed_before_a_step() -> None:
+    assert [found["steps taken with statistics"] for found in said()] == [0, 0]
+
+
+def test_an_optimizer_that_wants_a_closure_is_the_learners_fault_and_no_bug_of_ours() -> None:
+    kind, words = said()[0]["optimizer, without a group"]
+    assert kind == "LearnerFailed"
+    assert "LBFGS.step() missing 1 required positional argument: 'closure'" in words
+
+
 def test_a_group_goes_on_after_a_refusal() -> None:
     one, _ = train(plain(), plain().initial(1), examples(), RECIPE)
     for found in said():
@@ -121,9 +142,10 @@ def test_a_group_goes_on_after_a_refusal() -> None:
 
 def test_a_parameter_that_no_loss_reaches_is_named_or_allowed() -> None:
     """DDP alone would leave the ranks with different weights and complain one step later."""
+    assert sorted(found["unused"][0] for found in said()) == ["LearnerFailed", "RankFailed"], "one rank tells"
     for found in said():
-        assert found["unused"][0] == "LearnerFailed"
         assert "does not depend on unseen.weight, unseen.bias" in found["unused"][1]
+        assert "--unused-parameters" in found["unused"][1]
         model, _ = found["unused allowed"]
         first = Learner(model=models.Half, loss=nn.functional.cross_entropy).initial(0)
         assert np.array_equal(model["unseen.weight"], first["unseen.weight"])
