@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_sdk.secagg.errors import Refusal
+from client_sdk.secagg.errors import Refusal, Spent
 from client_sdk.secagg.header import Header, Rule, Terms
 from client_sdk.secagg.memory import Memory
 
@@ -126,9 +126,9 @@ def require_agreed(header: Header, expected: Expected, policy: SecurePolicy, mem
 
 def require_consent(header: Header, expected: Expected, policy: SecurePolicy, memory: Memory, at: float) -> None:
     """Refusal unless the device may advertise a fresh attempt under ``header``, which it agreed to, now (``at``: Unix
-    seconds)."""
+    seconds); Spent where it never may on this checkpoint."""
     if header.model in memory.spent:
-        raise Refusal("This device has signed a survivor list on this checkpoint and is spent there.")
+        raise Spent
     if (header.revocations, header.revocations_digest) != (expected.revocations, expected.revocations_digest):
         raise Refusal(
             f"The header names another revocation list, number {header.revocations}, than this device has, "

@@ -50,7 +50,7 @@ from client_sdk.secagg.consent import (
     require_time,
     require_withstood,
 )
-from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, Unopened
+from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, Spent, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masked import MaskedInput
@@ -295,7 +295,7 @@ class _Attempt:
         if not near <= live.held.keys():
             raise Refusal("The survivor list names a neighbour that never shared with this device.")
         if model in self.memory.spent:
-            raise Refusal("This device has signed a survivor list on this checkpoint and is spent there.")
+            raise Spent
         revealed = Revealed.of(place, live.held, survivors).encoded
         live = replace(live, survivors=survivors.encoded, revealed=revealed, held={}, vector=b"")
         what = hashlib.sha256(cohort.h + survivors.encoded).digest()

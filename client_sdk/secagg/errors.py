@@ -9,6 +9,7 @@
     |  '- Unopened       what these peers sealed does not open: the device names them and cannot mask
     |- BadVector         values or packed lanes that are not what the round takes
     |- Refusal           nothing is malformed, and the device will not: its rules, or its owner's, say no
+    |  '- Spent          it has signed on this checkpoint: the device says so, or it would be asked for ever
     '- BadMessage        bytes that are no message of this protocol, or not in the one form that it takes
        '- BadSignature   a signature that is not the device's over this
 """
@@ -52,6 +53,16 @@ class Refusal(SecaggError):
         super().__init__(reason)
         self.retry_s = retry_s
         """Seconds after which the same may be asked again; None: never."""
+
+
+class Spent(Refusal):
+    """The device has signed a survivor list on this checkpoint, and contributes on it no more.
+
+    Whoever drives it tells the coordinator, which may not know: the signature can have been lost on the way, and a
+    round that ended meanwhile takes it no more."""
+
+    def __init__(self) -> None:
+        super().__init__("This device has signed a survivor list on this checkpoint and is spent there.")
 
 
 class BadMessage(SecaggError):

@@ -25,13 +25,14 @@ from coordinator.engine.secure_events import (
     Rostered,
     Shared,
     Signed,
+    Spent,
 )
 
 __all__ = [
     "Advanced", "Advertised", "Announced", "ClockFell", "CommitFailed", "Committed", "Complained", "Created",
     "Delivered", "Discarded", "Drawn", "Event", "Faulted", "FleetReturned", "Heartbeat", "LeaseEnded", "Leased",
     "Masked", "Opened", "OpeningFailed", "Paused", "Reported", "Resumed", "Revealed", "Rostered", "Scored", "Shared",
-    "Signed", "Started", "Stopped", "Tick", "Withdrew", "from_json", "kind_of", "to_json"
+    "Signed", "Spent", "Started", "Stopped", "Tick", "Withdrew", "from_json", "kind_of", "to_json"
 ]  # fmt: skip
 
 
@@ -270,6 +271,7 @@ Event = (
     | Complained
     | Faulted
     | Signed
+    | Spent
     | Revealed
     | Opened
     | OpeningFailed

@@ -34,6 +34,7 @@ OfAttempt = (
     | ev.Masked
     | ev.Complained
     | ev.Faulted
+    | ev.Spent
     | ev.Signed
     | ev.Revealed
     | ev.Opened
@@ -59,6 +60,8 @@ def happened(state: RunState, event: SecureEvent) -> Step:
             return masking.complained(state, event)
         case ev.Faulted():
             return masking.faulted(state, event)
+        case ev.Spent():
+            return spent(state, event)
         case ev.Signed():
             return unmasking.signed(state, event)
         case ev.Revealed():
@@ -106,6 +109,23 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     else:
         following, more = masking.withdrew(state, event.at, event.device)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
+def spent(state: RunState, event: ev.Spent) -> Step:
+    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is believed,
+    since it harms nobody but itself."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against)
+    if state.secure is None:
+        return refuse(state, "stale", f"round {event.round} is not a secure round")
+    if event.device in state.spent:
+        return state, []
+    reason = "it has signed on this checkpoint in an earlier round"
+    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    return withdrew(
+        state, ev.Withdrew(at=event.at, round=event.round, attempt=event.attempt, device=event.device, reason=reason)
+    )
 
 
 def time_is_up(state: RunState, at: float) -> Step:

@@ -173,3 +173,14 @@ class Advanced:
     """The round under way, which is selecting."""
     by: str
     """Who it was, for the audit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """A device says that it has signed a survivor list on this checkpoint: the signature was lost, or came after its
+    round had ended. It contributes on this checkpoint no more, and is out of this round."""
+
+    at: float
+    round: int
+    attempt: int
+    device: str

@@ -5,6 +5,7 @@
     header      the attempt that may be joined, or nothing yet
     hear        advertise | share | mask | survivors | unmask: taken once, durably, or refused with the reason
     complain    dealers whose shares do not open
+    spent       the device has signed on this checkpoint before
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
 
 Knows a run's state and blobs. Has never heard of HTTP: whoever calls has authenticated the device, waits, and asks
@@ -134,6 +135,10 @@ class SecureDesk:
                 lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
             )
         )
+
+    def spent(self, device: str, round: int, attempt: int) -> None:
+        """A device has signed on this checkpoint before, and says so instead of advertising."""
+        _raise_refused(self._run.submit(lambda _, at: ev.Spent(at=at, round=round, attempt=attempt, device=device)))
 
     def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
         """What the device is told to its message of this stage; None: not yet. ProblemError where there will be no

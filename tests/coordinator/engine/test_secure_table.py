@@ -99,6 +99,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Masked": MESSAGE,
     "Complained": {"device": "f", "dealers": ("a",)},
     "Faulted": {"device": "f", "reason": "its message is too short"},
+    "Spent": {"device": "f"},
     "Signed": MESSAGE,
     "Revealed": MESSAGE,
     "Opened": {"bytes": 9, "weight": 30},
@@ -144,6 +145,7 @@ Shared         x not-selected  x stale         x stale         x stale       mas
 Masked         x not-selected  x stale         x stale         x stale       x stale         agreeing
 Complained     x not-selected  x stale         x stale         x stale       x stale         agreeing
 Faulted        x not-selected  +               +               +             masking         agreeing
+Spent          x not-selected  +               +               +             masking         agreeing
 Signed         x not-selected  x stale         x stale         x stale       x stale         x stale
 Revealed       x not-selected  x stale         x stale         x stale       x stale         x stale
 Opened         x stale         x stale         x stale         x stale       x stale         x stale
@@ -178,6 +180,7 @@ Shared         x duplicate     x duplicate     x duplicate     x duplicate     x
 Masked         x duplicate     x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late
 Complained     x late          x late          x late          x late          x not-selected  x not-selected  x late
 Faulted        x late          x late          x late          x late          x not-selected  x not-selected  x late
+Spent          +               -               -               -               x not-selected  x not-selected  x late
 Signed         unmasking       x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late
 Revealed       x stale         +               +               x late          x not-selected  x not-selected  x late
 Opened         x stale         x stale         committing      x late          x stale         x stale         x stale

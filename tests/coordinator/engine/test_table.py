@@ -57,6 +57,7 @@ SECURE_EVENTS: dict[str, dict[str, Any]] = {
     "Masked": _MESSAGE,
     "Complained": {"device": "d", "dealers": ("a",)},
     "Faulted": {"device": "d", "reason": "its bundle is too short"},
+    "Spent": {"device": "d"},
     "Signed": _MESSAGE,
     "Revealed": _MESSAGE,
     "Opened": {"digest": digest_of("sum"), "bytes": 9, "weight": 30},

@@ -523,6 +523,49 @@ def test_the_owner_lets_an_exhausted_run_go_on() -> None:
     world.assert_clean()
 
 
+def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
+    """All sign, nothing arrives: the coordinator knows of nobody that is spent, and would ask the same devices for ever,
+    with no way out."""
+    world = World(4, rounds_=1)
+    heard = world.hear
+    world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
+    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    assert world.state.spent == ()
+    assert all(phone.member.memory.spent for phone in world.phones)
+    world.hear = heard  # type: ignore[method-assign]
+    world.play(lambda w: bool(w.state.exhausted), 500)
+    told = [event.device for event in world.happened(ev.Spent)]
+    assert tuple(told) == world.state.spent
+    assert len(told) >= 2, "of four three are needed"
+    world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.play()
+    assert world.state.version == 1
+    assert world.state.spent == ()
+    world.assert_clean()
+
+
+def test_a_round_goes_on_without_a_device_that_says_it_is_spent() -> None:
+    """Its signature was lost, and the others vanished before they were shown the list."""
+    world = World(6, rounds_=1, cohort={"quorum": 0.6})
+    heard = world.hear
+    world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
+    world.play(lambda w: w.state.phase == "agreeing")
+    for phone in world.phones[1:]:
+        phone.gone = True
+    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    assert [bool(phone.member.memory.spent) for phone in world.phones] == [True] + [False] * 5
+    world.hear = heard  # type: ignore[method-assign]
+    for phone in world.phones[1:]:
+        phone.gone = False
+        phone.restart()
+    world.play()
+    assert world.state.version == 1
+    assert world.survivors() == [phone.name for phone in world.phones[1:]]
+    assert [event.device for event in world.happened(ev.Spent)] == [world.phones[0].name]
+    world.assert_clean()
+
+
 def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
     def advanced(crash: int | None) -> World:
         world = exhausted()

@@ -17,7 +17,7 @@ import numpy as np
 
 from client_sdk.problems import ProblemError
 from client_sdk.secagg.device import Say
-from client_sdk.secagg.errors import Refusal, SecaggError, Unopened
+from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
@@ -181,6 +181,11 @@ class Phone:
         self.head, self.heard = Header.parse(body), False
         try:
             self.member.start(self.head, world.at)
+        except Spent as error:
+            head = self.head
+            self._stop(error)
+            world.desk.spent(self.name, head.round, head.attempt)
+            return True
         except Refusal as refusal:
             if refusal.retry_s is not None:
                 self.head, self.not_before = None, world.at + refusal.retry_s
