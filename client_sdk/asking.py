@@ -19,7 +19,7 @@ an error page of something in between    Sleep, again; while a round is under wa
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from client_sdk.actions import Action, Answered, Refused, Reply, Save, Send, Sleep, Unreachable, Unreadable
@@ -141,7 +141,7 @@ class Asking:
         enrolments = 0
         while True:
             if not enrolling:
-                send = _under(send, self.token)
+                send = replace(send, token=self.token)
             reply = self.heard((yield send))
             if isinstance(reply, Answered):
                 return reply.message
@@ -206,15 +206,3 @@ def short(reason: str) -> str:
     """At most REASON_LIMIT characters, on one line."""
     line = " ".join(reason.split())
     return line if len(line) <= REASON_LIMIT else line[: REASON_LIMIT - 1] + "…"
-
-
-def _under(send: Send, token: str) -> Send:
-    return Send(
-        method=send.method,
-        route=send.route,
-        answers=send.answers,
-        path=send.path,
-        message=send.message,
-        update=send.update,
-        token=token,
-    )

@@ -12,6 +12,24 @@ from pydantic import Field
 
 from client_sdk.protocol import NAME_PATTERN, DeviceId, Digest, Message, RunId, Score, WorkerId
 
+Status = Literal["running", "paused", "finished", "stopped"]
+"""Of a run."""
+Phase = Literal[
+    "idle",
+    "selecting",
+    "collecting",
+    "leasing",
+    "training",
+    "sharing",
+    "masking",
+    "agreeing",
+    "unmasking",
+    "committing",
+]
+"""Of the round under way; idle: there is none."""
+Kind = Literal["federated", "secure", "datacenter"]
+"""Of a round."""
+
 
 class CreateRun(Message):
     """Starts a run. The initial checkpoint was uploaded before (``PUT /v1/checkpoints/{digest}``)."""
@@ -46,21 +64,10 @@ class RunView(Message):
 
     run: RunId
     name: str
-    status: Literal["running", "paused", "finished", "stopped"]
+    status: Status
     reason: str
     """Why it has this status: 'reached 20 rounds', 'stopped by the operator'."""
-    phase: Literal[
-        "idle",
-        "selecting",
-        "collecting",
-        "leasing",
-        "training",
-        "sharing",
-        "masking",
-        "agreeing",
-        "unmasking",
-        "committing",
-    ]
+    phase: Phase
     round: int
     """The round under way, or the last one."""
     version: int
@@ -76,7 +83,7 @@ class RunView(Message):
     """Sequence number of the last event: where to resume the stream."""
     funnel: Funnel
     """Of the round under way, or of the last one."""
-    kind: Literal["federated", "secure", "datacenter"] = "federated"
+    kind: Kind = "federated"
     """Of the round under way, or of the last one."""
     exhausted: str = ""
     """Why secure rounds cannot go on from this checkpoint: too many devices have signed on it. Empty: they can."""
@@ -107,7 +114,7 @@ class RoundView(Message):
 
     round: int
     attempt: int = 0
-    kind: Literal["federated", "secure", "datacenter"] = "federated"
+    kind: Kind = "federated"
     because: str = ""
     """Why it is a datacenter round; empty for the others."""
     status: Literal["open", "committed", "abandoned"]

@@ -13,7 +13,6 @@ from coordinator.commands.runs import RunName
 from coordinator.commands.telling import moment, say_rounds, say_run, say_runs
 
 PAGE = 1000
-ENDED = ("finished", "stopped")
 
 
 @spoken

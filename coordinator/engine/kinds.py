@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coordinator.engine.state import Kind, RunState
+from client_sdk.operator_protocol import Kind
+from coordinator.engine.state import RunState
 
 FAILURES = 3
 """Datacenter rounds in a row that a worker could not train, after which the datacenter rests."""

@@ -12,24 +12,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
+from client_sdk.operator_protocol import Kind, Phase, Status
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure_state import SecureRound
 
-Phase = Literal[
-    "idle",
-    "selecting",
-    "collecting",
-    "leasing",
-    "training",
-    "sharing",
-    "masking",
-    "agreeing",
-    "unmasking",
-    "committing",
-]
-Kind = Literal["federated", "secure", "datacenter"]
 Row = TypeVar("Row")
-Status = Literal["running", "paused", "finished", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)
