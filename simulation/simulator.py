@@ -239,19 +239,21 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
             wall[before.round] = time.monotonic() - began
             shown.ended(simulation.ended(before.round), scores)
             if state.abandoned_in_a_row >= ABANDONED_MOST:
+                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round]
+                why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
                 raise Stalled(
                     f"{state.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
-                    f"{simulation.ended(before.round).reason}. A simulated fleet does not change by itself: change the "
-                    "plan's cohort, or the behaviour"
+                    f"{simulation.ended(before.round).reason}{why}. A simulated fleet does not change by itself: "
+                    f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
                 )
     except KeyboardInterrupt:
         interrupted = True
     except SimulationError as error:
-        error.history = simulation.history(wall)
+        error.history = simulation.history(wall, interrupted=True)
         raise
     except (StoreError, BlobError) as error:
         broken = SimulationError(f"round {simulation.state.round} could not be kept: {error}")
-        broken.history = simulation.history(wall)
+        broken.history = simulation.history(wall, interrupted=True)
         raise broken from error
     finally:
         shown.close()

@@ -34,6 +34,7 @@ def document(history: History, clients: Clients, folder: Path | None) -> dict[st
         "folder": None if folder is None else str(folder),
         "wall_s": sum(history.wall),
         "rounds": rounds,
+        "withdrawals": [dataclasses.asdict(one) for one in history.withdrawals],
         "metrics": [
             {"version": one.version, "source": one.source, "name": one.name, "value": one.value}
             for one in history.metrics

@@ -3,6 +3,6 @@
 from simulation.history.folder import HistoryError, writing
 from simulation.history.history import Curve, History
 from simulation.history.ledger import Copied, copy_blobs, copy_run
-from simulation.history.rounds import Round
+from simulation.history.rounds import Round, Withdrawal
 
-__all__ = ["Copied", "Curve", "History", "HistoryError", "Round", "copy_blobs", "copy_run", "writing"]
+__all__ = ["Copied", "Curve", "History", "HistoryError", "Round", "Withdrawal", "copy_blobs", "copy_run", "writing"]

@@ -27,7 +27,7 @@ from coordinator.verify import Readable
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
 from simulation.history.ledger import copy_run
-from simulation.history.rounds import Round, current_state, read_rounds
+from simulation.history.rounds import Round, Withdrawal, current_state, read_events, read_rounds, withdrawal_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TRAINING = "training"
 """The source of what devices measured while they trained, averaged over a round's counted updates."""
 
-Table = Literal["rounds", "metrics", "participation", "events"]
+Table = Literal["rounds", "metrics", "participation", "withdrawals", "events"]
 
 
 class Curve(NamedTuple):
@@ -74,6 +74,8 @@ class History:
         self._state_at: tuple[int, RunState] | None = None
         self._counted: Counter[str] = Counter()
         self._counted_to = 0
+        self._withdrew: list[Withdrawal] = []
+        self._withdrew_to = 0
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], run: str | None = None) -> History:
@@ -152,6 +154,16 @@ class History:
                 self._counted.update(item.device for item in self._store.contributions(self.run, row.round))
             self._counted_to = row.version
         return MappingProxyType(dict(sorted(self._counted.items())))
+
+    @property
+    def withdrawals(self) -> tuple[Withdrawal, ...]:
+        """Who withdrew from which round and why, in order: no examples, a loss that is not finite, a battery that is
+        low."""
+        for event in read_events(self._store, self.run, self._withdrew_to):
+            self._withdrew_to = event.seq
+            if (found := withdrawal_of(event)) is not None:
+                self._withdrew.append(found)
+        return tuple(self._withdrew)
 
     # ------------------------------------------------------------ metrics
 
@@ -250,7 +262,8 @@ class History:
     # ------------------------------------------------------------ for people
 
     def to_pandas(self, what: Table = "rounds") -> DataFrame:
-        """A table: ``rounds``, ``metrics``, ``participation`` or ``events``. Times are seconds since the run began."""
+        """A table: ``rounds``, ``metrics``, ``participation``, ``withdrawals`` or ``events``. Times are seconds since
+        the run began."""
         from simulation.history.tables import frame
 
         return frame(self, self._store, what)
@@ -271,7 +284,8 @@ class History:
         return figure
 
     def summary(self, last: int = 10) -> str:
-        """The last rounds as a text table, with a header and the newest scores."""
+        """The last rounds as a text table, with a header, the newest scores, and why rounds were abandoned and devices
+        withdrew."""
         from simulation.history.tables import summary
 
         return summary(self, last)

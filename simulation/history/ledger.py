@@ -7,7 +7,7 @@ round it loads what a resumed simulation goes on from. What comes out is what th
 ::
 
     read what is new (by sequence number, version and round) -> was the log still the same? -> carry the blobs
-        -> one transaction: devices, run, events, line, contributions, rounds, refusals, metrics, claims
+        -> one transaction: devices, run, events, line, contributions, rounds, refusals, audit, metrics, claims
 
 The pool of waiting devices belongs to the fleet, not to a run, and is not copied. A device is copied as it was when it
 first appeared in the run. This file decides nothing about rounds and knows no SQL.
@@ -24,6 +24,7 @@ from typing import Any, cast
 from coordinator.blobs import Blobs
 from coordinator.store.port import (
     TERMINAL,
+    AuditRow,
     CheckpointRow,
     Claim,
     Conflict,
@@ -63,6 +64,8 @@ class Copied:
     round: int = 0
     """All rounds up to this one have ended, and are copied."""
     refusals: dict[int, int] = field(default_factory=dict)
+    audit: int = 0
+    """How many acts of the run's owner are copied."""
     metrics: dict[_MetricKey, MetricRow] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
 
@@ -82,6 +85,7 @@ class _News:
     contributions: list[ContributionRow]
     rounds: list[RoundRow]
     refusals: list[RefusalRow]
+    audit: list[AuditRow]
     metrics: list[MetricRow]
     claims: list[Claim]
     devices: list[DeviceRow]
@@ -161,6 +165,7 @@ def _known(target: Reader, run: str) -> Copied:
     rounds = list(_rounds(target, run, 0))
     have.round = _all_ended(rounds, 0)
     have.refusals = {row.round: len(target.refusals(run, row.round)) for row in rounds}
+    have.audit = len(target.audit(run))
     have.metrics = {_key(row): row for row in target.metrics(run)}
     return have
 
@@ -192,6 +197,7 @@ def _read(source: Reader, run: str, have: Copied, *, whole: bool) -> _News:
         contributions=contributions,
         rounds=rounds,
         refusals=refusals,
+        audit=source.audit(run)[have.audit :],
         metrics=[item for item in source.metrics(run) if have.metrics.get(_key(item)) != item],
         claims=claims,
         devices=[item for item in found if item is not None],
@@ -291,6 +297,7 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
     for item in news.rounds:
         tx.put_round(item)
     tx.insert_refusals(news.refusals)
+    tx.insert_audit(news.audit)
     tx.put_metrics(news.metrics)
     _write_claims(tx, run, news.claims)
 
@@ -318,4 +325,5 @@ def _advanced(have: Copied, news: _News) -> Copied:
         last=news.events[-1] if news.events else have.last,
         version=max((row.version for row in news.checkpoints), default=have.version),
         round=_all_ended(news.rounds, have.round),
+        audit=have.audit + len(news.audit),
     )

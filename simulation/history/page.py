@@ -1,4 +1,4 @@
-"""A history as HTML for a notebook: a header, the picture, the last rounds, and why rounds were abandoned.
+"""A history as HTML for a notebook: a header, the picture, the last rounds, and what went wrong.
 
 Everything that came from outside is escaped. Colours are those of the notebook's own theme.
 """
@@ -10,7 +10,7 @@ from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from simulation.history.tables import COLUMNS, abandoned_reasons, cells, newest_scores, standing
+from simulation.history.tables import COLUMNS, cells, newest_scores, standing, told_reasons
 
 if TYPE_CHECKING:
     from simulation.history.history import History
@@ -59,8 +59,8 @@ def _line(tag: str, texts: list[str], sides: list[str]) -> str:
 
 
 def _reasons(history: History) -> str:
-    reasons = abandoned_reasons(history.rounds)
-    if not reasons:
-        return ""
-    told = "".join(f"<li>{escape(reason)}: {escape(numbers)}</li>" for reason, numbers in reasons)
-    return f"<p>Abandoned rounds:</p><ul>{told}</ul>"
+    told = ""
+    for title, reasons in told_reasons(history):
+        lines = "".join(f"<li>{escape(reason)}: {escape(when)}</li>" for reason, when in reasons)
+        told += f"<p>{title}</p><ul>{lines}</ul>"
+    return told

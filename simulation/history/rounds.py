@@ -60,6 +60,16 @@ class Round:
     """Training metrics of the accepted updates, averaged by weight."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """A device that was selected and said that it will not report."""
+
+    round: int
+    device: str
+    reason: str
+    """In its own words."""
+
+
 def read_rounds(reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None) -> Iterator[Round]:
     """All rounds in order. ``wall``: seconds by round, as far as they were measured."""
     after = 0
@@ -74,6 +84,14 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
     while page := reader.events(run, after, _PAGE):
         yield from page
         after = page[-1].seq
+
+
+def withdrawal_of(event: EventRow) -> Withdrawal | None:
+    """What an event says of a device that withdrew; None for any other event."""
+    happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.__name__ else None
+    if not isinstance(happened, events.Withdrew):
+        return None
+    return Withdrawal(round=happened.round, device=happened.device, reason=happened.reason)
 
 
 def current_state(reader: Reader, row: RunRow) -> RunState:

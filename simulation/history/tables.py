@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
-from simulation.history.rounds import Round, read_events
+from simulation.history.rounds import Round, Withdrawal, read_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 _MOST_SCORES = 6
+_Item = TypeVar("_Item")
 COLUMNS = (
     "round", "status", "selected", "reported", "counted", "late", "dropped", "withdrawn",
     "bytes", "seconds", "training",
@@ -29,7 +30,7 @@ COLUMNS = (
 
 
 def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
-    """One of the four tables. HistoryError when there is no such table, or no pandas."""
+    """One of the tables. HistoryError when there is no such table, or no pandas."""
     try:
         import pandas as pd
     except ModuleNotFoundError:
@@ -43,6 +44,9 @@ def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
             devices = history.participation
             columns = {"device": list(devices), "counted": list(devices.values())}
             return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
+        case "withdrawals":
+            gone = [dataclasses.asdict(one) for one in history.withdrawals]
+            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(Withdrawal)])
         case "events":
             began = history.created_at
             rows = [
@@ -50,7 +54,8 @@ def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
                 for row in read_events(store, history.run)
             ]
             return pd.DataFrame(rows, columns=["seq", "at_s", "kind", "body"])
-    raise HistoryError(f"There is no table {what!r}: give 'rounds', 'metrics', 'participation' or 'events'.")
+    known = "'rounds', 'metrics', 'participation', 'withdrawals' or 'events'"
+    raise HistoryError(f"There is no table {what!r}: give {known}.")
 
 
 def _rounds(history: History, pd: Any) -> pd.DataFrame:
@@ -139,14 +144,13 @@ def human_bytes(count: int) -> str:
 
 
 def summary(history: History, last: int) -> str:
-    """Headline, the last rounds in columns, and why rounds were abandoned."""
+    """Headline, the last rounds in columns, why rounds were abandoned and why devices withdrew."""
     rounds = history.rounds
     lines = [headline(history)]
     if rounds:
         lines += ["", *columns([COLUMNS, *(cells(row) for row in rounds[-max(last, 1) :])])]
-    reasons = abandoned_reasons(rounds)
-    if reasons:
-        lines += ["", "Abandoned rounds:", *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
+    for title, reasons in told_reasons(history):
+        lines += ["", title, *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
     return "\n".join(lines)
 
 
@@ -163,14 +167,29 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def abandoned_reasons(rounds: Iterable[Round], most: int = 8) -> list[tuple[str, str]]:
-    """(reason, rounds), equal reasons together, the most frequent first, at most ``most`` of them."""
-    found: dict[str, list[int]] = {}
-    for row in rounds:
-        if row.status == "abandoned":
-            found.setdefault(row.reason, []).append(row.round)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
-    return [(reason, _numbers(numbers)) for reason, numbers in ordered[:most]]
+def told_reasons(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What went wrong, by title: (reason, when), the most frequent first. Nothing where nothing did."""
+    rounds = history.rounds
+    abandoned = _together((row.reason, row.round) for row in rounds if row.status == "abandoned")
+    told = [("Abandoned rounds:", [(reason, _numbers(numbers)) for reason, numbers in abandoned])]
+    if any(row.withdrawn for row in rounds):
+        withdrew = _together((one.reason, f"{one.device} in round {one.round}") for one in history.withdrawals)
+        told.append(("Devices that withdrew:", [(reason, _some(whose)) for reason, whose in withdrew]))
+    return [(title, reasons) for title, reasons in told if reasons]
+
+
+def _together(happened: Iterable[tuple[str, _Item]], most: int = 8) -> list[tuple[str, list[_Item]]]:
+    """By reason, the most frequent first, at most ``most`` of them."""
+    found: dict[str, list[_Item]] = {}
+    for reason, item in happened:
+        found.setdefault(reason, []).append(item)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [(reason.rstrip("."), items) for reason, items in ordered[:most]]
+
+
+def _some(whose: list[str], most: int = 3) -> str:
+    rest = f" and {len(whose) - most} more" if len(whose) > most else ""
+    return ", ".join(whose[:most]) + rest
 
 
 def _numbers(numbers: list[int], most: int = 12) -> str:

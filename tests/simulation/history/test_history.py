@@ -211,7 +211,24 @@ def test_the_summary_is_a_table_for_people(history: History) -> None:
     lines = history.summary(last=3).splitlines()
     assert lines[2].split()[:3] == ["round", "status", "selected"]
     assert [line.split()[:2] for line in lines[3:6]] == [["2", "abandoned"], ["3", "committed"], ["4", "open"]]
-    assert lines[-1] == "  1 of 4 devices reported by the deadline; the quorum is 2: round 2"
+    assert lines[8] == "  1 of 4 devices reported by the deadline; the quorum is 2: round 2"
+
+
+def test_why_devices_withdrew_is_told(world: World, history: History) -> None:
+    (gone,) = history.withdrawals
+    assert (gone.round, gone.reason) == (3, "the battery is low")
+    assert history.summary().splitlines()[-2:] == [
+        "Devices that withdrew:",
+        f"  the battery is low: {gone.device} in round 3",
+    ]
+    assert f"the battery is low: {gone.device} in round 3" in history._repr_html_()
+    assert history.to_pandas("withdrawals").to_dict("records") == [
+        {"round": 3, "device": gone.device, "reason": "the battery is low"}
+    ]
+    live = History(world.store, world.blobs)
+    assert live.withdrawals == history.withdrawals
+    world.coordinator.withdraw(world.rows[world.cohort()[0]].device, "marks", 4, 0, "the owner came back")
+    assert [one.reason for one in live.withdrawals] == ["the battery is low", "the owner came back"]
 
 
 # ------------------------------------------------------------ folders

@@ -14,7 +14,7 @@ from coordinator.runtime import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
-from coordinator.store.port import Conflict, MetricRow, Reader, RefusalRow, Store, StoreError
+from coordinator.store.port import AuditRow, Conflict, MetricRow, Reader, RefusalRow, Store, StoreError
 from coordinator.verify import verify
 from simulation.history.ledger import Copied, copy_blobs, copy_run
 from tests.coordinator.world import World
@@ -34,6 +34,7 @@ def ledger(reader: Reader, run: str = "marks") -> dict[str, Any]:
         "rounds": rounds,
         "contributions": [reader.contributions(run, item.round) for item in rounds],
         "refusals": [reader.refusals(run, item.round) for item in rounds],
+        "audit": reader.audit(run),
         "metrics": reader.metrics(run),
         "claims": reader.claims(run),
         "devices": [replace(row, last_seen_at=None) for row in map(reader.device, devices) if row is not None],
@@ -54,6 +55,18 @@ def test_a_copy_holds_every_row_and_copying_again_changes_nothing(target: Store)
     for since in (None, copied):
         copy_run(world.store, target, "marks", since=since)
         assert ledger(target) == ledger(world.store)
+
+
+def test_what_the_owner_did_is_copied_once(target: Store) -> None:
+    world = played()
+    since = copy_run(world.store, target, "marks")
+    for detail in ("first", "second"):
+        with world.store.transaction("marks") as tx:
+            tx.insert_audit([AuditRow(run="marks", at=5.0, by="operator", action="advance", detail=detail)])
+        since = copy_run(world.store, target, "marks", since=since)
+    copy_run(world.store, target, "marks")
+    assert [row.detail for row in target.audit("marks")] == ["first", "second"]
+    assert ledger(target) == ledger(world.store)
 
 
 def test_after_each_happening_the_copy_is_brought_up_to_date(target: Store) -> None:
