@@ -182,7 +182,9 @@ class WorkerDesk(Hub):
         self._check_result(spool, log.state.checkpoint)
         size, digest = spool.size, spool.commit()
 
-        def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered:
+        def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
+            if state.round > round and state.checkpoint == digest:
+                return None  # the same request, sent twice at a time: the other was first
             if not self.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
             line = tx.checkpoint(run, state.version)
@@ -202,20 +204,18 @@ class WorkerDesk(Hub):
             )
 
         effects = log.submit(delivered)
-        refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
-        if refused is None:
+        taken = next((effect for effect in effects if isinstance(effect, fx.Taken)), None)
+        if taken is not None:
             return ResultReceipt(
-                run=run,
-                round=round,
-                attempt=attempt,
-                worker=worker.worker,
-                digest=digest,
-                version=_only(effects, fx.Taken).version,
+                run=run, round=round, attempt=attempt, worker=worker.worker, digest=digest, version=taken.version
             )
         ended = self._result_receipt(worker.worker, run, round, report.fence, digest)
-        if ended is None:
-            raise problem(refused.kind, refused.reason)
-        return ended
+        if ended is not None:
+            return ended
+        refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
+        if refused is None:
+            raise problem("lease-lost", f"round {round} is over")
+        raise problem(refused.kind, refused.reason)
 
     # ------------------------------------------------------------ inside
 

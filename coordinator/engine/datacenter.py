@@ -183,8 +183,14 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
         return f"round {round} is over"
     if lease is None or state.kind != "datacenter":
         return f"worker {worker} has no lease of round {round}"
-    if fence != state.fence or attempt != state.attempt or worker != lease.worker:
+    if fence < state.fence:
         return f"round {round} has been given out anew: its fence is {state.fence}, not {fence}"
+    if fence > state.fence:
+        return f"round {round} was never given out under fence {fence}: its fence is {state.fence}"
+    if worker != lease.worker:
+        return f"round {round} is in the hands of another worker, under fence {fence}"
+    if attempt != state.attempt:
+        return f"fence {fence} is that of attempt {state.attempt} of round {round}, not {attempt}"
     if state.phase != "training":
         return f"the lease of round {round} has ended: nothing was heard in time, or it was given back"
     return None

@@ -21,8 +21,10 @@ from client_sdk.worker_protocol import (
     WorkerPoll,
 )
 from coordinator import sweeping
+from coordinator.blobs import Spool
 from coordinator.store.port import WorkerRow
 from coordinator.verify import verify
+from coordinator.workers_desk import WorkerDesk
 from tests.coordinator.world import LEARNER, World
 
 SECTION: dict[str, Any] = {"data": "proxy", "patience": 1, "lease_s": 40, "max_s": 300, "nproc": 2}
@@ -177,6 +179,38 @@ def test_the_same_result_again_gets_the_same_receipt_and_another_is_refused(cent
     with center.refuses("duplicate"):
         center.deliver(worker, lease, to_bytes(center.trained(2)))
     assert len(center.store.checkpoints("marks")) == 2
+
+
+def test_a_result_that_is_sent_twice_at_a_time_is_no_refusal(center: Center, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both requests find the round open; the second is asked for its event once the first has ended it."""
+    center.fall_back()
+    worker = center.worker()
+    lease = center.poll(worker)
+    body = to_bytes(center.trained())
+    check, twins = WorkerDesk._check_result, [body]
+
+    def meanwhile(desk: WorkerDesk, spool: Spool, parent: str) -> None:
+        check(desk, spool, parent)
+        if twins:
+            center.deliver(worker, lease, twins.pop())
+
+    monkeypatch.setattr(WorkerDesk, "_check_result", meanwhile)
+    assert center.deliver(worker, lease, body).version == 1
+    assert len(center.store.checkpoints("marks")) == 2
+    assert center.store.refusals("marks", 2) == []
+
+
+def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(center: Center) -> None:
+    center.fall_back()
+    first, second = center.worker(), center.worker()
+    center.poll(first)
+    for worker, attempt, fence, words in [
+        (second, 1, 1, "round 2 is in the hands of another worker, under fence 1"),
+        (first, 1, 2, "round 2 was never given out under fence 2: its fence is 1"),
+        (first, 2, 1, "fence 1 is that of attempt 1 of round 2, not 2"),
+    ]:
+        with center.refuses("lease-lost", words):
+            center.coordinator.heartbeat(worker, "marks", 2, Heartbeat(attempt=attempt, fence=fence))
 
 
 @pytest.mark.parametrize(
