@@ -112,8 +112,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def spent(state: RunState, event: ev.Spent) -> Step:
-    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is believed,
-    since it harms nobody but itself."""
+    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is
+    believed, since it harms nobody but itself."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)

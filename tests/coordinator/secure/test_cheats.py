@@ -524,8 +524,8 @@ def test_the_owner_lets_an_exhausted_run_go_on() -> None:
 
 
 def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
-    """All sign, nothing arrives: the coordinator knows of nobody that is spent, and would ask the same devices for ever,
-    with no way out."""
+    """All sign, nothing arrives: the coordinator knows of nobody that is spent, and would ask the same devices for
+    ever, with no way out."""
     world = World(4, rounds_=1)
     heard = world.hear
     world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
