@@ -28,9 +28,9 @@ _COLOURS = {_CENTRAL: BLUE, _CLIENTS: GREEN, "devices": ORANGE, "training": GREY
 _MORE = (PINK, SKY, RED, "#444444")
 """Of classes and of other sources, in order."""
 _STYLES = ("-", "--", ":", "-.")
-_NAMES = 3
+_NAMES = 2
 """Metrics on one axis."""
-_LEGEND = 10
+_LEGEND = 12
 
 
 def metrics_panel(axes: Axes, history: History) -> None:
@@ -51,7 +51,8 @@ def metrics_panel(axes: Axes, history: History) -> None:
         if group:
             where.set_ylabel(", ".join(group[:_NAMES]))
             for name in group[:_NAMES]:
-                drawn += _metric(where, curves, name, next(styles), first=name == group[0])
+                lines = _metric(where, curves, name, next(styles), first=name == group[0])
+                drawn += [one for one in lines if where is axes or not _of_class(one)]
             finish(where, whole=False)
     first, last = min(curve.versions[0] for curve in curves.values()), max(c.versions[-1] for c in curves.values())
     margin = max(0.03 * (last - first), 0.03 if last > first else 0.5)
@@ -112,15 +113,20 @@ def _band(axes: Axes, curves: Mapping[Key, Curve], name: str, *, high: bool) -> 
 
 
 def _told(axes: Axes, drawn: list[Any], left_out: list[str]) -> None:
-    """The legend: classes last, and what there is beyond it."""
-    drawn.sort(key=lambda one: " class" in str(one.get_label()) or _CLASS in str(one.get_label()))
+    """The legend: classes last, those of the left axis alone, as the right one has their colours too."""
+    drawn.sort(key=_of_class)
     handles, labels = drawn[:_LEGEND], [str(one.get_label()) for one in drawn[:_LEGEND]]
-    notes = [f"and {len(drawn) - _LEGEND} lines more"] if len(drawn) > _LEGEND else []
+    notes = [f"and {len(drawn) - _LEGEND} more"] if len(drawn) > _LEGEND else []
     if left_out:
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         notes.append(f"not drawn: {', '.join(left_out[:2])}{more}")
     blank = [Line2D([], [], linestyle="none") for _ in notes]
     legend(axes, handles + blank, labels + notes, columns=2)
+
+
+def _of_class(drawn: Any) -> bool:
+    label = str(drawn.get_label())
+    return label.endswith(" classes") or f", {_CLASS}" in label
 
 
 def _is_share(name: str, curve: Curve) -> bool:
