@@ -31,7 +31,8 @@ def evaluate(
 ) -> None:
     """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
 
-    The plan's learner must be installed here, or named with --learner where the plan names it so.
+    The plan's learner must be installed here, or named with --learner where the plan names it so. With --json there is
+    a line for each checkpoint scored now, and a last one that says how many.
 
     Example: quorate evaluate run-1 --data mnist
     """
@@ -57,13 +58,25 @@ def evaluate(
         def score(model: Tensors) -> Score:
             return learners.evaluate(scorer, name, model, held_out)
 
+        scored = 0
+
         def tell(checkpoint: CheckpointView, found: Score) -> None:
+            nonlocal scored
+            scored += 1
             if as_json:
-                say_json({"run": run, "version": checkpoint.version, "source": source, **found.model_dump(mode="json")})
+                told = found.model_dump(mode="json")
+                say_json({"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **told})
             else:
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
                 say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
 
         view = follow(operator, run, score, source=source, on_score=tell, on_trouble=note, stop=stop)
-    if not as_json:
-        say(f"{run} is {view.status}: {view.reason or 'scored so far'}.")
+        over = f"{run} is {view.status}: {view.reason or 'scored so far'}."
+        if not scored and not stop.is_set():
+            over += f" There was nothing to score: all of its checkpoints have metrics of {source}."
+    if as_json:
+        say_json(
+            {"kind": "ended", "run": run, "source": source, "scored": scored, "status": view.status, "reason": over}
+        )
+    else:
+        say(over)

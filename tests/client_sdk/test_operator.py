@@ -1,116 +1,19 @@
-"""The operator's client and the evaluator against answers from memory."""
+"""The operator's client against answers from memory."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
 
-from client_sdk import evaluator
 from client_sdk.operator import OperatorClient
-from client_sdk.operator_protocol import MetricReport
-from client_sdk.problems import ProblemError, problem
-from client_sdk.protocol import Score, read_content_digest
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
-
-URL = "http://coordinator.test"
-BODY = to_bytes({"w": np.arange(3, dtype=np.float32)})
-DIGEST = hashlib.sha256(BODY).hexdigest()
-
-
-class Coordinator:
-    """Answers from memory; ``line`` are the versions of the one run."""
-
-    def __init__(self) -> None:
-        self.requests: list[httpx2.Request] = []
-        self.line: list[bytes] = [BODY]
-        self.status = "running"
-        self.metrics: list[MetricReport] = []
-        self.streams: Iterator[Any] = iter([])
-        self.trouble: Callable[[httpx2.Request], httpx2.Response | None] = lambda request: None
-        self.seq = 0
-
-    def client(self) -> OperatorClient:
-        return OperatorClient(URL, http=httpx2.Client(base_url=URL, transport=httpx2.MockTransport(self.answer)))
-
-    def answer(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        trouble = self.trouble(request)
-        if trouble is not None:
-            return trouble
-        path = request.url.path
-        if path.startswith("/v1/checkpoints/"):
-            if request.method == "PUT":
-                return httpx2.Response(201, json={})
-            body = next((one for one in self.line if path.endswith(hashlib.sha256(one).hexdigest())), None)
-            return httpx2.Response(200, content=body) if body is not None else refusal("unknown-checkpoint", "Gone.")
-        if path.endswith("/events"):
-            stream: httpx2.Response = next(self.streams)
-            return stream
-        if path.endswith("/metrics"):
-            if request.method == "POST":
-                self.metrics.append(MetricReport.model_validate_json(request.content))
-            return httpx2.Response(200, json=[self.metric(report) for report in self.metrics])
-        if path.endswith("/checkpoints"):
-            return httpx2.Response(200, json=[self.checkpoint(version) for version in range(len(self.line))])
-        if path == "/v1/runs" and request.method == "GET":
-            return httpx2.Response(200, json=[self.run()])
-        return httpx2.Response(200, json=self.run())
-
-    def run(self) -> dict[str, Any]:
-        return {
-            "run": "run-1",
-            "name": "mnist",
-            "status": self.status,
-            "reason": "",
-            "phase": "idle",
-            "round": 0,
-            "version": len(self.line) - 1,
-            "checkpoint": hashlib.sha256(self.line[-1]).hexdigest(),
-            "rounds_committed": 0,
-            "rounds_wanted": 3,
-            "plan": {"task": {"learner": "a:b"}},
-            "plan_digest": "ab" * 32,
-            "origin": "",
-            "created_at": 1.0,
-            "seq": self.seq,
-            "funnel": {},
-        }
-
-    def checkpoint(self, version: int) -> dict[str, Any]:
-        return {
-            "version": version,
-            "digest": hashlib.sha256(self.line[version]).hexdigest(),
-            "parent": None,
-            "round": None,
-            "origin": "",
-            "bytes": len(self.line[version]),
-            "created_at": 1.0,
-        }
-
-    @staticmethod
-    def metric(report: MetricReport) -> dict[str, Any]:
-        ((name, value),) = report.score.metrics.items()
-        return {
-            "version": report.version,
-            "source": report.source,
-            "name": name,
-            "value": value,
-            "examples": report.score.examples,
-            "at": 1.0,
-        }
-
-
-def refusal(kind: str, detail: str) -> httpx2.Response:
-    found = problem(kind, detail).problem
-    return httpx2.Response(found.status, content=found.model_dump_json())
+from client_sdk.problems import ProblemError
+from client_sdk.protocol import read_content_digest
+from client_sdk.tensors import to_bytes
+from tests.client_sdk.operator_script import BODY, DIGEST, Coordinator, refusal
 
 
 def frames(*seqs: int) -> httpx2.Response:
@@ -214,69 +117,3 @@ def test_events_of_an_unknown_run_are_refused() -> None:
     coordinator.streams = iter([refusal("unknown-run", "There is no run x.")])
     with pytest.raises(ProblemError, match="no run x"):
         next(coordinator.client().events("x"))
-
-
-# ------------------------------------------------------------ evaluator
-
-
-def score(model: Tensors) -> Score:
-    return Score(examples=10, metrics={"sum": float(model["w"].sum())})
-
-
-def test_each_checkpoint_is_scored_once_as_it_comes_until_the_run_ends() -> None:
-    coordinator = Coordinator()
-    more = [to_bytes({"w": np.full(3, n, np.float32)}) for n in (5, 6, 7)]
-    told: list[tuple[int, float]] = []
-
-    def grow(checkpoint: Any, found: Score) -> None:
-        told.append((checkpoint.version, found.metrics["sum"]))
-        if more:
-            coordinator.line.append(more.pop(0))
-        else:
-            coordinator.status = "finished"
-
-    view = evaluator.follow(coordinator.client(), "run-1", score, source="test", on_score=grow, poll_s=0)
-    assert view.status == "finished"
-    assert told == [(0, 3.0), (1, 15.0), (2, 18.0), (3, 21.0)]
-    assert [(report.version, report.source, report.digest) for report in coordinator.metrics] == [
-        (version, "test", hashlib.sha256(body).hexdigest()) for version, body in enumerate(coordinator.line)
-    ]
-
-
-def test_what_this_source_scored_before_is_left_out() -> None:
-    coordinator = Coordinator()
-    coordinator.line.append(to_bytes({"w": np.ones(3, np.float32)}))
-    coordinator.status = "stopped"
-    coordinator.metrics = [
-        MetricReport(version=0, digest=DIGEST, source="test", score=Score(examples=1, metrics={"sum": 3.0})),
-        MetricReport(version=1, digest=DIGEST, source="other", score=Score(examples=1, metrics={"sum": 3.0})),
-    ]
-    evaluator.follow(coordinator.client(), "run-1", score, source="test", poll_s=0)
-    assert [(report.version, report.source) for report in coordinator.metrics[2:]] == [(1, "test")]
-
-
-def test_trouble_is_told_once_and_waited_out() -> None:
-    coordinator = Coordinator()
-    coordinator.status = "finished"
-    troubles = iter([refusal("busy", "Full.")] * 3)
-    coordinator.trouble = lambda request: next(troubles, None)
-    told: list[str] = []
-    evaluator.follow(coordinator.client(), "run-1", score, on_trouble=told.append, poll_s=0)
-    assert told == ["Full."]
-    assert len(coordinator.metrics) == 1
-
-
-def test_a_refusal_ends_the_evaluation() -> None:
-    coordinator = Coordinator()
-    coordinator.trouble = lambda request: refusal("unknown-run", "There is no run x.")
-    with pytest.raises(ProblemError, match="no run x"):
-        evaluator.follow(coordinator.client(), "x", score, poll_s=0)
-
-
-def test_stop_ends_it_between_two_checkpoints() -> None:
-    coordinator = Coordinator()
-    coordinator.line += [to_bytes({"w": np.full(3, n, np.float32)}) for n in (1, 2)]
-    stop = threading.Event()
-    evaluator.follow(coordinator.client(), "run-1", score, on_score=lambda *_: stop.set(), stop=stop, poll_s=0)
-    assert len(coordinator.metrics) == 1
-    assert from_bytes(coordinator.line[0])["w"].sum() == 3
