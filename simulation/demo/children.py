@@ -18,9 +18,8 @@ from threading import Event
 from typing import IO
 
 from client_sdk.terminal import Failure
+from simulation.demo.tied import END_S
 
-END_S = 4.0
-"""After this time, from the word to end, a process is killed."""
 _LOOK_S = 0.05
 
 
@@ -45,14 +44,8 @@ class Child:
         return lines[-1].removeprefix("Error: ").strip() if lines else "it said nothing"
 
 
-def quorate() -> list[str]:
-    """How to call ``quorate`` as it is installed beside this Python."""
-    script = Path(sys.executable).with_name("quorate")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "client_sdk.cli"]
-
-
 class Children:
-    """A context: when it ends, no process that it started is left.
+    """A context: when it ends, no process that it started is left; nor a while after this process was killed.
 
     ``on_command`` is told each command line before it runs, as a user would type it.
     """
@@ -117,13 +110,16 @@ class Children:
             except subprocess.TimeoutExpired:
                 _signal(child, signal.SIGKILL)
                 child.process.wait()
+            if child.process.stdin is not None:
+                child.process.stdin.close()
 
 
 def _spawn(arguments: tuple[str, ...], out: IO[bytes], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that a terminal's Ctrl-C reaches the demo only, which then ends all in order."""
+    """In a session of its own, so that a terminal's Ctrl-C reaches the demo only, which then ends all in order. A demo
+    that is killed cannot: see ``tied``."""
     return subprocess.Popen(
-        [*quorate(), *arguments],
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "simulation.demo.tied", *arguments],
+        stdin=subprocess.PIPE,
         stdout=out,
         stderr=log,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

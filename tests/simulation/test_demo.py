@@ -339,9 +339,8 @@ def test_the_demo_at_small_scale_on_mnist(folder: Path, tmp_path: Path):
     assert json.loads(out.splitlines()[-1]) == report
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals):
+def at_work(folder: Path, data: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A demo in its first round, and all its processes."""
     process = demo("--data", str(data), "--rounds", "500", folder=folder)
     assert process.stdout is not None
     for line in process.stdout:
@@ -349,6 +348,13 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
             break
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 5, "coordinator, fleet, its two workers, evaluator"
+    return process, family
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals):
+    process, family = at_work(folder, data)
     began = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
@@ -356,6 +362,20 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
     assert process.returncode == 130
     assert err == f"Stopped. What was done is in {folder}.\n"
     _, alive = psutil.wait_procs(family, timeout=0.5)
+    assert alive == []
+
+
+@pytest.mark.slow
+def test_a_killed_demo_leaves_nothing_behind(folder: Path, data: Path):
+    process, family = at_work(folder, data)
+    stuck = next(child for child in family if "serve" in child.cmdline())
+    stuck.suspend()  # it cannot stop by itself; whoever can does
+    process.kill()
+    process.communicate(timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == [stuck]
+    stuck.resume()
+    _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
 
 
