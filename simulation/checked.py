@@ -14,13 +14,14 @@ from coordinator.engine.plan import Plan, PlanError
 from simulation.asked import first_tensors, require_fit
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
+from simulation.options import BehaviourLike, ClassesLike, InitLike, PlanLike
 from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 
 LEARNER = "simulation:learner"
 """The name that a plan without one gives to the learner that is handed over."""
 
 
-def plan_of(plan: Plan | Mapping[str, Any] | str | PathLike[str]) -> Plan:
+def plan_of(plan: PlanLike) -> Plan:
     """A plan from whatever the user wrote it as. PlanError."""
     if isinstance(plan, Plan):
         return plan
@@ -83,7 +84,7 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
         raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
 
 
-def class_of(classes: Mapping[str, str] | Callable[[str], str] | None, clients: Clients) -> Callable[[str], str]:
+def class_of(classes: ClassesLike, clients: Clients) -> Callable[[str], str]:
     """Client -> its class; "" for all where there are none. ValueError for a mapping that leaves clients out."""
     if classes is None:
         return lambda client: ""
@@ -104,9 +105,7 @@ def class_of(classes: Mapping[str, str] | Callable[[str], str] | None, clients: 
     return named
 
 
-def habits_of(
-    behaviour: Behaviour | Mapping[str, Behaviour] | None, of: Callable[[str], str], clients: Clients, seed: int
-) -> Habits:
+def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clients, seed: int) -> Habits:
     """Who behaves how. ValueError for a class without a behaviour (of the first thousand clients)."""
     if behaviour is None:
         behaviour = Behaviour()
@@ -123,13 +122,16 @@ def habits_of(
     return Habits(behaviour, of, seed)
 
 
-def first_model(
-    init: Tensors | str | PathLike[str] | None, learner: Any, seed: int
-) -> tuple[Callable[[], Tensors], str]:
+def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], Tensors], str]:
     """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
     if isinstance(init, Mapping):
         tensors = first_tensors(init, learner)
         return lambda: tensors, "given"
+    if init is not None and not isinstance(init, str | PathLike):
+        hint = ": give its state_dict()" if hasattr(init, "state_dict") else ""
+        raise ValueError(
+            f"init is a dict of arrays, a state_dict() or a safetensors file; a {type(init).__name__} is none{hint}"
+        )
     if init is not None:
         path = Path(init)
         try:

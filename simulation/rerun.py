@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.engine.plan import Plan
 from coordinator.store import open_store
 from simulation import checked
-from simulation.behaviour import Behaviour, work_done
+from simulation.behaviour import work_done
 from simulation.clients import Clients
 from simulation.engines.kernel import Kernel
 from simulation.engines.port import Job
+from simulation.options import BehaviourLike, ClassesLike, InitLike
 
 
 def rerun(
@@ -28,9 +28,9 @@ def rerun(
     client: str,
     round: int,
     *,
-    behaviour: Behaviour | Mapping[str, Behaviour] | None,
-    classes: Mapping[str, str] | Callable[[str], str] | None,
-    init: Tensors | str | PathLike[str] | None,
+    behaviour: BehaviourLike,
+    classes: ClassesLike,
+    init: InitLike,
     seed: int,
     folder: str | PathLike[str] | None,
 ) -> Update:
@@ -38,8 +38,6 @@ def rerun(
     the learner raises comes through."""
     if client not in clients:
         raise ValueError(f"there is no client {client!r}; the first is {clients.id(0)!r}")
-    if round < 1:
-        raise ValueError(f"round={round}: rounds are counted from 1")
     if init is None and folder is not None:
         model, run = _of_folder(Path(folder), plan, round)
     elif init is None and round > 1:

@@ -10,12 +10,13 @@ This file leads a ``Simulation`` from round to round. What its arguments mean is
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from client_sdk.learners import evaluate
 from client_sdk.problems import ProblemError
@@ -28,12 +29,13 @@ from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation import checked
 from simulation.asked import require_learner, require_whole
-from simulation.behaviour import Behaviour, Habits
+from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled
 from simulation.history import History
+from simulation.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
 from simulation.progress import Progress
 from simulation.rerun import rerun
 from simulation.scoring import CENTRAL, CLIENTS, by_source
@@ -45,62 +47,32 @@ ABANDONED_MOST = 25
 
 @overload
 def simulate(
-    plan: Plan | Mapping[str, Any] | str | PathLike[str],
-    learner: Any,
-    clients: Clients | Mapping[str, Any] | Sequence[Any],
-    *,
-    test: Any = None,
-    score_clients: int | Literal["all"] = 0,
-    score_every: int = 1,
-    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
-    classes: Mapping[str, str] | Callable[[str], str] | None = None,
-    datacenter: Mapping[str, Any] | None = None,
-    engine: EngineName | MakeEngine = "serial",
-    workers: int | None = None,
-    init: Tensors | str | PathLike[str] | None = None,
-    seed: int = 0,
-    folder: str | PathLike[str] | None = None,
-    rounds: int | None = None,
-    progress: bool | None = None,
-    only: str,
-    round: int,
+    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllOptions]
 ) -> Update: ...
 @overload
 def simulate(
-    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    plan: PlanLike,
     learner: Any,
-    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    clients: ClientsLike,
     *,
-    test: Any = None,
-    score_clients: int | Literal["all"] = 0,
-    score_every: int = 1,
-    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
-    classes: Mapping[str, str] | Callable[[str], str] | None = None,
-    datacenter: Mapping[str, Any] | None = None,
-    engine: EngineName | MakeEngine = "serial",
-    workers: int | None = None,
-    init: Tensors | str | PathLike[str] | None = None,
-    seed: int = 0,
-    folder: str | PathLike[str] | None = None,
-    rounds: int | None = None,
-    progress: bool | None = None,
     only: None = None,
     round: None = None,
+    **options: Unpack[AllOptions],
 ) -> History: ...
 def simulate(
-    plan: Plan | Mapping[str, Any] | str | PathLike[str],
+    plan: PlanLike,
     learner: Any,
-    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    clients: ClientsLike,
     *,
     test: Any = None,
     score_clients: int | Literal["all"] = 0,
     score_every: int = 1,
-    behaviour: Behaviour | Mapping[str, Behaviour] | None = None,
-    classes: Mapping[str, str] | Callable[[str], str] | None = None,
+    behaviour: BehaviourLike = None,
+    classes: ClassesLike = None,
     datacenter: Mapping[str, Any] | None = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
-    init: Tensors | str | PathLike[str] | None = None,
+    init: InitLike = None,
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
     rounds: int | None = None,
@@ -149,6 +121,8 @@ def simulate(
         raise ValueError("only= and round= go together: which client, and as in which round")
     require_learner(learner)
     require_whole("seed", seed, 0)
+    if round is not None:
+        require_whole("round", round, 1)
     if only is not None and round is not None:
         return rerun(
             checked.plan_of(plan), learner, Clients.of(clients), only, round,
@@ -202,13 +176,13 @@ class _Asked:
 
 
 def _asked(
-    plan: Plan | Mapping[str, Any] | str | PathLike[str],
-    clients: Clients | Mapping[str, Any] | Sequence[Any],
+    plan: PlanLike,
+    clients: ClientsLike,
     test: Any,
     score_clients: int | Literal["all"],
     score_every: int,
-    behaviour: Behaviour | Mapping[str, Behaviour] | None,
-    classes: Mapping[str, str] | Callable[[str], str] | None,
+    behaviour: BehaviourLike,
+    classes: ClassesLike,
     seed: int,
 ) -> _Asked:
     require_whole("score_every", score_every, 1)
@@ -271,7 +245,7 @@ def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, flo
         if not held_out:
             raise ValueError(
                 f"score_clients asks for the scores of {len(asked.scored)} clients, and none of them has held-out "
-                "examples: partition(..., held_out=0.2) makes some"
+                "examples: partition(..., held_out=0.2), or --held-out 0.2, makes some"
             )
         found |= held_out
     for source, score in found.items():
@@ -287,7 +261,9 @@ def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
     try:
         return evaluate(learner, asked.plan.task.learner, model, asked.test)
     except Exception as error:
-        raise SimulationError(f"the model could not be scored on the test data: {error}") from error
+        own = error.__cause__ or error
+        trace = "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False)).rstrip()
+        raise SimulationError(f"the model could not be scored on the test data: {error}\n\n{trace}") from error
 
 
 class _Failing:

@@ -47,7 +47,8 @@ def way_on(history: History, folder: Path | None, command: str) -> list[str]:
     """What can be done next with the run. ``command``: how it was started."""
     lines = []
     if history.interrupted:
-        lines.append(f"Stopped in round {len(history.rounds) or 1}: {len(history)} rounds are committed.")
+        done = "1 round is" if len(history) == 1 else f"{len(history)} rounds are"
+        lines.append(f"Stopped in round {len(history.rounds) or 1}: {done} committed.")
     if history.status != "finished" and folder is None and history.interrupted:
         lines.append("Nothing is kept: with --folder FOLDER a run goes on where it was stopped.")
     if folder is not None:

@@ -140,7 +140,7 @@ def simulate(
     from simulation.command.outcome import document, way_on
     from simulation.command.share import Asked, shared_out, some_of
     from simulation.engines import EngineName
-    from simulation.errors import ClientFailed
+    from simulation.errors import ClientFailed, SimulationError
     from simulation.partitioning import By
 
     if by is not None and by not in get_args(By):
@@ -149,8 +149,11 @@ def simulate(
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
     if (only is None) != (round_ is None):
         fail("--only and --round go together: which client, and as in which round.")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        fail(f"There is no folder {plot.parent} for the picture.")
+    for path, endings in ((plot, (".png", ".svg", ".pdf")), (picture, (".svg",))):
+        if path is not None and path.suffix.lower() not in endings:
+            fail(f"The picture {path} must end in {' or '.join(endings)}.")
+        if path is not None and not path.absolute().parent.is_dir():
+            fail(f"There is no folder {path.parent} for the picture.")
     scored, tested = _number("--score-clients", score_clients), _number("--test", test)
     behaviour = Behaviour(
         dropout=dropout,
@@ -212,6 +215,11 @@ def simulate(
             f"client {error.client!r} failed in round {error.round}. To train just this client again: "
             f"{hint(error.client, error.round, folder, error.init)}"
         )
+    except SimulationError as error:
+        words, _, trace = str(error).partition("\n\n")
+        if trace:
+            note(trace)
+        fail(words)
     if as_json:
         say_json(document(history, fleet, folder))
     else:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
-from os import PathLike
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +21,8 @@ from client_sdk.update import Update
 from simulation import checked
 from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
+from simulation.options import ClassesLike, ClientsLike, InitLike
 from simulation.recipes.baseline import Baseline
-from simulation.recipes.federated import ClientsLike
 from simulation.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
 
 NAME = "simulation:learner"
@@ -41,8 +40,8 @@ def local_only(
     learning_rate: float = 0.1,
     train_clients: int | Literal["all"] = "all",
     score_every: int = 1,
-    classes: Mapping[str, str] | Callable[[str], str] | None = None,
-    init: Tensors | str | PathLike[str] | None = None,
+    classes: ClassesLike = None,
+    init: InitLike = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Baseline:
@@ -96,8 +95,8 @@ def centralized(
     learning_rate: float = 0.1,
     score_clients: int | Literal["all"] = 0,
     score_every: int = 1,
-    classes: Mapping[str, str] | Callable[[str], str] | None = None,
-    init: Tensors | str | PathLike[str] | None = None,
+    classes: ClassesLike = None,
+    init: InitLike = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Baseline:

@@ -5,42 +5,21 @@ This file knows plans. It trains nothing: what a round is, the coordinator's eng
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from os import PathLike
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
-from client_sdk.tensors import Tensors
 from coordinator.engine.plan import Plan
 from simulation.behaviour import Behaviour
-from simulation.clients import Clients
-from simulation.engines import EngineName, MakeEngine
 from simulation.history import History
+from simulation.options import ClientsLike, Options
 from simulation.simulator import simulate
-
-ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
 
 WEEK_S = 604_800.0
 """Rounds wait so long, in virtual time, for whoever still works: papers know no deadline."""
 
 WHOLE_BATCH = 1_000_000
 """More examples than a client has: a batch is all of its data."""
-
-
-class Options(TypedDict, total=False):
-    """What recipes hand on to ``simulate``, with its defaults."""
-
-    test: Any
-    score_clients: int | Literal["all"]
-    score_every: int
-    behaviour: Behaviour | Mapping[str, Behaviour] | None
-    classes: Mapping[str, str] | Callable[[str], str] | None
-    engine: EngineName | MakeEngine
-    workers: int | None
-    init: Tensors | str | PathLike[str] | None
-    seed: int
-    folder: str | PathLike[str] | None
-    progress: bool | None
 
 
 def plan(

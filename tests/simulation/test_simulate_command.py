@@ -158,6 +158,8 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
         (["small.toml", "--data", "digits.npz", "--dropout", "1"], "25 rounds in a row were abandoned"),
         (["small.toml", "--data", "digits.npz", "--score-clients", "some"], "--score-clients some: give a whole"),
         (["small.toml", "--data", "digits.npz", "--plot", "gone/run.png"], "There is no folder gone for the picture"),
+        (["small.toml", "--data", "digits.npz", "--plot", "run.doc"], "run.doc must end in .png or .svg or .pdf"),
+        (["small.toml", "--data", "digits.npz", "--picture", "who.png"], "who.png must end in .svg"),
         (["small.toml", "--data", "digits.npz", "--init", "small.toml"], "small.toml is not a checkpoint"),
         (["small.toml", "--data", "digits.npz", "--only", "client-01"], "--only and --round go together"),
         (["small.toml", "--data", "digits.npz", "--only", "nobody", "--round", "1"], "there is no client 'nobody'"),
@@ -203,6 +205,21 @@ def test_a_failing_client_shows_its_own_traceback_and_how_to_run_it_again(
     assert capsys.readouterr().out.startswith("client-0 in round 1: 87 examples, 5 of 5 steps, loss ")
     assert quorate(*common, *again, "--json") == 0
     assert json.loads(capsys.readouterr().out)["steps_planned"] == 5
+
+
+def test_a_loss_that_fails_on_the_test_part_shows_its_own_traceback_above_one_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BROKEN", "1")
+    assert quorate("own.toml", "--data", "digits.npz", "--clients", "4", "--test", "7", "--quiet") == 1
+    out, err = capsys.readouterr()
+    assert not out
+    *above, last = err.splitlines()
+    assert '    raise KeyError("of the user\'s own")' in above
+    assert last.startswith(
+        "Error: the model could not be scored on the test data: The learner failed on examples 0 to 6"
+    )
+    assert "Traceback" not in last
 
 
 @pytest.mark.slow
