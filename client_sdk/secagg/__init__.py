@@ -16,6 +16,7 @@ doi 10.1145/3372297.3417885), in the form that holds against a server that lies.
     masks        seeds expanded into lanes, added and taken away
     wire         how numbers and strings become bytes, in exactly one way
     header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
+    liars        holders whose shares are wrong, seen over many dealers at once
     rebuild      a secret out of revealed shares, wrong ones set aside
     opening      the sum out of masked vectors and shares: the server's arithmetic
     memory, consent, device      the device's half as a generator: what it keeps, what it agrees to, what it says

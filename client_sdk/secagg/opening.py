@@ -15,8 +15,16 @@ from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import Lanes
+from client_sdk.secagg.liars import common_liars
 from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
-from client_sdk.secagg.rebuild import fits_mask_key, fits_self_mask, rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.rebuild import (
+    SEARCH,
+    Doubts,
+    fits_mask_key,
+    fits_self_mask,
+    rebuild_mask_key,
+    rebuild_self_mask,
+)
 from client_sdk.secagg.roster import Cohort
 from client_sdk.secagg.shamir import combine_pieces, lagrange_at_zero, require_shares
 from client_sdk.secagg.survivors import Survivors
@@ -82,10 +90,12 @@ class Opening:
         rest = [place for place in self.sharers if place not in secrets]
         by_dealer = self._by_dealer() if rest else {}
         wrong, lost = {}, []
+        threshold = self.cohort.parameters.threshold
+        doubts = Doubts(set(common_liars([by_dealer[place] for place in rest], threshold)), SEARCH)
         for place in rest:
             rebuild = rebuild_self_mask if place in self.survivors.members else rebuild_mask_key
             try:
-                rebuilt = rebuild(by_dealer[place], self.cohort.parameters.threshold, self._shown(place))
+                rebuilt = rebuild(by_dealer[place], threshold, self._shown(place), doubts)
             except BadShare:
                 lost.append(place)
                 continue

@@ -1,24 +1,50 @@
 """A device's secret out of revealed shares, checked against what it committed to, with wrong shares set aside.
 
 Knows shares and commitments. Has never heard of messages. Right shares are the rule, so the first t are tried alone.
-Where they do not give the secret, all m of them are read as a Reed-Solomon code word of which up to floor((m - t) / 2)
-symbols are wrong (McEliece and Sarwate 1981), decoded by Gao's algorithm (2003): interpolate all shares by g_1, run the
-extended Euclidean algorithm on g_0 = prod (x - x_i) and g_1 until the remainder's degree is below (m + t) / 2, divide
-it by the cofactor of g_1. About 0.1 s for 300 shares. Errors: BadShare.
+Where they do not give the secret, t shares are tried of holders who are not known to have lied about others. Then all m
+are read as a Reed-Solomon code word of which up to floor((m - t) / 2) symbols are wrong (McEliece and Sarwate 1981),
+decoded by Gao's algorithm (2003): interpolate all shares by g_1, run the extended Euclidean algorithm on
+g_0 = prod (x - x_i) and g_1 until the remainder's degree is below (m + t) / 2, divide it by the cofactor of g_1. About
+0.1 s for 300 shares. At last all sets of t shares are tried, where they are few enough: the commitment says which is
+right. Errors: BadShare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
 
 from client_sdk.secagg.advertisement import Advertisement, commitment_to
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadShare
-from client_sdk.secagg.shamir import PRIME, SECRET_BYTES, combine, share_value
+from client_sdk.secagg.shamir import (
+    PRIME,
+    SECRET_BYTES,
+    combine,
+    combine_pieces,
+    lagrange_at_zero,
+    require_shares,
+    share_value,
+)
 
 Polynomial = list[int]
 """Coefficients from the constant up; no zero on top; [] is zero."""
+
+
+SEARCH = 1 << 25
+"""Products that the search of one opening takes: some seconds."""
+
+
+@dataclass
+class Doubts:
+    """What is known of holders from other dealers' secrets, and how long may be searched."""
+
+    liars: set[int] = field(default_factory=set)
+    """The x of holders who gave wrong shares of some secret, or seem to have."""
+    search: int = 0
+    """Products left for trying sets of shares. 0: none is tried."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,17 +53,25 @@ class Rebuilt:
 
     secret: bytes
     wrong: tuple[int, ...]
-    """The x of holders whose shares were seen to be wrong: empty where nothing had to be decoded."""
+    """The x of holders whose shares were seen to be wrong: empty where nothing had to be decoded, and where nobody can
+    tell whose they are."""
 
 
-def rebuild_self_mask(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> Rebuilt:
-    """The secret behind a survivor's own mask. ``shares``: x -> 33 bytes. BadShare where none fits the commitment."""
-    return _rebuild(shares, threshold, lambda secret: fits_self_mask(secret, advertised))
+def rebuild_self_mask(
+    shares: Mapping[int, bytes], threshold: int, advertised: Advertisement, doubts: Doubts | None = None
+) -> Rebuilt:
+    """The secret behind a survivor's own mask. ``shares``: x -> 33 bytes. BadShare where none fits the commitment.
+
+    ``doubts`` are made use of, and added to; None: a search of its own."""
+    return _rebuild(shares, threshold, lambda secret: fits_self_mask(secret, advertised), doubts)
 
 
-def rebuild_mask_key(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> Rebuilt:
-    """The private mask key of a device that vanished. BadShare where none fits the advertised key."""
-    return _rebuild(shares, threshold, lambda secret: fits_mask_key(secret, advertised))
+def rebuild_mask_key(
+    shares: Mapping[int, bytes], threshold: int, advertised: Advertisement, doubts: Doubts | None = None
+) -> Rebuilt:
+    """The private mask key of a device that vanished. BadShare where none fits the advertised key. ``doubts``: as
+    above."""
+    return _rebuild(shares, threshold, lambda secret: fits_mask_key(secret, advertised), doubts)
 
 
 def fits_self_mask(secret: bytes, advertised: Advertisement) -> bool:
@@ -50,21 +84,74 @@ def fits_mask_key(secret: bytes, advertised: Advertisement) -> bool:
     return AgreementKey(secret).public == advertised.mask_key
 
 
-def _rebuild(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool]) -> Rebuilt:
+def _rebuild(
+    shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool], doubts: Doubts | None
+) -> Rebuilt:
+    if len(shares) < threshold:
+        raise BadShare(f"{len(shares)} shares are too few: it takes {threshold}")
+    doubts = Doubts(search=SEARCH) if doubts is None else doubts
+    secret = _given(shares, sorted(shares)[:threshold], fits)
+    if secret is not None:
+        return Rebuilt(secret, ())
+    trusted = [x for x in sorted(shares) if x not in doubts.liars]
+    fitting: list[Polynomial] = []
+    if threshold <= len(trusted) < len(shares) and _given(shares, trusted[:threshold], fits) is not None:
+        fitting = [_polynomial(shares, trusted[:threshold])]
+    fitting = fitting or _fitting(_decoded(shares, threshold), fits) or _searched(shares, threshold, fits, doubts)
+    if not fitting:
+        raise BadShare(f"no {threshold} of {len(shares)} shares give the secret that the device committed to")
+    wrong = tuple(x for x in sorted(shares) if not _holds(fitting[0], x, shares[x])) if len(fitting) == 1 else ()
+    doubts.liars.update(wrong)
+    return Rebuilt(fitting[0][0].to_bytes(SECRET_BYTES, "big"), wrong)
+
+
+def _given(shares: Mapping[int, bytes], chosen: Sequence[int], fits: Callable[[bytes], bool]) -> bytes | None:
+    """The secret that these holders' shares give, where it fits."""
     try:
-        secret = combine(shares, threshold)
+        secret = combine({x: shares[x] for x in chosen}, len(chosen))
     except BadShare:
-        if len(shares) < threshold:
-            raise
-    else:
+        return None
+    return secret if fits(secret) else None
+
+
+def _fitting(polynomial: Polynomial | None, fits: Callable[[bytes], bool]) -> list[Polynomial]:
+    """The polynomial, where its constant is the secret."""
+    if not polynomial or polynomial[0] >> (8 * SECRET_BYTES):
+        return []
+    return [polynomial] if fits(polynomial[0].to_bytes(SECRET_BYTES, "big")) else []
+
+
+def _searched(
+    shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool], doubts: Doubts
+) -> list[Polynomial]:
+    """The polynomials through t shares that give the secret, of all sets of t, where the search lasts for so many.
+
+    There may be two: lies that cancel each other at 0 give the secret too, and then nobody can tell who lied.
+    """
+    products = threshold * threshold * comb(len(shares), threshold)
+    if products > doubts.search:
+        return []
+    doubts.search -= products
+    coefficients = lagrange_at_zero.__wrapped__  # none of these is needed again
+    found: list[Polynomial] = []
+    for chosen in combinations(sorted(shares), threshold):
+        pieces = [shares[x] for x in chosen]
+        try:
+            require_shares(pieces)
+            secret = combine_pieces(pieces, coefficients(chosen))
+        except BadShare:
+            continue
         if fits(secret):
-            return Rebuilt(secret, ())
-    found = _decoded(shares, threshold)
-    if found is not None and not found[0] >> (8 * SECRET_BYTES):
-        secret = found[0].to_bytes(SECRET_BYTES, "big")
-        if fits(secret):
-            return Rebuilt(secret, tuple(x for x in sorted(shares) if not _holds(found, x, shares[x])))
-    raise BadShare(f"no {threshold} of {len(shares)} shares give the secret that the device committed to")
+            polynomial = _polynomial(shares, chosen)
+            found += [] if polynomial in found else [polynomial]
+        if len(found) == 2:
+            break
+    return found
+
+
+def _polynomial(shares: Mapping[int, bytes], chosen: Sequence[int]) -> Polynomial:
+    """The one of degree below t through these t shares."""
+    return _through(chosen, [share_value(shares[x]) for x in chosen])[1]
 
 
 def _holds(polynomial: Polynomial, x: int, share: bytes) -> bool:
@@ -77,6 +164,8 @@ def _holds(polynomial: Polynomial, x: int, share: bytes) -> bool:
 def _decoded(shares: Mapping[int, bytes], threshold: int) -> Polynomial | None:
     """The polynomial of degree below t on which all shares lie but at most (m - t) / 2; None where there is none."""
     points = sorted(shares)
+    if len(points) < threshold + 2:
+        return None
     values = []
     for x in points:
         try:

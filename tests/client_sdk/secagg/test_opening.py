@@ -99,6 +99,71 @@ def test_a_holder_that_lies_is_named_and_set_aside() -> None:
     assert opened_.secrets[3] == attempt.players[3].secrets.self_mask
 
 
+def all_wrong(said: Revealed, kind: str) -> Revealed:
+    """Every share that a holder reveals, changed."""
+
+    def other(dealer: int, piece: bytes) -> bytes:
+        match kind:
+            case "any":
+                return entropy((said.place, dealer))(32).rjust(33, b"\0")
+            case "a bit":
+                return piece[:-1] + bytes([piece[-1] ^ 1])
+            case "zeros":
+                return bytes(33)
+            case _:
+                return b"\xff" * 33
+
+    return replace(said, shares=tuple((dealer, what, other(dealer, piece)) for dealer, what, piece in said.shares))
+
+
+@pytest.mark.parametrize("kind", ["any", "a bit", "zeros", "no number"])
+@pytest.mark.parametrize(
+    ("n", "liars"),
+    [
+        pytest.param(5, (1,), id="one more than t"),
+        pytest.param(9, (0, 6), id="exactly t are right"),
+        pytest.param(12, (0, 3, 8), id="exactly t are right of twelve"),
+        pytest.param(30, (0, 1, 2, 3, 4, 5, 6, 7), id="t and one are right of thirty"),
+    ],
+)
+def test_holders_that_lie_about_everybody_are_set_aside_while_t_right_shares_are_there(
+    n: int, liars: tuple[int, ...], kind: str
+) -> None:
+    """Alone, a dealer's shares would be lost: half as many wrong ones can be told as there are beyond t."""
+    attempt, survivors = played(n, gone=())
+    assert 2 * len(liars) > n - attempt.cohort.parameters.threshold
+    found = Opening(attempt.cohort, survivors, attempt.bundles)
+    for place in survivors.places:
+        said = revealed_by(attempt, place, survivors)
+        found.take(all_wrong(said, kind) if place in liars else said)
+    opened_ = found.open()
+    assert opened_.lost == ()
+    assert opened_.secrets == {place: player.secrets.self_mask for place, player in enumerate(attempt.players)}
+    assert set(opened_.wrong.values()) == {liars}
+    assert kind == "a bit" or set(opened_.wrong) == set(range(n))
+
+
+def test_a_dealer_that_lied_is_told_from_holders_that_did() -> None:
+    attempt, survivors = played(30, gone=())
+    found = Opening(attempt.cohort, survivors, attempt.bundles)
+    for place in survivors.places:
+        said = revealed_by(attempt, place, survivors)
+        found.take(lying(all_wrong(said, "any") if place < 7 else said, about=20))
+    opened_ = found.open()
+    assert opened_.lost == (20,)
+    assert opened_.wrong == {place: tuple(range(7)) for place in range(30) if place != 20}
+
+
+def test_the_search_for_liars_comes_to_an_end() -> None:
+    """As many lie as there are shares beyond t, of thirty: no sum, and no minutes spent."""
+    attempt, survivors = played(30, gone=())
+    found = Opening(attempt.cohort, survivors, attempt.bundles)
+    for place in survivors.places:
+        said = revealed_by(attempt, place, survivors)
+        found.take(all_wrong(said, "any") if place < 9 else said)
+    assert found.open().lost == tuple(range(30))
+
+
 def test_a_dealer_that_cannot_be_rebuilt_is_named() -> None:
     """Device 4 shared something else than it committed to: only its secret is lost."""
     attempt, survivors = played()

@@ -325,6 +325,25 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
     assert world.state.barred == {}, "the holder may say that the dealer gave it this share"
 
 
+@pytest.mark.parametrize("place", [0, 4])
+def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int) -> None:
+    """Of five, four right shares rebuild a secret, and four are right."""
+    world = World(5)
+    cheat = world.phones[place]
+
+    def wrong(said: Say, w: World) -> Say:
+        secure = w.state.secure
+        assert secure is not None
+        revealed = Revealed.parse(said.body, w.desk._attempts.read(secure).survivors(secure), 5)
+        shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
+        return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
+
+    cheating(cheat, "unmask", wrong)
+    world.play()
+    assert_committed(world)
+    assert world.state.barred == {}
+
+
 # ------------------------------------------------------------ inside the lanes
 
 
