@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from coordinator.store import MemoryStore, Store, open_store
+from coordinator.store import MemoryStore
+from tests.coordinator import databases
 from tests.coordinator.world import World
 
 MakeWorld = Callable[..., World]
@@ -16,15 +18,13 @@ MakeWorld = Callable[..., World]
 @pytest.fixture(params=["memory", "sqlite"])
 def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
     """Makes a World on a new store of the kind at hand."""
-    opened: list[Store] = []
+    with ExitStack() as opened:
 
-    def make(devices: int = 8, **more: Any) -> World:
-        opened.append(MemoryStore() if request.param == "memory" else open_store("sqlite://"))
-        return World(devices, store=opened[-1], **more)
+        def make(devices: int = 8, **more: Any) -> World:
+            store = MemoryStore() if request.param == "memory" else opened.enter_context(databases.in_memory())
+            return World(devices, store=store, **more)
 
-    yield make
-    for store in opened:
-        store.close()
+        yield make
 
 
 @pytest.fixture

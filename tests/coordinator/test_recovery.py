@@ -18,7 +18,8 @@ from client_sdk.problems import ProblemError
 from client_sdk.protocol import Receipt
 from coordinator.engine import rounds
 from coordinator.runlog import RunLog
-from coordinator.store import MemoryStore, Store, open_store
+from coordinator.store import MemoryStore, Store
+from tests.coordinator import databases
 from tests.coordinator.fragile import Crash, FragileBlobs, FragileStore, Points
 from tests.coordinator.world import World
 
@@ -179,13 +180,10 @@ def test_dead_at_any_point_the_run_commits_to_the_same_bits(part: int) -> None:
 def test_dead_at_any_point_on_sqlite() -> None:
     story, points = undisturbed()
     for point in range(3, points + 1, 11):
-        store = open_store("sqlite://")
-        try:
+        with databases.in_memory() as store:
             play = Play(store, point).play()
             assert len(play.crashes) == 1
             assert play.story() == story, play.crashes
-        finally:
-            store.close()
 
 
 def test_dying_again_while_it_recovers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -21,11 +22,12 @@ ONE = "(SELECT min(device) FROM contributions WHERE round = 1)"
 DIGEST = "(SELECT digest FROM contributions WHERE round = 1)"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A data folder in which two rounds were committed and one abandoned; raw updates are kept."""
-    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
-    world = World(6, store=store, blobs=FileBlobs(tmp_path / "blobs"))
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Played once; each test has a copy."""
+    folder = tmp_path_factory.mktemp("played")
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    world = World(6, store=store, blobs=FileBlobs(folder / "blobs"))
     world.create(retention={"rounds": 5})
     world.play_round(1)
     world.check_in()
@@ -33,7 +35,13 @@ def folder(tmp_path: Path) -> Path:
     world.pass_time(61)
     world.play_round(3)
     store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(played: Path, tmp_path: Path) -> Path:
+    """A data folder in which two rounds were committed and one abandoned; raw updates are kept."""
+    return Path(shutil.copytree(played, tmp_path / "data"))
 
 
 def changed(folder: Path, *statements: str) -> None:
@@ -77,18 +85,25 @@ def test_what_was_changed_is_named(folder: Path, statement: str, expected: tuple
     assert expected in found(folder)
 
 
-@pytest.fixture
-def datacenter(tmp_path: Path) -> Path:
-    """A data folder in which a datacenter round was committed under its second lease, then another one."""
-    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
-    center = Center(6, store=store, blobs=FileBlobs(tmp_path / "blobs"))
+@pytest.fixture(scope="module")
+def fallen_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Played once; each test has a copy."""
+    folder = tmp_path_factory.mktemp("fallen-back")
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    center = Center(6, store=store, blobs=FileBlobs(folder / "blobs"))
     center.fall_back()
     worker = center.worker()
     center.poll(worker, "i1", installation="here")
     center.deliver(worker, center.poll(worker, "i2", installation="here"), to_bytes(center.trained(1)))
     center.deliver(worker, center.poll(worker, "i2", installation="here"), to_bytes(center.trained(2)))
     store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def datacenter(fallen_back: Path, tmp_path: Path) -> Path:
+    """A data folder in which a datacenter round was committed under its second lease, then another one."""
+    return Path(shutil.copytree(fallen_back, tmp_path / "data"))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql
 from coordinator.store import open_store, statements
 from coordinator.store.port import Store, StoreError, StoreFull
 from coordinator.store.sql import SqlStore
+from tests.coordinator import databases
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract import StoreContract
 
@@ -31,7 +32,7 @@ def url_of(folder: Path) -> str:
 class TestSqliteFile(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = open_store(url_of(tmp_path))
+        store = databases.in_file(tmp_path / "quorate.db")
         yield store
         store.close()
 
@@ -39,9 +40,8 @@ class TestSqliteFile(StoreContract):
 class TestSqliteMemory(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        store = open_store("sqlite://")
-        yield store
-        store.close()
+        with databases.in_memory() as store:
+            yield store
 
 
 @pytest.fixture
