@@ -79,14 +79,17 @@ class MemoryStorage:
 
 
 class FileStorage:
-    """Storage in a folder, made with mode 0700 where it is missing.
+    """Storage in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
 
     ``durable=False`` leaves out every fsync: for simulated fleets, whose devices need not survive a power cut.
     StorageError: the folder is in use by another process, or cannot be written.
     """
 
     def __init__(self, folder: Path | str, *, durable: bool = True) -> None:
-        self.folder = Path(folder)
+        try:
+            self.folder = Path(folder).expanduser()
+        except RuntimeError:
+            raise StorageError(f"{folder} cannot be found: this system does not say which folder is home.") from None
         self._durable = durable
         with _told(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -124,6 +124,17 @@ def test_everything_is_the_owners_only(tmp_path: Path) -> None:
         assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with FileStorage("~/app/quorate") as storage:
+        assert storage.folder == tmp_path / "home" / "app" / "quorate"
+        assert storage.folder.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    with pytest.raises(StorageError, match="which folder is home"):
+        FileStorage("~nobody-of-this-name/app")
+
+
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
         storage.save(record())

@@ -1,0 +1,64 @@
+"""What the README shows of the SDK and of the API is run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_sdk.operator import OperatorClient
+from client_sdk.operator_protocol import RunView
+from client_sdk.tensors import from_bytes, to_bytes
+from tests.coordinator.service.conftest import Server
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+BEFORE = """
+import sys
+import numpy as np
+from client_sdk.data import Examples
+
+url, token = sys.argv[1:]
+x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+my_data = Examples(x, x @ np.array([1, -2, 0.5], np.float32))
+"""
+PLAN = {
+    "name": "risk",
+    "task": {"learner": "clinic:risk", "learning_rate": 0.5},
+    "cohort": {"select": 1, "goal": 1, "select_s": 30},
+    "finish": {"rounds": 8},
+}
+
+
+def test_what_is_picked_from_a_run_is_there() -> None:
+    (picked,) = re.findall(r"v1/runs \| jq '\.\[\] \| \{(.*?)\}'", README)
+    assert set(picked.split(", ")) <= set(RunView.model_fields)
+
+
+@pytest.mark.slow
+def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
+    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Catalogue(" in block)
+    (tmp_path / "app.py").write_text(BEFORE + snippet)
+    server = Server.start(tmp_path / "coordinator")
+    app = subprocess.Popen(
+        [sys.executable, "app.py", server.url, server.token], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}
+    )
+    try:
+        with OperatorClient(server.url) as operator:
+            first = operator.upload_checkpoint(to_bytes({"w": np.zeros(3, np.float32)}))
+            run = operator.create_run(PLAN, first, "a test").run
+            until = time.monotonic() + 60
+            while operator.run(run).status != "finished" and app.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            model = from_bytes(operator.checkpoint(operator.run(run).checkpoint))
+    finally:
+        app.kill()
+        app.wait()
+        server.stop()
+    np.testing.assert_allclose(model["w"], [1, -2, 0.5], atol=0.05)
+    assert (tmp_path / ".clinic" / "quorate" / "record.json").exists()
