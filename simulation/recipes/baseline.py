@@ -14,12 +14,13 @@ import numpy as np
 
 from client_sdk.protocol import Score
 from simulation.history import Curve, HistoryError
+from simulation.history.tables import newest_scores
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass
+@dataclass(repr=False)
 class Baseline:
     """A run without a coordinator. ``metric``, ``final``, ``best`` and ``curves`` are those of a ``History``; a version
     is what one round's worth of training led to, 0 the first model."""
@@ -27,7 +28,7 @@ class Baseline:
     name: str
     interrupted: bool = False
     """Ctrl-C ended it."""
-    scores: dict[tuple[int, str], Score] = field(default_factory=dict, repr=False)
+    scores: dict[tuple[int, str], Score] = field(default_factory=dict)
     """(version, source) -> score."""
 
     def __len__(self) -> int:
@@ -36,6 +37,10 @@ class Baseline:
 
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        told = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (", interrupted" if self.interrupted else "")
+        return f"<Baseline {' · '.join([told, *newest_scores(self.curves)])}>"
 
     @property
     def curves(self) -> Mapping[tuple[str, str], Curve]:

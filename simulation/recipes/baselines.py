@@ -6,12 +6,12 @@ w <- w + update, with a fresh optimizer each time. This file has never heard of 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ValidationError
 
 from client_sdk.learners import evaluate
 from client_sdk.learning.budget import planned_steps
@@ -19,10 +19,12 @@ from client_sdk.protocol import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import checked
+from simulation.asked import require_learner, require_whole
 from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
 from simulation.options import ClassesLike, ClientsLike, InitLike
 from simulation.recipes.baseline import Baseline
+from simulation.recipes.federated import each_round, work_of
 from simulation.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
 
 NAME = "simulation:learner"
@@ -48,17 +50,19 @@ def local_only(
     """Each client trains a model of its own on its own data, from the same first weights, and never hears of others.
 
     A round is the task (``epochs`` or ``steps``) done once by each client, so that ``rounds`` rounds are as much work
-    as a client does that is selected ``rounds`` times. ``train_clients``: how many of them, drawn by ``seed``.
+    as a client does that is selected ``rounds`` times. ``train_clients``: how many of them, drawn by ``seed``; those
+    without examples are left out.
     Sources: ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>``, each client's model on its own held-out
     examples;
     ``evaluator``, ``evaluator.p10`` and ``.p90``, each client's model on ``test``: mean and percentiles over the
     clients.
     ``progress`` as of ``simulate``. Ctrl-C ends it with what there is. ValueError.
     """
+    require_learner(learner)
     whole, test = Clients.of(clients), as_given(test)
-    members = checked.scored_clients(train_clients, whole, seed)
+    members = [name for name in checked.scored_clients(train_clients, whole, seed) if whole.examples(name)]
     if not members:
-        raise ValueError("train_clients=0: at least one client is to be trained")
+        raise ValueError(f"train_clients={train_clients!r}: at least one client with examples is to be trained")
     first, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
     task = _task(epochs, steps, batch_size, learning_rate)
     models = dict.fromkeys(members, first)
@@ -76,7 +80,11 @@ def local_only(
 
     def train(round: int) -> None:
         for client in members:
-            update = learner.train(models[client], whole[client].train, task, device=client, round=round)
+            try:
+                update = learner.train(models[client], whole[client].train, task, device=client, round=round)
+            except Exception as error:
+                error.add_note(f"The client was {client!r}, in round {round}.")
+                raise
             models[client] = moved(models[client], update)
 
     return _led(made, rounds, score_every, train, score, progress)
@@ -109,15 +117,15 @@ def centralized(
     Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.
     ValueError.
     """
+    require_learner(learner)
     whole, test = Clients.of(clients), as_given(test)
-    if per_round is not None and not 1 <= per_round <= len(whole):
-        raise ValueError(f"per_round={per_round} must be from 1 to the {len(whole)} clients that there are")
+    per_round = len(whole) if per_round is None else each_round(per_round, whole)
     members = checked.scored_clients(score_clients, whole, seed)
     model, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
     local = _task(epochs, steps, batch_size, learning_rate)
     sizes = whole.sizes
     each = sum(planned_steps(local, int(size)) for size in sizes) / len(sizes)
-    task = _task(None, max(1, round(each * (per_round or len(whole)))), batch_size, learning_rate)
+    task = _task(None, max(1, round(each * per_round)), batch_size, learning_rate)
     everything = pooled(whole)
     made = Baseline("centralized")
 
@@ -166,11 +174,13 @@ def _led(
     score: Callable[[int], None],
     progress: bool | None,
 ) -> Baseline:
-    if rounds < 1 or score_every < 1:
-        raise ValueError(f"rounds={rounds} and score_every={score_every} must be 1 or more")
+    require_whole("rounds", rounds, 1)
+    require_whole("score_every", score_every, 1)
     told = sys.stderr.isatty() if progress is None else progress
     try:
         score(0)
+        if not made.scores:
+            raise ValueError("nothing here would be scored: give test=, or clients that hold examples out")
         for number in range(1, rounds + 1):
             train(number)
             if number == rounds or number % score_every == 0:
@@ -187,9 +197,8 @@ def _led(
 
 
 def _task(epochs: int | None, steps: int | None, batch_size: int, learning_rate: float) -> Task:
-    if epochs is not None and steps is not None:
-        raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
-    work = {"steps": steps} if steps is not None else {"epochs": epochs or 1}
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"learning_rate={learning_rate} must be above 0")
-    return Task(learner=NAME, batch_size=batch_size, learning_rate=learning_rate, **work)
+    try:
+        return Task(learner=NAME, batch_size=batch_size, learning_rate=learning_rate, **work_of(epochs, steps))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from coordinator.engine.plan import Plan
+from simulation.asked import require_whole
 from simulation.behaviour import Behaviour
 from simulation.history import History
 from simulation.options import ClientsLike, Options
@@ -32,7 +33,8 @@ def plan(
     **parts: Mapping[str, Any],
 ) -> Plan:
     """The plan of an experiment as papers describe it: ``per_round`` clients in each round, all that report count, no
-    deadline. ``parts``: ``task`` and ``aggregation``, as in a plan. PlanError."""
+    deadline. ``parts``: ``task`` and ``aggregation``, as in a plan. PlanError, ValueError."""
+    require_whole("per_round", per_round, 1)
     cohort = {"select": per_round, "goal": per_round, "quorum": 1 / per_round, "collect_s": WEEK_S}
     finish: dict[str, Any] = {"rounds": rounds}
     if target is not None:
@@ -48,7 +50,7 @@ def fedavg(
     clients: ClientsLike,
     *,
     rounds: int = 100,
-    per_round: int = 10,
+    per_round: int | None = None,
     epochs: int | None = None,
     steps: int | None = None,
     batch_size: int = 10,
@@ -57,16 +59,18 @@ def fedavg(
     target: float | None = None,
     **options: Unpack[Options],
 ) -> History:
-    """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1): ``per_round`` = C K clients, E =
-    ``epochs`` (1, unless ``steps`` is given), B = ``batch_size``, eta = ``learning_rate``.
+    """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
+
+    ``per_round`` = C K clients (None: 10, or all where there are fewer), E = ``epochs`` (1, unless ``steps`` is given),
+    B = ``batch_size``, eta = ``learning_rate``.
 
     ``target``: stop at this accuracy on ``test``. ``options``: ``simulate``'s.
     """
-    task = {"batch_size": batch_size, "learning_rate": learning_rate} | _work(epochs, steps)
+    task = {"batch_size": batch_size, "learning_rate": learning_rate} | work_of(epochs, steps)
     made = plan(
         "fedavg",
         rounds=rounds,
-        per_round=per_round,
+        per_round=each_round(per_round, clients),
         target=target,
         task=task,
         aggregation={"server_learning_rate": server_learning_rate},
@@ -79,7 +83,7 @@ def fedsgd(
     clients: ClientsLike,
     *,
     rounds: int = 100,
-    per_round: int = 10,
+    per_round: int | None = None,
     learning_rate: float = 0.1,
     target: float | None = None,
     **options: Unpack[Options],
@@ -91,7 +95,7 @@ def fedsgd(
     With clients that hold more than 10,000 examples it is not quite: that is the most that one of them weighs.
     """
     task = {"batch_size": WHOLE_BATCH, "steps": 1, "learning_rate": learning_rate}
-    made = plan("fedsgd", rounds=rounds, per_round=per_round, target=target, task=task)
+    made = plan("fedsgd", rounds=rounds, per_round=each_round(per_round, clients), target=target, task=task)
     return simulate(made, learner, clients, **options)
 
 
@@ -103,7 +107,7 @@ def fedprox_with_stragglers(
     mu: float = 1.0,
     partial: Literal["full", "examples_seen", "refuse"] = "full",
     rounds: int = 100,
-    per_round: int = 10,
+    per_round: int | None = None,
     epochs: int = 20,
     batch_size: int = 10,
     learning_rate: float = 0.03,
@@ -131,12 +135,30 @@ def fedprox_with_stragglers(
     options["behaviour"] = replace(behaviour or Behaviour(), stragglers=stragglers)
     task = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "mu": mu}
     made = plan(
-        "fedprox", rounds=rounds, per_round=per_round, target=target, task=task, aggregation={"partial": partial}
+        "fedprox",
+        rounds=rounds,
+        per_round=each_round(per_round, clients),
+        target=target,
+        task=task,
+        aggregation={"partial": partial},
     )
     return simulate(made, learner, clients, **options)
 
 
-def _work(epochs: int | None, steps: int | None) -> dict[str, int]:
+def work_of(epochs: int | None, steps: int | None) -> dict[str, int]:
+    """The task's work: ``epochs``, 1 where nothing is said, or ``steps``. ValueError for both."""
     if epochs is not None and steps is not None:
         raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
-    return {"steps": steps} if steps is not None else {"epochs": epochs or 1}
+    return {"steps": steps} if steps is not None else {"epochs": 1 if epochs is None else epochs}
+
+
+def each_round(per_round: int | None, clients: ClientsLike) -> int:
+    """How many clients a round asks: 10 where nothing is said, or all where there are fewer. ValueError for more than
+    there are."""
+    known = len(clients)
+    if per_round is None:
+        return min(10, known)
+    require_whole("per_round", per_round, 1)
+    if per_round > known:
+        raise ValueError(f"per_round={per_round} must be from 1 to the {known} clients that there are")
+    return per_round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import nn
 from torch.utils.data import ConcatDataset, TensorDataset
 
 from client_sdk.learning import Learner, accuracy
+from client_sdk.learning.errors import LearnerFailed
 from client_sdk.protocol import Score
 from client_sdk.update import Update
+from coordinator.engine.plan import PlanError
 from simulation import Behaviour, Clients, Stalled, recipes
 from simulation.history import Curve, HistoryError
 from simulation.recipes.baselines import moved, pooled
@@ -174,8 +177,8 @@ def test_centralized_takes_the_steps_of_a_federated_round(clients: Clients):
             seen.append((task.steps, len(data[0])))
             return LEARNER.train(model, data, task, **rest)
 
-    recipes.centralized(Counting(), clients, rounds=2, per_round=2)
-    recipes.centralized(Counting(), clients, rounds=1)
+    recipes.centralized(Counting(), clients, test=TEST, rounds=2, per_round=2)
+    recipes.centralized(Counting(), clients, test=TEST, rounds=1)
     assert seen == [(7, 210), (7, 210), (21, 210)]
 
 
@@ -267,3 +270,49 @@ def test_a_baseline_reads_like_a_history():
     assert len(table) == 6
     with pytest.raises(HistoryError, match="there is accuracy of evaluator, loss of evaluator"):
         made.metric("accuracy", "clients")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "words"),
+    [
+        ("fedavg", {"per_round": 0}, "per_round=0 must be a whole number, 1 or more"),
+        ("fedavg", {"per_round": 7}, "per_round=7 must be from 1 to the 6 clients"),
+        ("fedsgd", {"per_round": 7}, "per_round=7 must be from 1 to the 6 clients"),
+        ("fedavg", {"epochs": 0}, "task.epochs"),
+        ("local_only", {"epochs": 0}, "^epochs=0: "),
+        ("local_only", {"batch_size": 0}, "^batch_size=0: Input should be greater than or equal to 1$"),
+        ("centralized", {"rounds": 1.5}, "rounds=1.5 must be a whole number"),
+        ("centralized", {"learner": nn.Linear(2, 3)}, "a Linear is a torch module"),
+        ("local_only", {"learner": nn.Linear(2, 3)}, "a Linear is a torch module"),
+        ("centralized", {}, "nothing here would be scored: give test="),
+    ],
+)
+def test_every_recipe_says_in_a_sentence_what_it_will_not_do(
+    clients: Clients, recipe: str, arguments: dict[str, Any], words: str
+):
+    given = {"learner": LEARNER, "clients": clients, "rounds": 1, "progress": False} | arguments
+    with pytest.raises((ValueError, PlanError), match=words):
+        getattr(recipes, recipe)(**given)
+
+
+def test_a_recipe_for_fewer_clients_than_a_round_asks_takes_them_all(clients: Clients):
+    history = recipes.fedavg(LEARNER, clients, rounds=1, progress=False)
+    assert (history.rounds[0].selected, history.rounds[0].counted) == (6, 6)
+
+
+def test_a_client_that_fails_alone_is_named(clients: Clients):
+    def mine(outputs: Any, targets: Any) -> Any:
+        if outputs.requires_grad:
+            raise KeyError("of the user's own")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with pytest.raises(LearnerFailed, match="of the user's own") as failed:
+        recipes.local_only(replace(LEARNER, loss=mine), clients, rounds=1, progress=False)
+    assert failed.value.__notes__ == ["The client was 'c0', in round 1."]
+
+
+def test_clients_without_examples_are_not_trained_alone():
+    x, y = blobs(20, 1)
+    alone = recipes.local_only(LEARNER, {"empty": (x[:0], y[:0]), "full": (x, y)}, test=TEST, rounds=1, progress=False)
+    assert alone.scores[1, "evaluator"].examples == len(TEST.y), "of one model"
+    assert repr(alone).startswith("<Baseline local only: 1 round · accuracy 0.")
