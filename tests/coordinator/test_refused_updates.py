@@ -1,0 +1,251 @@
+"""What does not count and how it is told: withdrawn, late, stale, not selected, and updates that do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.blobs import TooLarge
+from tests.coordinator.world import World
+
+# ---------------------------------------------------------------- withdrawal, late, stale, not selected
+
+
+def test_a_device_that_withdraws_is_free_at_once_and_cannot_report(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    device = world.rows[number].device
+    world.coordinator.withdraw(device, "marks", 1, 0, "battery low")
+    world.coordinator.withdraw(device, "marks", 1, 0, "battery low")
+    assert world.assignment(number) is None
+    assert world.coordinator.outcome(device, "marks", 1).result == "withdrawn"
+    assert world.check_in(number) == [None], "it waits for the next round"
+    with world.refuses("withdrawn"):
+        world.report(number)
+    assert world.refusals() == [(number, "withdrawn")]
+    assert world.coordinator.round("marks", 1).funnel.withdrawn == 1
+
+
+def test_the_round_is_abandoned_as_soon_as_too_many_withdrew(world: World) -> None:
+    world.check_in()
+    for number in world.cohort()[:3]:
+        world.coordinator.withdraw(world.rows[number].device, "marks", 1, 0, "moved")
+    assert world.coordinator.round("marks", 1).reason == ("3 of 4 devices withdrew; 1 are left and the quorum is 2")
+
+
+def test_who_was_not_selected_is_told_before_the_body_is_read(world: World) -> None:
+    world.check_in()
+    outsider = next(number for number in range(8) if number not in world.cohort())
+    device = world.rows[outsider].device
+    with world.refuses("not-selected", "was not selected for round 1"):
+        world.coordinator.update_limit(device, "marks", 1, 0)
+    with world.refuses("not-selected"):
+        world.coordinator.started(device, "marks", 1, 0)
+    with world.refuses("not-selected"):
+        world.coordinator.withdraw(device, "marks", 1, 0, "")
+    assert world.coordinator.outcome(device, "marks", 1).result == "unknown"
+
+
+@pytest.mark.parametrize(("number", "attempt"), [(2, 0), (1, 1), (10**6, 0)])
+def test_a_round_that_is_not_open_is_stale_before_the_body_is_read(world: World, number: int, attempt: int) -> None:
+    world.check_in()
+    with world.refuses("stale"):
+        world.coordinator.update_limit(world.rows[world.cohort()[0]].device, "marks", number, attempt)
+
+
+def test_a_late_update_is_refused_before_the_body_is_read_and_recorded_once(world: World) -> None:
+    world.check_in()
+    late = world.cohort()[3]
+    world.report(*world.cohort()[:3])
+    device = world.rows[late].device
+    for _ in range(2):
+        with world.refuses("late", "round 1 is over"):
+            world.coordinator.update_limit(device, "marks", 1, 0)
+    assert world.refusals() == [(late, "late")]
+    outcome = world.coordinator.outcome(device, "marks", 1)
+    assert (outcome.result, outcome.reason) == ("refused", "round 1 is over")
+
+
+def test_an_update_whose_round_closes_while_it_is_read_is_late_and_leaves_no_bytes(world: World) -> None:
+    world.check_in()
+    *counted, late = world.cohort()
+    body, device = world.body(late), world.rows[late]
+    with world.blobs.spool(world.coordinator.update_limit(device.device, "marks", 1, 0)) as spool:
+        spool.write(body)
+        world.report(*counted)
+        with world.refuses("late"):
+            world.coordinator.report(device, "marks", 1, 0, spool)
+    assert world.refusals() == [(late, "late")]
+    assert not world.blobs.has(hashlib.sha256(body).hexdigest())
+    world.require({1: counted})
+
+
+def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_counts() -> None:
+    """With retention the late twin's refusal deleted the counted update's blob."""
+    world = World(8)
+    world.create(retention={"rounds": 3})
+    world.check_in()
+    first, *others, late = world.cohort()
+    body = world.body(first)
+    with world.blobs.spool() as spool:
+        spool.write(body)
+        receipt = world.send(first, body)
+        world.report(*others)
+        with world.refuses("late"):
+            world.coordinator.report(world.rows[late], "marks", 1, 0, spool)
+    assert world.coordinator.run("marks").version == 1
+    assert world.blobs.has(receipt.digest)
+
+
+def test_an_unknown_run_is_told_so(world: World) -> None:
+    for ask in (
+        lambda: world.coordinator.run("nothing"),
+        lambda: world.coordinator.pause("nothing"),
+        lambda: world.coordinator.rounds("nothing"),
+        lambda: world.coordinator.checkpoints("nothing"),
+        lambda: world.coordinator.metrics("nothing"),
+        lambda: world.coordinator.events("nothing"),
+        lambda: world.coordinator.update_limit(world.rows[0].device, "nothing", 1, 0),
+        lambda: world.coordinator.started(world.rows[0].device, "nothing", 1, 0),
+        lambda: world.coordinator.outcome(world.rows[0].device, "nothing", 1),
+    ):
+        with world.refuses("unknown-run", "there is no run 'nothing'"):
+            ask()
+
+
+@pytest.mark.parametrize("number", [0, 2, 99, 2**31, 2**63, 10**30])
+def test_a_round_that_never_was_is_unknown(world: World, number: int) -> None:
+    with world.refuses("unknown-round", "the run is at round 1|it is at round 1"):
+        world.coordinator.round("marks", number)
+    with world.refuses("unknown-round"):
+        world.coordinator.outcome(world.rows[0].device, "marks", number)
+
+
+# ---------------------------------------------------------------- bad updates
+
+
+def _changed(**tensors: Any) -> dict[str, Any]:
+    return {name: np.asarray(value, np.float32) for name, value in tensors.items()}
+
+
+BAD_DELTAS: list[tuple[str, dict[str, Any], str]] = [
+    ("a wrong name", _changed(mark=np.zeros(8)), "mark"),
+    ("one name too many", _changed(marks=np.zeros(8), more=np.zeros(1)), "more"),
+    ("a wrong shape", _changed(marks=np.zeros(7)), r"\[7\]|\(7,\)"),
+    ("as many values in another shape", _changed(marks=np.zeros((2, 4))), r"\[2, 4\]|\(2, 4\)"),
+]
+
+
+@pytest.mark.parametrize(("delta", "words"), [case[1:] for case in BAD_DELTAS], ids=[case[0] for case in BAD_DELTAS])
+def test_an_update_that_does_not_fit_the_model(world: World, delta: dict[str, Any], words: str) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    _refused(world, number, world.body(number, delta=delta), words)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 70_000.0, 3e38])
+def test_values_that_cannot_be_summed(world: World, value: float) -> None:
+    """The SDK would not encode them: so the bytes are changed after."""
+    world.check_in()
+    number = world.cohort()[0]
+    body = bytearray(world.body(number))
+    body[-4:] = np.float32(value).tobytes()
+    _refused(world, number, bytes(body), "NaN|infinity|finite|out of range|above")
+
+
+def test_a_wrong_dtype(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    body = world.body(number)
+    _refused(world, number, body.replace(b'"F32"', b'"I32"'), "I32")
+
+
+def test_bytes_cut_short_or_one_too_long(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    body = world.body(number)
+    _refused(world, number, body[:-1])
+    _refused(world, number, body + b"\0")
+    _refused(world, number, body[:4])
+    _refused(world, number, b"")
+    _refused(world, number, b"\xff" * 64)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"run": "other"}, "made for run other"),
+        ({"round": 2}, "round 2"),
+        ({"attempt": 3}, "attempt 3"),
+        ({"codec": "float16@1"}, "encoded with float16@1; the task asks for float32@1"),
+    ],
+)
+def test_a_report_for_something_else(world: World, more: dict[str, Any], words: str) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    _refused(world, number, world.body(number, **more), words)
+
+
+def test_an_update_without_a_report_or_with_a_broken_one(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    body = world.body(number)
+    size = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + size])
+    report = json.loads(header["__metadata__"]["quorate.report"])
+
+    def rebuilt(metadata: dict[str, str] | None) -> bytes:
+        changed = {name: value for name, value in header.items() if name != "__metadata__"}
+        if metadata is not None:
+            changed["__metadata__"] = metadata
+        text = json.dumps(changed, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text + body[8 + size :]
+
+    _refused(world, number, rebuilt(None), "quorate.report")
+    _refused(world, number, rebuilt({"quorate.report": "{"}), "report")
+    _refused(world, number, rebuilt({"quorate.report": json.dumps({**report, "examples": -1})}), "examples")
+    _refused(world, number, rebuilt({"quorate.report": json.dumps({**report, "examples": 2**40})}), "examples")
+    _refused(world, number, rebuilt({"quorate.report": json.dumps({**report, "metrics": {"loss": "x"}})}), "loss")
+
+
+def test_an_update_of_no_examples_is_refused(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    with world.refuses("invalid-update", "at least one training example"):
+        world.report(number, examples=0)
+    assert world.refusals() == [(number, "invalid-update")]
+    assert world.report(number)[0].weight == 10
+
+
+def test_a_body_longer_than_the_limit_stops_while_it_arrives(world: World) -> None:
+
+    world.check_in()
+    number = world.cohort()[0]
+    limit = world.coordinator.update_limit(world.rows[number].device, "marks", 1, 0)
+    with world.blobs.spool(limit) as spool:
+        spool.write(b"\0" * limit)
+        with pytest.raises(TooLarge):
+            spool.write(b"\0")
+
+
+def _refused(world: World, number: int, body: bytes, words: str = ".") -> None:
+    """The body is refused as invalid, leaves nothing behind, and a good one still counts."""
+    blobs, before = set(world.blobs.digests()), world.coordinator.run("marks")
+    with world.refuses("invalid-update", words):
+        world.send(number, body)
+    assert set(world.blobs.digests()) == blobs
+    assert world.coordinator.run("marks") == before
+    assert world.assignment(number) is not None, "the device may still send what it should have sent"
+
+
+def test_a_good_update_after_a_bad_one_counts(world: World) -> None:
+    world.check_in()
+    first, second, third, _ = world.cohort()
+    _refused(world, first, world.body(first)[:-1])
+    world.report(first, second, third)
+    world.require({1: [first, second, third]})
