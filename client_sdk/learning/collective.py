@@ -25,15 +25,14 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from threading import Event
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from client_sdk.data import held_out_part, training_part
@@ -55,8 +54,9 @@ from client_sdk.update import Update
 log = logging.getLogger("quorate.group")
 
 _OVER = "over"
-_LOOK_S = 5.0
-"""A follower that waits for work looks so often whether the group's store is still there."""
+_LOOK_S = 0.1
+"""A follower that waits for work looks so often whether there is some. Waiting inside the store would write torch's
+warnings on the terminal at every timeout."""
 
 
 @dataclass(eq=False)
@@ -238,15 +238,12 @@ def _next_work(group: Group, number: int) -> dict[str, Any] | None:
     if group.store is None:
         return None
     key = f"work/{number}"
-    while True:
-        try:
-            group.store.wait([key], timedelta(seconds=_LOOK_S))
-            break
-        except dist.DistStoreError:
-            continue
-        except RuntimeError as error:
-            raise GroupLost("The group's store is gone: rank 0 or the launcher died.") from error
-    posted = group.store.get(key).decode()
+    try:
+        while not group.store.check([key]):
+            time.sleep(_LOOK_S)
+        posted = group.store.get(key).decode()
+    except RuntimeError as error:
+        raise GroupLost("The group's store is gone: rank 0 or the launcher died.") from error
     return None if posted == _OVER else dict(json.loads(posted))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from client_sdk.data import Data, Examples
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, accuracy
 from client_sdk.learning.collective import GroupTrainer, follow, train_together
-from client_sdk.learning.group import Group
+from client_sdk.learning.group import Group, GroupLost
 from client_sdk.protocol import Assignment, CheckpointRef, Task
 from client_sdk.tensors import Tensors, from_bytes
 from client_sdk.update import Update
@@ -187,6 +187,32 @@ def test_followers_go_home_when_rank_0_closes() -> None:
     assert by_group()[1] == {"rounds": len(CASES) + 6}
     assert by_group()[0]["learners"]["tests:plain"] == "0"
     assert by_group()[0]["examples"] == 50
+
+
+class LookedAt:
+    """A store without ``wait``: at each of its timeouts torch's own writes two warnings on the terminal."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def check(self, keys: list[str]) -> bool:
+        assert keys == ["work/1"]
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return bool(answer)
+
+    def get(self, key: str) -> bytes:
+        return b"over"
+
+
+def test_a_follower_looks_for_work_without_a_word_on_the_terminal() -> None:
+    store = LookedAt(False, False, True)
+    assert follow(Group(1, 2, store=cast("Any", store)), Catalogue({}, installed=()), data()) == 0
+    assert store.answers == []
+    gone = LookedAt(False, RuntimeError("Connection reset by peer"))
+    with pytest.raises(GroupLost, match="rank 0 or the launcher died"):
+        follow(Group(1, 2, store=cast("Any", gone)), Catalogue({}, installed=()), data())
 
 
 def vanishing_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
