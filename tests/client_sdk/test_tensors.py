@@ -1,12 +1,10 @@
-"""Tensors: bytes as the safetensors library writes and reads them, headers that lie, rounding, norms, manifests."""
+"""Tensors as bytes: as the safetensors library writes and reads them, headers that lie, digests."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import math
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,33 +12,23 @@ import pytest
 import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from client_sdk.tensors import (
     BF16,
     HEADER_LIMIT,
     NUMPY_DTYPES,
     MalformedTensors,
-    Manifest,
     ManifestMismatch,
-    NotFinite,
-    OutOfRange,
     TensorError,
     Tensors,
-    TensorSpec,
     TrailingBytes,
     TruncatedTensors,
     canonical_bytes,
-    clip_to_norm,
     digest,
-    dtype_name,
-    flatten,
     from_bytes,
-    l2_norm,
     narrow,
     numpy_dtype,
     read_header,
-    split,
     to_bytes,
     widen,
 )
@@ -153,7 +141,9 @@ def test_a_header_reads_the_same_from_bytes_path_and_stream(tmp_path: Path) -> N
 
 # ---------------------------------------------------------------- files that lie
 
+
 GOOD = file_of({"a": entry(0, 2), "b": entry(2, 5)}, b"abcde")
+
 
 BAD: dict[str, tuple[bytes, type[TensorError], str]] = {
     "nothing": (b"", TruncatedTensors, "0 bytes"),
@@ -244,6 +234,8 @@ json_values = st.recursive(
     ),
     max_leaves=12,
 )
+
+
 near_entries = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from(["F32", "U8", "BOOL", "BF16", "X"]) | json_values,
@@ -304,210 +296,3 @@ def test_canonical_bytes_of_another_layout() -> None:
 
 def test_digest_is_sha256() -> None:
     assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-# ---------------------------------------------------------------- rounding
-
-
-def every_float16() -> np.ndarray:
-    return np.arange(2**16, dtype=np.uint16).view(np.float16)
-
-
-def test_widening_is_exact_for_every_float16_and_bfloat16() -> None:
-    half = every_float16()
-    assert widen(half).tolist()[:0x7C01] == [float(x) for x in half[:0x7C01]]
-    assert np.isnan(widen(half)[np.isnan(half)]).all()
-    brain = np.arange(2**16, dtype=np.uint16).view(BF16)
-    expected = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
-    assert widen(brain).tobytes() == expected.tobytes()
-
-
-def test_narrowing_gives_back_every_bfloat16_and_float16() -> None:
-    brain = np.arange(2**16, dtype=np.uint16).view(BF16)
-    back = narrow(widen(brain), "BF16")
-    same = back.view(np.uint16) == brain.view(np.uint16)
-    assert (same | np.isnan(widen(brain))).all()
-    assert np.isnan(widen(back)[np.isnan(widen(brain))]).all()
-    half = every_float16()
-    np.testing.assert_array_equal(narrow(widen(half), "F16"), half)
-
-
-def nearest_even(value: float, candidates: list[tuple[Fraction, int]]) -> int:
-    """The code of the candidate nearest to ``value``; of two as near, the even code."""
-    exact = Fraction(value)
-    return min(candidates, key=lambda pair: (abs(pair[0] - exact), pair[1] % 2))[1]
-
-
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**127), max_value=2.0**127))
-def test_bfloat16_is_rounded_to_nearest_even(value: float) -> None:
-    bits = int(np.float32(abs(value)).view(np.uint32)) >> 16
-    candidates = [
-        (Fraction(float(np.uint32(code << 16).view(np.float32))), code) for code in (bits, bits + 1) if code < 0x7F80
-    ]
-    expected = nearest_even(abs(value), candidates)
-    got = int(narrow(np.array([value], np.float32), "BF16").view(np.uint16)[0])
-    assert got & 0x7FFF == expected
-    assert bool(got & 0x8000) == (math.copysign(1, value) < 0)
-
-
-@given(st.floats(width=32, min_value=-65519.0, max_value=65519.0))
-def test_float16_is_rounded_to_nearest_even(value: float) -> None:
-    got = narrow(np.array([value], np.float32), np.dtype(np.float16))
-    codes = range(
-        max(0, int(np.abs(got).view(np.uint16)[0]) - 1), min(0x7BFF, int(np.abs(got).view(np.uint16)[0]) + 1) + 1
-    )
-    candidates = [(Fraction(float(np.uint16(code).view(np.float16))), code) for code in codes]
-    assert int(np.abs(got).view(np.uint16)[0]) == nearest_even(abs(value), candidates)
-
-
-@pytest.mark.parametrize(("value", "dtype"), [(65520.0, "F16"), (-1e6, "F16"), (3.4e38, "BF16"), (-3.4e38, "BF16")])
-def test_nothing_overflows_silently(value: float, dtype: str) -> None:
-    with pytest.raises(OutOfRange, match=dtype):
-        narrow(np.array([1.0, value], np.float32), dtype)
-    infinity = narrow(np.array([np.inf, np.nan], np.float32), dtype)
-    assert np.isinf(widen(infinity)[0])
-    assert np.isnan(widen(infinity)[1])
-
-
-def test_float64_to_float32_and_back() -> None:
-    assert widen(np.array([0.1])).tolist() == [np.float32(0.1)]
-    assert narrow(np.array([0.5], np.float32), "F64").dtype == np.float64
-    with pytest.raises(OutOfRange):
-        widen(np.array([1e39]))
-
-
-def test_integers_are_not_averaged() -> None:
-    for array in (np.zeros(2, np.int64), np.zeros(2, bool)):
-        with pytest.raises(ManifestMismatch, match="never averaged"):
-            widen(array)
-    with pytest.raises(ManifestMismatch):
-        narrow(np.zeros(2, np.float32), "I64")
-
-
-def test_scalars_keep_their_shape() -> None:
-    for dtype in ("F32", "F16", "BF16", "F64"):
-        stored = narrow(np.array(1.5, np.float32), dtype)
-        assert stored.shape == widen(stored).shape == ()
-        assert dtype_name(stored.dtype) == dtype
-
-
-# ---------------------------------------------------------------- norms
-
-
-@given(hnp.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
-def test_the_norm_is_that_of_exact_arithmetic(values: np.ndarray) -> None:
-    squares = sum((Fraction(float(x)) ** 2 for x in values), Fraction(0))
-    norm = l2_norm({"w": values})
-    assert abs(Fraction(norm) ** 2 - squares) <= squares * Fraction(1, 2**49)
-
-
-def test_the_norm_does_not_depend_on_order_or_grouping() -> None:
-    rng = np.random.default_rng(0)
-    values = (rng.standard_normal(200_000) * 10.0 ** rng.uniform(-6, 2, 200_000)).astype(np.float32)
-    parts = {str(i): part for i, part in enumerate(np.split(rng.permutation(values), [3, 70_000, 70_001, 140_000]))}
-    assert l2_norm({"w": values}) == l2_norm(parts) == l2_norm({"w": values[::-1]})
-    assert l2_norm({"w": values}) == pytest.approx(float(np.linalg.norm(values.astype(np.float64))), rel=1e-12)
-
-
-def test_the_norm_refuses_what_has_none() -> None:
-    for bad in (np.nan, np.inf):
-        with pytest.raises(NotFinite):
-            l2_norm({"w": np.array([1.0, bad], np.float32)})
-    assert l2_norm({}) == l2_norm({"w": np.zeros(3, np.float32)}) == 0.0
-
-
-def test_clipping_scales_to_the_norm_and_leaves_short_updates_alone() -> None:
-    tensors = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float32)}
-    clipped, norm = clip_to_norm(tensors, 1.0)
-    assert norm == 5.0
-    assert l2_norm(clipped) == pytest.approx(1.0, rel=1e-6)
-    assert clipped["b"].shape == (1, 1)
-    same, _ = clip_to_norm(tensors, 5.0)
-    assert same["a"] is tensors["a"]
-
-
-# ---------------------------------------------------------------- manifests
-
-
-def model() -> Manifest:
-    return Manifest.of(
-        {
-            "head.w": np.zeros((2, 3), np.float32),
-            "head.b": np.zeros(3, np.float16),
-            "norm.count": np.zeros((), np.int64),
-            "norm.mean": narrow(np.zeros(3, np.float32), "BF16"),
-        }
-    )
-
-
-def test_select_takes_floating_tensors_that_match_in_the_order_of_their_names() -> None:
-    assert list(model()) == ["norm.count", "head.w", "norm.mean", "head.b"]
-    assert list(model().select(["*"]).items()) == [
-        ("head.b", TensorSpec("F32", (3,))),
-        ("head.w", TensorSpec("F32", (2, 3))),
-        ("norm.mean", TensorSpec("F32", (3,))),
-    ]
-    assert list(model().select(["head.*", "nothing"])) == ["head.b", "head.w"]
-    for patterns in (["norm.count"], ["HEAD.*"], []):
-        with pytest.raises(ManifestMismatch, match="matches"):
-            model().select(patterns)
-
-
-def test_sizes() -> None:
-    assert (model().elements, model().nbytes) == (6 + 3 + 1 + 3, 24 + 6 + 8 + 6)
-
-
-def test_a_manifest_survives_json_and_refuses_other_json() -> None:
-    found = Manifest.from_json(model().to_json())
-    assert found == model()
-    assert list(found) == list(model())
-    assert hash(found) == hash(model())
-    for text in (
-        "",
-        "[1]",
-        "{}1",
-        "null",
-        '[["a","F32"]]',
-        '[["a","F99",[1]]]',
-        '[[1,"F32",[1]]]',
-        '[["a","F32",[-1]]]',
-        '[["a","F32",[1]],["a","F32",[1]]]',
-        "[" * 100_000,
-    ):
-        with pytest.raises(TensorError):
-            Manifest.from_json(text)
-
-
-def test_what_differs_is_said() -> None:
-    expected = Manifest({"a": TensorSpec("F32", (2,)), "b": TensorSpec("F32", (3,))})
-
-    def said(**tensors: TensorSpec) -> str:
-        with pytest.raises(ManifestMismatch) as caught:
-            expected.require(Manifest(tensors))
-        return str(caught.value)
-
-    assert said(a=TensorSpec("F32", (2,))) == "the update lacks 'b'"
-    assert said(a=TensorSpec("F32", (2,)), c=TensorSpec("F32", (3,))) == "the update lacks 'b' and has unexpected 'c'"
-    assert said(a=TensorSpec("F16", (2,)), b=TensorSpec("F32", (3,))) == "the update has 'a' as F16, expected F32"
-    assert (
-        said(a=TensorSpec("F32", (2,)), b=TensorSpec("F32", (3, 1)))
-        == "the update has 'b' of shape [3, 1], expected [3]"
-    )
-    assert len(said(**{"x" * 10_000 + str(i): TensorSpec("F32", ()) for i in range(50)})) < 400
-    expected.require(Manifest({"b": TensorSpec("F32", (3,)), "a": TensorSpec("F32", (2,))}))
-
-
-def test_flatten_and_split_are_inverse() -> None:
-    deltas = model().select(["*"])
-    tensors = {
-        "head.w": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "head.b": np.full(3, 7, np.float16),
-        "norm.mean": np.full(3, 9, np.float32),
-    }
-    flat = flatten(tensors, deltas)
-    assert flat.tolist() == [7, 7, 7, 0, 1, 2, 3, 4, 5, 9, 9, 9]
-    np.testing.assert_array_equal(split(flat, deltas)["head.w"], tensors["head.w"])
-    with pytest.raises(ManifestMismatch, match="lacks 'head"):
-        flatten({name: array for name, array in tensors.items() if name != "head.b"}, deltas)
-    with pytest.raises(ManifestMismatch):
-        split(flat[1:], deltas)

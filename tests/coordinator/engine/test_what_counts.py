@@ -1,0 +1,137 @@
+"""Which update counts in a round, with which weight, and how the others are told; partial work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.engine import effects as fx
+from coordinator.engine import rounds
+from tests.coordinator.engine.story import Story, digest_of, only, refusal
+
+# ---------------------------------------------------------------- what does not count
+
+
+def test_an_update_after_the_close_is_late_and_recorded() -> None:
+    story = Story().committing()
+    effects = story.reported("d")
+    assert refusal(effects) == "late"
+    told = only(effects, fx.RecordRefusal)
+    assert (told.device, told.digest, told.kind, told.reason) == ("d", digest_of("d", 1), "late", "round 1 has closed")
+    story.committed()
+    effects = story.reported("d", round=1)
+    assert refusal(effects) == "late"
+    assert only(effects, fx.RecordRefusal).round == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"round": 2}, "round 2 has not been opened: the run is at round 1"),
+        ({"attempt": 1}, "attempt 1 of round 1 has not been opened: it is at attempt 0"),
+        ({"round": 9, "attempt": 9}, "round 9 has not been opened: the run is at round 1"),
+    ],
+)
+def test_a_round_or_attempt_that_has_not_been_opened_is_stale(more: dict[str, Any], sentence: str) -> None:
+    story = Story().collecting()
+    before = story.state
+    told = only(story.reported("a", **more), fx.Refused)
+    assert (told.kind, told.reason) == ("stale", sentence)
+    assert refusal(story.started("a", **more)) == "stale"
+    assert refusal(story.withdrew("a", **more)) == "stale"
+    assert story.state is before
+
+
+def test_the_same_update_again_gets_the_same_answer() -> None:
+    story = Story().collecting()
+    first = only(story.reported("a", examples=9), fx.Accepted)
+    before = story.state
+    assert story.reported("a", examples=9) == [first]
+    assert story.state is before, "nothing is freed, folded or counted again"
+    story.reported("b")
+    story.reported("c")
+    assert story.state.phase == "committing"
+    assert story.reported("a", examples=9) == [first], "also while the commit is under way"
+
+
+def test_a_second_different_update_is_refused_and_the_first_counts() -> None:
+    story = Story().collecting()
+    story.reported("a")
+    effects = story.reported("a", digest=digest_of("changed my mind"))
+    assert refusal(effects) == "duplicate"
+    assert only(effects, fx.RecordRefusal).digest == digest_of("changed my mind")
+    assert rounds.contributions(story.state)[0].digest == digest_of("a", 1)
+
+
+def test_who_was_not_selected_is_told_so() -> None:
+    story = Story().collecting("a", "b", "c")
+    before = story.state
+    for effects in (story.reported("z"), story.started("z"), story.withdrew("z")):
+        assert refusal(effects) == "not-selected"
+    assert story.state is before
+
+
+def test_who_withdrew_cannot_report() -> None:
+    story = Story().collecting()
+    assert story.withdrew("a") == [fx.Release(round=1, devices=("a",))]
+    assert story.withdrew("a") == [], "withdrawing again changes nothing"
+    effects = story.reported("a")
+    assert refusal(effects) == "withdrawn"
+    assert only(effects, fx.RecordRefusal).kind == "withdrawn"
+    assert rounds.contributions(story.state) == ()
+
+
+def test_who_reported_cannot_withdraw() -> None:
+    story = Story().collecting()
+    story.reported("a")
+    assert refusal(story.withdrew("a")) == "conflict"
+    assert [item.device for item in rounds.contributions(story.state)] == ["a"]
+
+
+def test_starting_is_told_once() -> None:
+    story = Story().collecting()
+    assert story.started("a") == []
+    assert story.state.members["a"].status == "training"
+    before = story.state
+    story.started("a")
+    assert story.state is before
+    story.reported("b")
+    before = story.state
+    story.started("b")
+    assert story.state is before, "a Started that comes after the report changes nothing"
+
+
+def test_an_update_without_examples_is_refused() -> None:
+    story = Story().collecting()
+    assert refusal(story.reported("a", examples=0)) == "invalid-update"
+
+
+# ---------------------------------------------------------------- partial work
+
+
+@pytest.mark.parametrize(
+    ("partial", "weighting", "steps", "weight"),
+    [
+        ("full", "examples", 1, 1000),
+        ("full", "equal", 1, 1),
+        ("examples_seen", "examples", 1, 250),
+        ("examples_seen", "examples", 3, 750),
+        ("examples_seen", "examples", 0, 1),
+        ("examples_seen", "equal", 1, 256),
+        ("examples_seen", "equal", 3, 768),
+    ],
+)
+def test_partial_work_counts_as_the_plan_says(partial: str, weighting: str, steps: int, weight: int) -> None:
+    story = Story(aggregation={"partial": partial, "weighting": weighting}).collecting()
+    effects = story.reported("a", examples=1000, steps=steps, steps_planned=4, complete=False)
+    assert only(effects, fx.Accepted).weight == weight
+    assert rounds.public_body(story.state)["partial"] == 1
+
+
+def test_partial_work_is_refused_where_the_plan_says_so() -> None:
+    story = Story(aggregation={"partial": "refuse"}).collecting()
+    effects = story.reported("a", steps=1, complete=False)
+    assert refusal(effects) == "invalid-update"
+    assert "1 of 4 steps" in only(effects, fx.Refused).reason
+    assert only(story.reported("a"), fx.Accepted).weight == 10, "whole work of the same device still counts"
