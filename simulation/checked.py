@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +82,15 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
         fix = f"there are {CENTRAL}, {CLIENTS}, {LOW}, {HIGH}, {BY_CLASS}<name> and {DEVICES}"
     if fix:
         raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
+
+
+def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
+    """ValueError where the plan's end hangs on a metric that is not among the first scores, (source, name)."""
+    metric, source = plan.finish.metric, plan.finish.source
+    if metric is None or source == DEVICES or (source, metric) in scored:
+        return
+    there = ", ".join(f"{name} of {of}" for of, name in sorted(scored)) or "none at all"
+    raise ValueError(f"the plan's finish looks at {metric} of {source!r}, and the first model's scores are: {there}")
 
 
 def class_of(classes: ClassesLike, clients: Clients) -> Callable[[str], str]:

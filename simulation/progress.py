@@ -50,7 +50,7 @@ class Progress:
             return
         if committed:
             seconds = (round.closed_at or 0.0) - round.opened_at
-            told = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)}"
+            told = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
             told += "".join(f", {name} {value:.4g}" for name, value in scores.items())
             told += self._left(0.0)
         else:

@@ -202,6 +202,7 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
     try:
         if not simulation.resumed:
             _score(simulation, learner, asked)
+            checked.require_watched(asked.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state

@@ -3,6 +3,7 @@ Each works, or is answered by a sentence that says the fix."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Learner, accuracy
-from simulation import Behaviour, SimulationError, Stalled, partition, recipes, simulate
+from simulation import Behaviour, History, SimulationError, Stalled, partition, recipes, simulate
+from simulation.history import HistoryError
 
 torch.set_num_threads(1)
 PLAN = {"task": {"batch_size": 10}, "cohort": {"select": 2, "goal": 2}, "finish": {"rounds": 1}}
@@ -52,6 +54,27 @@ def test_what_makes_no_sense_is_said_with_the_fix(change: dict[str, Any], words:
     arguments: dict[str, Any] = {"clients": partition((X, Y), 3, by="iid"), "progress": False} | change
     with pytest.raises(ValueError, match=words):
         simulate(PLAN, net(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("finish", "words"),
+    [
+        (
+            {"metric": "f1"},
+            "looks at f1 of 'evaluator', and the first model's scores are: accuracy of clients, .*evaluator",
+        ),
+        ({"metric": "accuracy", "source": "class.phone"}, "looks at accuracy of 'class.phone'"),
+    ],
+)
+def test_an_end_that_no_score_can_bring_is_refused_before_the_first_round(
+    finish: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    plan = PLAN | {"finish": {"rounds": 9, "target": 0.9} | finish}
+    clients = partition((X, Y), 3, held_out=0.2)
+    with pytest.raises(ValueError, match=words):
+        simulate(plan, net(), clients, test=(X, Y), score_clients="all", folder=tmp_path, progress=False)
+    with pytest.raises(HistoryError, match="no run"):
+        History.open(tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"dropout": "often"}, {"step_s": None}, {"stragglers": True}, {"network_s": [1]}])
