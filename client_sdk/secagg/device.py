@@ -273,11 +273,16 @@ class _Attempt:
         rounding = rounding_key(self.put_in.rounding_secret, self.header.digest)
         vector = self.header.quantizer.lanes(self.put_in.values, self.put_in.weight, bits, rounding, self.header.cipher)
         masker = tools.masker(self.header.cipher, bits)
-        masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
-        for peer_place in delivered.places:
-            agreed = secrets.mask_key.agree(cohort.roster.entries[peer_place].advertisement.mask_key)
-            masker.apply(vector, pair_seed(agreed, cohort.h, place, peer_place), pair_sign(place, peer_place))
-        masker.wipe()
+        try:
+            masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
+            for peer_place in delivered.places:
+                agreed = secrets.mask_key.agree(cohort.roster.entries[peer_place].advertisement.mask_key)
+                masker.apply(vector, pair_seed(agreed, cohort.h, place, peer_place), pair_sign(place, peer_place))
+        except BaseException:  # what was not masked to the end is not left in memory
+            vector[:] = 0
+            raise
+        finally:
+            masker.wipe()
         cut(vector, bits)
         live = replace(live, held=held, vector=pack(vector, bits), secrets=None, bundle=b"")
         yield from self._keep(self.memory.going_on(self.header.model, live))

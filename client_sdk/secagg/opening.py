@@ -157,6 +157,8 @@ def unmask(total: Lanes, masks: Iterable[tuple[bytes, Sign]], masker: Masker, fi
 
     ``first``: the lane at which ``total`` begins, a multiple of 16, where several workers have a part each.
     """
-    for seed, sign in masks:
-        masker.apply(total, seed, sign, first)
-    masker.wipe()
+    try:
+        for seed, sign in masks:
+            masker.apply(total, seed, sign, first)
+    finally:
+        masker.wipe()

@@ -116,6 +116,7 @@ class Quantizer:
             found[:] = part  # never below 0, so cutting the fraction off rounds down
             np.minimum(found, self.levels, out=found)
         stream.wipe()
+        scratch[:] = chances[:] = 0  # the last block, in the clear
         lanes[-2:] = weight, 1
         return cast("Lanes", lanes)
 

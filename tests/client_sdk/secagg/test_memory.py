@@ -1,11 +1,16 @@
-"""What a device remembers, as bytes: read back as it was written, or not at all."""
+"""What a device remembers, as bytes: read back as it was written, or not at all; and what it leaves in buffers."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from client_sdk.secagg.device import Primitives
 from client_sdk.secagg.errors import BadMessage, SecaggError
+from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.secagg.attempt import changed, header
 from tests.client_sdk.secagg.fleet import Coordinator, Member, finished, fleet, until_masked
@@ -83,3 +88,47 @@ def test_a_damaged_memory_lets_no_spent_checkpoint_be_signed_again() -> None:
     with pytest.raises(SecaggError, match="damaged"):
         member.start(changed(coordinator.header, attempt=1), at=100.0)
     assert member.log == said
+
+
+# What is in memory while a vector is masked.
+
+
+class Watched(Masker):
+    """Remembers the vector and its own buffer, and may fail at the second mask."""
+
+    fails = False
+    vectors: ClassVar[list[Any]] = []
+    streams: ClassVar[list[Any]] = []
+
+    def apply(self, vector: Any, *given: Any) -> None:
+        if any(one is vector for one in self.vectors) and self.fails:
+            raise RuntimeError("the device fell down the stairs")
+        self.vectors.append(vector)
+        self.streams.append(self._stream.buffer)
+        super().apply(vector, *given)
+        assert self._stream.buffer.any()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_key_stream_and_no_half_masked_vector_is_left_in_a_buffer(fails: bool) -> None:
+    class Here(Watched):
+        vectors: ClassVar[list[Any]] = []
+        streams: ClassVar[list[Any]] = []
+
+    Here.fails = fails
+    members, authority = fleet(4)
+    first = members[0]
+    first.device = replace(first.device, primitives=Primitives(masker=Here))
+    coordinator = Coordinator(header(dimension=5), authority, members)
+    roster = coordinator.open()
+    for place, member in enumerate(members):
+        member.tell(roster)
+        coordinator.hear_share(place)
+    if fails:
+        with pytest.raises(RuntimeError):
+            first.tell(coordinator.delivery(0))
+        assert not Here.vectors[0].any()
+    else:
+        assert first.tell(coordinator.delivery(0)) is not None
+    assert Here.streams
+    assert not any(stream.any() for stream in Here.streams)
