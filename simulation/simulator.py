@@ -21,7 +21,7 @@ from typing import Any, Literal, Unpack, overload
 from client_sdk.learners import evaluate
 from client_sdk.problems import ProblemError
 from client_sdk.protocol import Score
-from client_sdk.tensors import Tensors, to_bytes
+from client_sdk.tensors import TensorError, Tensors, to_bytes
 from client_sdk.update import Update
 from coordinator.blobs import BlobError
 from coordinator.datafolder import FolderError
@@ -153,7 +153,7 @@ def simulate(
         raise SimulationError(f"the run cannot be kept in {folder or 'a temporary folder'}: {error}") from error
     except FolderError as error:
         raise SimulationError(str(error)) from error
-    except ProblemError as error:
+    except (ProblemError, TensorError) as error:
         raise ValueError(f"the run cannot begin: {error}") from error
     with simulation:
         failing.model = simulation.model

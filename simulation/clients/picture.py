@@ -109,7 +109,7 @@ class _Sheet:
 
     def _sizes(self) -> None:
         columns = self._view.columns
-        steps = _ticks(max(column.train + column.held_out for column in columns))
+        steps = _ticks(max(column.train + column.held_out for column in columns), whole=True)
         scale = SIZES_HEIGHT / steps[-1] if steps[-1] else 0.0
         base = self._axis("examples", [(step * scale, f"{step:,g}") for step in steps], SIZES_HEIGHT)
         self._path('class="s"', [self._bar(k, base, column.train * scale) for k, column in enumerate(columns)])
@@ -212,11 +212,12 @@ def _told(column: Column, labels: tuple[str, ...]) -> str:
     return "\n".join([text, *(f"{label}: {count:,}" for count, label in held if count)])
 
 
-def _ticks(most: float, parts: int = 3) -> list[float]:
-    """Round numbers from 0 to ``most`` or just above: at most ``parts`` steps of 1, 2 or 5 times a power of ten."""
+def _ticks(most: float, parts: int = 3, *, whole: bool = False) -> list[float]:
+    """Round numbers from 0 to ``most`` or just above: at most ``parts`` steps of 1, 2 or 5 times a power of ten.
+    ``whole``: none between 0 and 1."""
     if most <= 0:
         return [0.0]
-    power = 10.0 ** floor(log10(most / parts))
+    power = max(10.0 ** floor(log10(most / parts)), float(whole))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * parts >= most * (1 - 1e-9))
     count = next(count for count in range(1, parts + 1) if count * step >= most * (1 - 1e-9))
     return [number * step for number in range(count + 1)]

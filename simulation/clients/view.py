@@ -114,6 +114,8 @@ def _called(clients: Clients, number: int) -> str:
 
 
 def _caption(clients: Clients, numbers: list[int], *, by_size: bool) -> str:
+    if len(clients) == 1:
+        return f"One column: {clients.id(0)}."
     order = "largest first" if by_size else f"{clients.id(numbers[0])} to {clients.id(numbers[-1])}"
     if len(numbers) == len(clients):
         return f"One column a client, {order}."

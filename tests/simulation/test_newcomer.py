@@ -47,13 +47,17 @@ def test_lists_of_pairs_train_and_score_like_the_arrays_that_they_came_from() ->
             {"clients": torch.utils.data.TensorDataset(torch.from_numpy(X))},
             r"partition\(dataset, 100\) makes clients of",
         ),
+        (
+            {"plan": {**PLAN, "task": {"codec": "morse@1"}}},
+            "the run cannot begin: there is no codec 'morse@1'; there are",
+        ),
         ({"score_clients": 1}, r"partition\(..., held_out=0.2\), or --held-out 0.2, makes some"),
     ],
 )
 def test_what_makes_no_sense_is_said_with_the_fix(change: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {"clients": partition((X, Y), 3, by="iid"), "progress": False} | change
     with pytest.raises(ValueError, match=words):
-        simulate(PLAN, net(), **arguments)
+        simulate(**{"plan": PLAN, "learner": net(), **arguments})
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,10 @@ def test_ticks_are_few_round_and_reach_the_top(most: float, parts: int) -> None:
     assert ticks[-2] < most
     assert f"{ticks[1]:.0e}"[0] in "125"
     assert ticks[1] == pytest.approx(float(f"{ticks[1]:.0e}"))
+
+
+def test_examples_are_counted_in_whole_numbers_and_one_client_is_called_by_its_name() -> None:
+    alone = texts(str(Clients.of({"ward-7": (X[:1], X[:1])}).draw()))
+    assert "One column: ward-7." in alone
+    assert {"0", "1"} <= set(alone)
+    assert "0.5" not in alone
