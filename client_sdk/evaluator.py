@@ -15,8 +15,6 @@ from client_sdk.problems import ProblemError
 from client_sdk.protocol import Score
 from client_sdk.tensors import Tensors, from_bytes
 
-OVER = ("finished", "stopped")
-
 
 def follow(
     operator: OperatorClient,
@@ -60,7 +58,7 @@ def follow(
                         if on_score is not None:
                             on_score(checkpoint, found)
                     seen_version = max(seen_version, checkpoint.version)
-            elif view.status in OVER:
+            elif view.over:
                 return view
             troubled = False
         except ProblemError as error:

@@ -166,7 +166,7 @@ class OperatorClient:
                     heard_at = time.monotonic()
                     after = event.seq
                     yield event
-                if self.run(run).status in ("finished", "stopped") and self.run(run).seq <= after:
+                if self.run(run).over and self.run(run).seq <= after:
                     return
                 heard_at = time.monotonic()
             except httpx2.HTTPError as error:

@@ -88,6 +88,11 @@ class RunView(Message):
     exhausted: str = ""
     """Why secure rounds cannot go on from this checkpoint: too many devices have signed on it. Empty: they can."""
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.status in ("finished", "stopped")
+
 
 class AdvanceRun(Message):
     """The owner of an exhausted run lets it commit the model moved by one unit, without any contribution."""

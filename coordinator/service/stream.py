@@ -81,7 +81,7 @@ def stream_routes(service: Service) -> list[APIRoute]:
 
 def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
     """The next page of events, and whether the run had ended before it was read."""
-    ended = coordinator.run(run).status in ("finished", "stopped")
+    ended = coordinator.run(run).over
     return coordinator.events(run, after, _PAGE), ended
 
 

@@ -62,7 +62,7 @@ class Journal:
 
     @property
     def over(self) -> bool:
-        return self.run.status in ("finished", "stopped")
+        return self.run.over
 
     @property
     def committed(self) -> list[Line]:
