@@ -262,9 +262,12 @@ def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
     try:
         return evaluate(learner, asked.plan.task.learner, model, asked.test)
     except Exception as error:
-        own = error.__cause__ or error
-        trace = "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False)).rstrip()
-        raise SimulationError(f"the model could not be scored on the test data: {error}\n\n{trace}") from error
+        words, own = f"the model could not be scored on the test data: {error}", error.__cause__ or error
+        if not type(own).__module__.startswith("client_sdk."):
+            words += (
+                "\n\n" + "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False)).rstrip()
+            )
+        raise SimulationError(words) from error
 
 
 class _Failing:

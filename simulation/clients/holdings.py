@@ -35,6 +35,10 @@ class ClientData:
         """What the client was told to hold out; None where that is nothing."""
         return None if self._make_test is None else self._make_test()
 
+    def __repr__(self) -> str:
+        held_out = "" if self.test is None else f", {_count(self.test):,} held out"
+        return f"<ClientData: {_count(self.train):,} to train on{held_out}>"
+
 
 class Holdings(Protocol):
     """Clients 0, 1, ... and their data."""

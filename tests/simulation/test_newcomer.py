@@ -97,6 +97,8 @@ def test_a_metric_that_fails_on_the_test_data_shows_the_users_own_traceback() ->
     assert words.startswith("the model could not be scored on the test data: ")
     assert "in mine\n    raise KeyError" in words
     assert "direct cause" not in words, "the user's own, and nothing of ours"
+    with pytest.raises(SimulationError, match=r"not a Tensor.$"):
+        simulate(PLAN, net(), partition((X, Y), 3), test=torch.from_numpy(X), progress=False)
 
 
 def test_a_run_that_stalls_says_why_devices_withdrew() -> None:

@@ -76,6 +76,12 @@ def test_labels_of_a_dataset_are_not_read_where_nobody_needs_them() -> None:
     assert not silent.asked
 
 
+def test_one_client_says_how_much_it_holds() -> None:
+    dataset = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    assert repr(partition(dataset, 6, held_out=0.2)["client-0"]) == "<ClientData: 80 to train on, 20 held out>"
+    assert repr(Clients.of([(X[:7], Y[:7])])["client-0"]) == "<ClientData: 7 to train on>"
+
+
 def test_a_list_of_pairs_is_a_data_set_like_any_other() -> None:
     pairs = [(torch.from_numpy(row), int(label)) for row, label in zip(X, Y, strict=True)]
     clients = partition(pairs, 6, by="shards", seed=3, held_out=0.2)
