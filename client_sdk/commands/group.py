@@ -70,4 +70,9 @@ def group(
 
 def main() -> None:
     """The process's whole life."""
-    app(prog_name="python -m client_sdk.learning.collective")
+    from client_sdk.learning.leaving import leave
+
+    try:
+        app(prog_name="python -m client_sdk.learning.collective")
+    except SystemExit as over:
+        leave(over.code if isinstance(over.code, int) else int(over.code is not None))

@@ -17,7 +17,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,13 @@ class Checkpoints:
     def save(
         self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any] | None
     ) -> None:
-        """Write the state after ``step`` steps. NotSaved, on one rank, where it cannot be written."""
+        """Write the state after ``step`` steps.
+
+        NotSaved, on one rank, where it cannot be written; GroupLost where a rank died or hangs meanwhile.
+        """
         state = _state(module, optimizer, step, scaler)
         try:
-            with _quietly():
+            with self._together(), _quietly():
                 dcp.save(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
         except CheckpointException as failed:
             found = NotSaved(f"The state after step {step} cannot be saved in {self._folder}: {_cause(failed)}.")
@@ -85,11 +88,11 @@ class Checkpoints:
     ) -> dict[str, Any] | None:
         """Fill module and optimizer with the state after ``step`` steps; the scaler's state.
 
-        CheckpointMismatch, on one rank, where it does not fit or cannot be read.
+        CheckpointMismatch, on one rank, where it does not fit or cannot be read; GroupLost as ``save``.
         """
         state = _state(module, optimizer, step, scaler)
         try:
-            with _quietly():
+            with self._together(), _quietly():
                 dcp.load(state, checkpoint_id=self._path(step), no_dist=self._group.alone)
         except CheckpointException as failed:
             found = CheckpointMismatch(f"The checkpoint {self._path(step)} cannot be used: {_cause(failed)}.")
@@ -139,6 +142,10 @@ class Checkpoints:
             raise CheckpointMismatch(f"{said} data set: {examples} examples there and {self._about['examples']} here.")
         if (unlike := Recipe.model_validate(self._about["recipe"]).unlike(recipe)) is not None:
             raise CheckpointMismatch(f"{said} training: {unlike}.")
+
+    def _together(self) -> AbstractContextManager[None]:
+        """torch's own messages between the ranks: what breaks there is the group, as everywhere else."""
+        return nullcontext() if self._group.alone else self._group.unbroken()
 
     def _whole(self) -> list[int]:
         """Steps that were written to their end, in rising order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -134,7 +134,7 @@ def train(
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        raise typer.Exit(_as_a_rank(spec, tell))
+        _as_a_rank(spec, tell)
     from client_sdk.commands.lasting import stopped_by_signals
 
     with stopped_by_signals() as stop:
@@ -163,8 +163,9 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         fail(f"{words[:1].upper()}{words[1:]}." if where == "recipe" else f"--{where}: {words}.")
 
 
-def _as_a_rank(spec: JobSpec, tell: Tell) -> int:
-    """This process's part, where torchrun started it. Exit code."""
+def _as_a_rank(spec: JobSpec, tell: Tell) -> NoReturn:
+    """This process's part, where torchrun started it, to its end."""
+    from client_sdk.learning.leaving import leave
     from coordinator.datacenter.worker import run
 
-    return run(spec, tell, fail=lambda message: complain(str(message["reason"])))
+    leave(run(spec, tell, fail=lambda message: complain(str(message["reason"]))))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+from client_sdk.learning.leaving import leave
 from coordinator.datacenter.missing import sentence_here
 from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
 from coordinator.datacenter.progress import Tell, write_line
@@ -77,11 +77,7 @@ def main() -> None:
     if os.environ.get(ENV_LIFELINE):
         threading.Thread(target=_end_with_launcher, daemon=True).start()
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
-    code = run(spec, write_line)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code:
-        os._exit(code)  # threads of a broken group must not keep the process
+    leave(run(spec, write_line))
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:

@@ -30,11 +30,18 @@ HELD = Path(__file__).parent / "held"
 calls = 0
 
 
+def held_at():
+    try:
+        return int(HELD.read_text())
+    except FileNotFoundError:  # also where a test lets go between two looks
+        return calls
+
+
 def slow_loss(outputs, targets):
     global calls
     calls += 1
     time.sleep(0.01)
-    while HELD.exists() and calls > int(HELD.read_text() or "0"):
+    while calls > held_at():
         time.sleep(0.01)
     return nn.functional.cross_entropy(outputs, targets)
 

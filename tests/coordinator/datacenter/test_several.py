@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -222,10 +224,11 @@ def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
     assert "failed to listen" in view.reason
 
 
-@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place) -> None:
     """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience
-    ended, and broke again."""
+    ended, and broke again. Killed as soon as a step is saved, which the others may still be telling each other: that
+    was once taken for a bug instead of a lost rank. A machine that is busy has longer patience here than elsewhere."""
     hold_at(place.folder, STEPS // 2)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", place.endpoint, "--rdzv-id", "j", "--max-restarts", "3"]
@@ -235,25 +238,48 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
     saving = ["--resume", "--checkpoints", "steps", "--checkpoint-every", "5", "--out", "by-hand.safetensors"]
     command = [*torchrun, "-m", "client_sdk.cli", *train, *saving]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": interface_towards("127.0.0.1:1") or ""}
-    machines = [
-        subprocess.Popen(command, cwd=place.folder, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    said = [place.folder / f"said-{number}.txt" for number in range(2)]
+    machines = []
+    for path in said:
+        with path.open("w") as file:
+            machines.append(
+                subprocess.Popen(command, cwd=place.folder, env=env, stdout=file, stderr=subprocess.STDOUT, text=True)
+            )
     try:
-        until(lambda: (place.folder / "steps" / "step-000000010" / ".metadata").exists())
-        ranks = [rank for process in machines for rank in psutil.Process(process.pid).children(recursive=True)]
-        next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+        until(lambda: (place.folder / "steps" / "step-000000010" / ".metadata").exists(), 240)
+        rank_of(machines, "1").kill()
         let_go(place.folder)
-        told = "".join(process.communicate(timeout=200)[1] for process in machines)
-        assert [process.returncode for process in machines] == [0, 0]
+        ends_at = time.monotonic() + 200
+        for process in machines:
+            process.wait(max(0.1, ends_at - time.monotonic()))
+    except (AssertionError, subprocess.TimeoutExpired):
+        for rank in ranks_of(machines):
+            rank.send_signal(signal.SIGABRT)  # faulthandler then says where it stood
+            rank.wait(10)
+        raise AssertionError("They hang: " + "".join(path.read_text() for path in said)) from None
     finally:
         for process in machines:
             kill_all(process.pid)
             process.wait()
-    assert told.count("broke at rank") == 1, told
+    told = "".join(path.read_text() for path in said)
+    assert [process.returncode for process in machines] == [0, 0], told
+    assert "A bug in quorate" not in told
+    assert told.count("broke at rank") <= 1, "a torchrun may end its rank before it has said so"
+    began = re.findall(r"2 processes on cpu( from step (\d+))? to step 40", told)
+    assert [step for _, step in began] in (["", "10"], ["", "15"]), told
     content = (place.folder / "by-hand.safetensors").read_bytes()
     undisturbed = Command(place.folder, *train, "--nproc", "2", "--out", "undisturbed.safetensors")
-    assert undisturbed.process.wait(120) == 0, undisturbed.lines
+    assert undisturbed.process.wait(200) == 0, undisturbed.lines
     assert content == (place.folder / "undisturbed.safetensors").read_bytes()
+
+
+def ranks_of(machines: list[subprocess.Popen[str]]) -> list[psutil.Process]:
+    return [rank for process in machines for rank in psutil.Process(process.pid).children(recursive=True)]
+
+
+def rank_of(machines: list[subprocess.Popen[str]], number: str) -> psutil.Process:
+    return next(rank for rank in ranks_of(machines) if rank.environ().get("RANK") == number)
 
 
 def test_a_number_is_given_once(place: Place) -> None:
