@@ -13,15 +13,16 @@ hypergeometric. *sigma*: no secret of an honest device leaks, except with chance
    *Semi-malicious* (it is honest only until the roster is fixed, then calls one peer alive here and dead there): an
    honest neighbour gives one share of the two, a colluding one both, so both secrets are rebuilt where
    (k - c) + 2c >= 2t, that is c >= 2t - k.
-2. What is left of the graph falls apart, and a part's sum is seen. Two honest survivors at most k/2 places apart are
-   neighbours, so a ring falls apart only where two stretches of k/2 places each hold nobody but colluding and vanished
-   devices; a union over the n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D random ones.
-   *Semi-malicious*: the server names the vanished, at most D, so at least k - D of the k collude. A survivor at the
-   edge of a stretch needs t neighbours, of whom k/2 stand in the stretch, and so does its like at the other: at least
-   2t - k of the k collude as well. Never, where k > C + D. This rests on devices refusing a survivor list that lacks
-   more than D of the roster, and on there being one list for all: devices ask for *signers* = floor((n + C) / 2) + 1
-   signatures under it from the whole roster. Two lists cannot both have as many: some honest device would have signed
-   both.
+2. What is left of the graph falls apart, and a part's sum is seen. Honest devices that signed the survivor list, at
+   most k/2 places apart, are neighbours, and each holds the other's shares: they share a mask. So they fall apart only
+   where two stretches of k/2 places each hold nobody but colluding devices and such as did not sign; a union over the
+   n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D random ones. *Semi-malicious*: the server
+   chooses who does not sign, at most D, so at least k - D of the k collude. A signer at the edge of a stretch needs t
+   neighbours that reveal, of whom k/2 stand in the stretch, and so does its like at the other: at least 2t - k of the k
+   collude as well. Never, where k > C + D. Whoever did not sign is in no part of its own: without event 1 each one of
+   whom something is seen shares a mask with an honest device that signed. This rests on devices revealing nothing until
+   *signers* of the whole roster have signed their list: n - D, and floor((n + C) / 2) + 1 at least. Two lists cannot
+   both have as many: some honest device would have signed both.
 
 *eta*: with chance at least 1 - 2^-eta every device keeps t neighbours when D devices vanish, so that every secret can
 be rebuilt; a union over the n devices. Errors: BadParameters.
@@ -65,7 +66,7 @@ class Parameters:
     """How many shares rebuild a secret: more than half of the holders'."""
     signers: int
     """How many of the roster must have signed a survivor list before anything is revealed under it: so many that two
-    lists cannot both have them, however the colluders sign."""
+    lists cannot both have them, however the colluders sign, and on a ring all but those who may vanish."""
     sigma: float
     """Bits of secrecy: no secret leaks, except with chance 2^-sigma. At most 128."""
     eta: float
@@ -108,7 +109,7 @@ def fast(
     for name, bits in (("sigma", sigma), ("eta", eta)):
         if not 1 <= bits <= 128:
             raise BadParameters(f"{name} is from 1 to 128 bits, not {bits}")
-    if adversary == "semi-malicious" and _signers(n, colluding) > n - drop:
+    if adversary == "semi-malicious" and _one_list(n, colluding) > n - drop:
         raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     for k in range(2, n - 1, 2):
         if _hopeless(n, drop, colluding, k, sigma, eta, adversary):
@@ -119,7 +120,7 @@ def fast(
         while threshold - 1 > k // 2 and _secret(n, drop, colluding, k, threshold - 1, sigma, adversary):
             threshold -= 1
         return achieved(n, drop, corrupt, k, threshold, adversary)
-    threshold = _signers(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
+    threshold = _one_list(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
     if threshold > n - drop:
         raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     return achieved(n, drop, corrupt, n - 1, threshold, adversary)
@@ -144,7 +145,7 @@ def achieved(
         neighbours=neighbours,
         holders=holders,
         threshold=threshold,
-        signers=_signers(n, colluding),
+        signers=_one_list(n, colluding) if neighbours == n - 1 else max(_one_list(n, colluding), n - drop),
         sigma=bits_of(leak),
         eta=bits_of(lost),
     )
@@ -162,7 +163,8 @@ def require_threshold(threshold: int, holders: int) -> None:
         raise BadParameters(f"a threshold of {threshold} is not above half of the {holders} share holders")
 
 
-def _signers(n: int, colluding: int) -> int:
+def _one_list(n: int, colluding: int) -> int:
+    """So many signatures that no two lists can both have them."""
     return (n + colluding) // 2 + 1
 
 

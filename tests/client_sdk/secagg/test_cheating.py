@@ -86,7 +86,7 @@ def test_the_sizes_are_those_where_the_bound_is_tight() -> None:
     tight = [size for size in SMALL + LARGE if tolerated(sum(size)) == size[1]]
     assert tight == [(3, 1), (3, 2), (3, 3), (5, 2), (5, 3), (5, 4), (7, 5), (11, 7), (13, 6), (13, 7)]
     ten = RING_10.parameters(10)
-    assert (ten.neighbours, ten.threshold, ten.signers) == (4, 3, 6)
+    assert (ten.neighbours, ten.threshold, ten.signers) == (4, 3, 9)
     assert all(RING_20.parameters(n).neighbours < n - 1 for n in (17, 18, 19, 20))
 
 

@@ -32,7 +32,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         "adversary": "semi-malicious",
         "neighbours": 106,
         "threshold": 68,
-        "signers": 166,
+        "signers": 256,
         "sigma": 41.04,
         "eta": 40.02,
         "complete": False,

@@ -1,0 +1,163 @@
+"""A coordinator that cuts a ring with devices that are alive: they are on the survivor list, and not asked to sign it.
+
+Around the ring stand twelve devices whose sum it is after (the core), and at each end of them a stretch of six, half as
+many as a device has neighbours, in which two collude, two are gone, and two, the edge, are alive. The edge is shown no
+share of anybody beyond, so it masks with nobody there; it would refuse the list, and is not asked. Those beyond are
+shown everything: they sign, and what they reveal of the edge makes up for what the edge does not reveal. Their own
+vectors are lost; what the coordinator gets is the sum of core and edge.
+
+No device has more than two colluding neighbours of the four that it takes to betray it, and four are gone, as many as
+the rule allows. What stops it is that a device of a ring reveals nothing until all but so many have signed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.secagg import header as header_module
+from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.graph import ring_order
+from client_sdk.secagg.header import Rule
+from client_sdk.secagg.lanes import cut, lane_dtype, unpack
+from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.parameters import Parameters, fast
+from client_sdk.secagg.quantize import rounding_key
+from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.unmask import GONE, Revealed
+from tests.client_sdk.secagg.attempt import digest, header
+from tests.client_sdk.secagg.fleet import POLICY, Coordinator, fleet
+
+N = 40
+RULE = Rule(profile="fast", drop=4, corrupt_millionths=100_000, sigma=1, eta=20)
+COLLUDING = 4
+
+# By place around the ring.
+CORE = range(6, 18)
+FALLEN = (0, 1, 22, 23)
+HELPERS = (2, 4, 19, 21)
+EDGE = (3, 5, 18, 20)
+BEYOND = range(24, 40)
+
+
+class Cut:
+    """The attack, as far as devices let it come."""
+
+    def __init__(self) -> None:
+        head = header(rule=RULE, dimension=5, minimum_cohort=3)
+        self.members, authority = fleet(N, policy=replace(POLICY, smallest_sigma=1))
+        self.coordinator = Coordinator(head, authority, self.members)
+        roster = self.coordinator.open()
+        self.cohort = cohort = self.coordinator.cohort
+        order = ring_order([entry.advertisement.nonce for entry in cohort.roster.entries])
+        self.core, self.fallen, self.helpers, self.edge, self.beyond = (
+            {order[at] for at in part} for part in (CORE, FALLEN, HELPERS, EDGE, BEYOND)
+        )
+        self.secrets = {p: live.secrets for p in range(N) for live in self.members[p].memory.live.values()}
+        for place in range(N):
+            self.members[place].tell(roster)
+            self.coordinator.hear_share(place)
+        self.held: dict[int, dict[int, SharePair]] = {}
+        for place in sorted(set(range(N)) - self.fallen):
+            silent = tuple(self.beyond) if place in self.edge else ()
+            self.members[place].tell(self.coordinator.delivery(place, silent))
+            self.coordinator.hear_mask(place)
+            self.held[place] = dict(self.members[place].memory.live[head.model].held)
+        self.survivors = Survivors(tuple(sorted(set(range(N)) - self.fallen)))
+        self.revealed: dict[int, Revealed] = {}
+        self.refusals: set[str] = set()
+        self._sign_and_reveal()
+
+    def _sign_and_reveal(self) -> None:
+        signers = sorted(set(self.survivors.places) - self.edge)
+        for place in signers:
+            self.members[place].tell(self.survivors.encoded)
+            self.coordinator.hear_survivors(place)
+        proof = Proof(tuple(sorted(self.coordinator.signatures.items()))).encoded
+        for place in signers:
+            try:
+                said = self.members[place].tell(proof)
+            except SecaggError as refusal:
+                self.refusals.add(str(refusal))
+                continue
+            assert said is not None
+            self.revealed[place] = Revealed.parse(said.body, self.survivors, N)
+
+    def shares_of(self, dealer: int) -> dict[int, bytes]:
+        """Of the secret that the list asks for: what was revealed, and what colluders hold."""
+        found = {p + 1: s for p, said in self.revealed.items() for d, _, s in said.shares if d == dealer}
+        for helper in self.helpers:
+            pair = self.held[helper].get(dealer)
+            if pair is not None:
+                found[helper + 1] = pair.self_mask if dealer in self.survivors.members else pair.mask_key
+        return found
+
+    def sum_of_core_and_edge(self) -> Any:
+        """Every mask taken off by what the coordinator and its colluders know. BadShare where they know too little."""
+        cohort, head, t = self.cohort, self.coordinator.header, self.cohort.parameters.threshold
+        bits = cohort.roster.lane_bits
+        wanted, masker = self.core | self.edge, Masker(head.cipher, bits)
+        total = np.zeros(head.lanes, lane_dtype(bits))
+        keys = {helper: self.secrets[helper].mask_key for helper in self.helpers}
+        for gone in self.fallen:
+            secret = rebuild_mask_key(self.shares_of(gone), t, cohort.roster.entries[gone].advertisement).secret
+            keys[gone] = AgreementKey(secret)
+        for place in wanted:
+            shown = cohort.roster.entries[place].advertisement
+            total += unpack(self.coordinator.vectors[place], head.lanes, bits)
+            own = rebuild_self_mask(self.shares_of(place), t, shown).secret
+            masker.apply(total, self_seed(own, cohort.h, place), -1)
+            for peer in set(cohort.graph.neighbours(place)) & keys.keys():
+                seed = pair_seed(keys[peer].agree(shown.mask_key), cohort.h, place, peer)
+                masker.apply(total, seed, pair_sign(peer, place))
+        cut(total, bits)
+        return total
+
+    def lanes_of_core_and_edge(self) -> Any:
+        head, bits = self.coordinator.header, self.cohort.roster.lane_bits
+        rows = []
+        for place in self.core | self.edge:
+            member = self.members[place]
+            key = rounding_key(digest(member.device.device), head.digest)
+            rows.append(head.quantizer.lanes(member.values, member.weight, bits, key, head.cipher))
+        return np.sum(rows, axis=0)
+
+
+@pytest.fixture(scope="module")
+def attack() -> Cut:
+    return Cut()
+
+
+def test_the_cut_is_one_that_the_bounds_call_impossible(attack: Cut) -> None:
+    found = RULE.parameters(N)
+    assert (found.neighbours, found.threshold) == (12, 8)
+    assert found.neighbours > COLLUDING + RULE.drop
+    near = [len(attack.helpers & set(attack.cohort.graph.neighbours(place))) for place in attack.core | attack.edge]
+    assert max(near) < 2 * found.threshold - found.neighbours
+
+
+def test_a_ring_cut_by_devices_that_are_alive_and_not_asked_to_sign(attack: Cut) -> None:
+    assert attack.refusals == {"32 of the roster signed the list; it takes 36"}
+    assert attack.revealed == {}
+    with pytest.raises(SecaggError):
+        attack.sum_of_core_and_edge()
+
+
+def test_with_as_many_signatures_as_one_list_takes_the_ring_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the rule switched off."""
+
+    def fewer(n: int, drop: int, corrupt: Fraction, *bits: int) -> Parameters:
+        return replace(fast(n, drop, corrupt, *bits), signers=(n + COLLUDING) // 2 + 1)
+
+    monkeypatch.setattr(header_module, "fast", fewer)
+    attack = Cut()
+    assert attack.refusals == set()
+    assert np.array_equal(attack.sum_of_core_and_edge(), attack.lanes_of_core_and_edge())
+    assert GONE in {kind for said in attack.revealed.values() for _, kind, _ in said.shares}
