@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, current_thread, main_thread
+from types import FrameType
 
 from client_sdk.terminal import note, say, say_json
 
@@ -24,19 +25,26 @@ def stopped_by_signals() -> Iterator[Event]:
         yield stop
         return
 
-    def ask(number: int, frame: object) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and stop.is_set():
             raise KeyboardInterrupt
         if number == signal.SIGINT:
             note("Stopping; once more ends it at once.")
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(ask, signal.SIGINT, signal.SIGTERM):
         yield stop
+
+
+@contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """These signals go to ``handler``, and afterwards where they went before. In the main thread only."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class _Plain(logging.Handler):

@@ -19,6 +19,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
+from client_sdk.commands.lasting import handling
 from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import Stopped
 from simulation.demo.curve import plot
@@ -112,9 +113,5 @@ def _told_to_stop() -> Iterator[Event]:
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in SIGNALS}
-    try:
+    with handling(ask, *SIGNALS):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
