@@ -16,7 +16,7 @@ from torch import nn
 
 from client_sdk.tensors import Tensors
 from simulation import Clients, checked
-from simulation.baseline import Part, Recipe, fedavg
+from simulation.bare_loop import Part, Recipe, fedavg
 from simulation.engines import EngineName, Failed, Job, engine_called
 from simulation.virtual.simulation import Simulation
 
@@ -93,7 +93,7 @@ class Played:
 
 
 class Bare:
-    """The hand-written loop (``simulation.baseline``) over the cohorts that ``played`` has put down, one a ``play``."""
+    """The hand-written loop (``simulation.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played

@@ -1,6 +1,6 @@
 """The bare loop over what a run did: the same initial checkpoint, the same cohorts, the same shards.
 
-This file reads a run through the operators' API and hands it to ``simulation.baseline``. It starts nothing.
+This file reads a run through the operators' API and hands it to ``simulation.bare_loop``. It starts nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from client_sdk.operator import OperatorClient
 from client_sdk.operator_protocol import RoundView
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan import Plan
-from simulation.baseline import Part, Recipe, accuracy, fedavg
+from simulation.bare_loop import Part, Recipe, accuracy, fedavg
 from simulation.fleet.split import Split, cut
 
 _PAGE = 1000

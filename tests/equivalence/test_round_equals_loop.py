@@ -26,7 +26,7 @@ from client_sdk.protocol import Task, Work
 from client_sdk.storage import MemoryStorage
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
-from simulation.baseline import Part, Recipe, fedavg
+from simulation.bare_loop import Part, Recipe, fedavg
 from tests.coordinator.service.conftest import Server
 
 SIZES = (3, 17, 40, 41, 64, 90)
