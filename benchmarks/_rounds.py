@@ -93,7 +93,7 @@ class Played:
 
 
 class Bare:
-    """The hand-written loop (``simulation.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
+    """The bare loop (``simulation.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played
