@@ -33,7 +33,7 @@ from client_sdk.secagg.unmask import Revealed
 
 STRICT = Rule(profile="strict")
 FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
-"""At n = 300: 110 neighbours, 71 shares, 166 signers."""
+"""At n = 300: 110 neighbours, 71 shares, 256 signers."""
 WEIGHT_CAP = 1000
 EXPIRES = 2_000_000_000
 

@@ -63,7 +63,7 @@ class Other:
 
     identity: bytes
     signed: tuple[tuple[bytes, bytes], ...]
-    """(signature, message): of its advertisement, and of a neighbour's survivor list."""
+    """(signature, message): of its advertisement, and of the survivor list where it is checked."""
     keys: tuple[bytes, ...]
     """A neighbour's two public keys."""
 
@@ -72,14 +72,15 @@ def device(crowd: Crowd, place: int, *, roster: bool = True) -> Callable[[], Non
     """The floor of one device: masks with every neighbour and its own, two secrets split, and for every neighbour two
     key agreements and two signature checks. Certificates were checked in an earlier round.
 
-    ``roster``: with a check of the advertisements of those who are no neighbours, which a device cannot leave out.
+    ``roster``: with what of those who are no neighbours a device cannot leave out: a check of their advertisements, and
+    of their signatures under the survivor list until there are *signers* with the neighbours'.
     """
     cohort, secrets = crowd.cohort, crowd.secrets[place]
     survivors = crowd.survivors()
     signatures = dict(crowd.proof(survivors).signatures)
     listed = statement(cohort.h, "survivors", survivors.encoded)
     near = set(cohort.graph.neighbours(place))
-    others = []
+    others, beyond = [], cohort.parameters.signers - len(near)
     for peer, entry in enumerate(cohort.roster.entries):
         shown = entry.advertisement
         advertised = (entry.signature, statement(crowd.header.digest, "advertise", shown.encoded))
@@ -88,7 +89,9 @@ def device(crowd: Crowd, place: int, *, roster: bool = True) -> Callable[[], Non
             signed = (advertised, (signatures[peer], listed))
             others.append(Other(identity, signed, (shown.share_key, shown.mask_key)))
         elif roster and peer != place:
-            others.append(Other(identity, (advertised,), ()))
+            checked = (advertised, (signatures[peer], listed)) if beyond > 0 else (advertised,)
+            others.append(Other(identity, checked, ()))
+            beyond -= 1
     xs = [holder + 1 for holder in cohort.graph.holders(place)]
     threshold = cohort.parameters.threshold
     masks = Masks(crowd.header.lanes)

@@ -11,10 +11,10 @@ without its masks is what it put in, and the unmasked sum is the integer sum.
                                Floor, for each of 299 peers: a mask (AES-256-CTR key stream, added), two X25519
                                agreements, two Ed25519 checks (advertisement, survivor list); its own mask; two secrets
                                split. Certificates were checked in an earlier round and count in neither
-    device_1m_k110_vs_floor    *fast*, 110 neighbours: the same floor for 110 peers, and a check of the advertisement of
-                               each of the 189 others. A device cannot leave those out: n, the ring and the count of
-                               signers rest on them (docs/decisions)
-    device_1m_k110_vs_neighbours  the same without those 189 checks: what the roster costs. No aim
+    device_1m_k110_vs_floor    *fast*, 110 neighbours: the same floor for 110 peers, a check of the advertisement of
+                               each of the 189 others, and of the list's signature of 146 of them. A device cannot leave
+                               those out: n, the ring and that it is whole rest on them (docs/decisions)
+    device_1m_k110_vs_neighbours  the same without those 335 checks: what the roster costs. No aim
     unmask_1m_9_gone_vs_floor  the coordinator's own code from blobs to the stored sum, *strict*, 9 vanished after they
     unmask_1m_44_gone_vs_floor shared, or 44; t devices have revealed. Floor: a vector added and a mask for every
                                survivor, an agreement and a mask for every pair of one that is gone and one that is
