@@ -72,7 +72,13 @@ class DatasetExamples:
             raise DataError(
                 f"The dataset's items must be pairs (input, target), but item {indices[0]} is {_kind(items[0])}."
             )
-        inputs, targets = default_collate(items)
+        try:
+            inputs, targets = default_collate(items)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"The dataset's items cannot make a batch ({_first_line(error)}): they must be of one shape and one "
+                "kind; pad what is shorter, or make tensors of all."
+            ) from error
         return inputs, targets
 
 

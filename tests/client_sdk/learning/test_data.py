@@ -130,6 +130,17 @@ def test_items_that_are_no_pairs_are_refused(learner, task):
         learner.train(learner.initial(0), Singles(), task(), **WHO)
 
 
+@pytest.mark.parametrize("other", [torch.zeros(7), 3])
+def test_items_that_make_no_batch_are_refused_with_the_fix(learner, task, other):
+    class Uneven(Pairs):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return (other if index % 2 else x), y
+
+    with pytest.raises(DataError, match=r"cannot make a batch \(.*\): they must be of one shape.* pad what is shorter"):
+        learner.train(learner.initial(0), Uneven(torch.ones(4, 6), torch.ones(4)), task(), **WHO)
+
+
 class Singles(Pairs):
     def __init__(self):
         super().__init__(torch.ones(3, 6), torch.ones(3))
