@@ -79,9 +79,9 @@ class _Session:
             end = yield from self._take(lease)
             yield end
             ended += 1
-            if end.result in ("failed", "refused", "given-back"):
+            if end.result in ("failed", "refused", "given-back") and ended != leases:
                 low, high = self.pacing.withdrawn_s
-                yield Sleep(min_s=low, max_s=high, reason=end.reason, trouble=True)
+                yield Sleep(min_s=low, max_s=high, reason="Rests before it asks for another round.", trouble=True)
         return ended
 
     def _poll(self) -> Generator[WorkerAction, WorkerReply, Lease]:

@@ -168,11 +168,17 @@ def test_silence_of_the_coordinator_does_not_stop_a_training() -> None:
 
 
 def test_a_training_that_fails_ends_the_round_and_the_worker_rests() -> None:
+    script = Script(train=[Failed("the loss is not finite", 9.0), TRAINED])
+    ended, then = script.play(2)
+    assert (ended.result, ended.reason, then.result) == ("failed", "the loss is not finite", "committed")
+    assert script.log[:7] == ["poll", "fetch", "train", "end", "failed", "sleep", "poll"]
+    assert script.sent[1].message == LeaseEnd(attempt=2, fence=7, failed=True, reason="the loss is not finite")
+
+
+def test_a_worker_that_was_asked_for_one_round_does_not_rest_after_it() -> None:
     script = Script(train=[Failed("the loss is not finite", 9.0)])
-    (ended,) = script.play()
-    assert (ended.result, ended.reason) == ("failed", "the loss is not finite")
-    assert script.log == ["poll", "fetch", "train", "end", "failed", "sleep"]
-    assert script.sent[-1].message == LeaseEnd(attempt=2, fence=7, failed=True, reason="the loss is not finite")
+    script.play()
+    assert script.log == ["poll", "fetch", "train", "end", "failed"]
 
 
 def test_a_training_that_has_to_wait_gives_the_round_back() -> None:
