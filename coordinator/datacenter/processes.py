@@ -6,6 +6,7 @@ and end with whoever holds the other end.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +34,8 @@ ENV_NODE = "QUORATE_NODE"
 ENV_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 MEET_S = 120
 """Seconds that the launchers of several machines wait for each other."""
+AGAIN_S = 60
+"""Seconds that torchrun has to start a broken group again, or to give up."""
 
 
 class Watch:
@@ -40,6 +44,8 @@ class Watch:
     def __init__(self, heard: Tell, stop: threading.Event) -> None:
         self._heard, self._stop = heard, stop
         self._starts = 0
+        self._silent_after = math.inf
+        self._silence = ""
         self.result: JobResult | None = None
         self.failed: str | None = None
         self.reason = ""
@@ -48,10 +54,14 @@ class Watch:
         """Until all processes of a start are gone. Returns the exit code of the first of them; JobStopped where they
         were told to stop."""
         processes, gone = start.processes, threading.Event()
+        self._silent_after = math.inf
 
         def kill_when_told() -> None:
             while not gone.wait(0.05):
                 if self._stop.is_set():
+                    kill_all(processes.pid)
+                if time.monotonic() > self._silent_after:
+                    self.reason, self._silent_after = self.reason or self._silence, math.inf
                     kill_all(processes.pid)
                 if processes.poll() is None:
                     continue
@@ -68,6 +78,7 @@ class Watch:
                 message = read_line(line)
                 if message is not None:
                     self._hear(message)
+                    self._expect_more(message["event"], start.hang_s)
                     if message["event"] == "lost":
                         _clear_away(processes.pid, str(message.get("attempt")))
                     if self.failed is not None or self.result is not None:
@@ -90,6 +101,17 @@ class Watch:
         if self._stop.is_set() and self.result is None:
             raise JobStopped("The training was told to stop.")
         return code
+
+    def _expect_more(self, event: str, hang_s: float) -> None:
+        """How long the processes may be silent after these words.
+
+        A rank that waits for another breaks the group itself, after ``hang_s``. Where all of them stand still, or the
+        only one, nobody is left to notice but the launcher; it gives them twice as long. How long they load before they
+        train is not known.
+        """
+        training = event not in ("lost", "failed", "done")
+        self._silence = f"no process did anything for {2 * hang_s:g} s"
+        self._silent_after = time.monotonic() + 2 * hang_s if training else math.inf
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["event"]:
@@ -139,25 +161,39 @@ def kill_marked(mark: str) -> None:
 
 def _clear_away(pid: int, attempt: str) -> None:
     """SIGKILL for all processes of a broken group that have not ended after SHUTDOWN_S. torchrun asks a hung one
-    politely, and would wait for half a minute.
+    politely, and would wait for half a minute. One that has not started the next group after AGAIN_S is killed too.
 
     ``attempt``: torchrun's count of restarts when the group broke. It may have started the next group already.
     """
-    group = []
-    with suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error):
-                if process.environ().get(ENV_RESTARTS) == attempt:
-                    group.append(process)
+    try:
+        launcher = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return
+    group = [rank for rank, restarts in _ranks(launcher) if restarts == attempt]
 
-    def kill() -> None:
+    def kill_what_is_left() -> None:
         for process in group:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    timer = threading.Timer(SHUTDOWN_S, kill)
-    timer.daemon = True
-    timer.start()
+    def kill_a_launcher_that_stands_still() -> None:
+        if launcher.is_running() and all(restarts == attempt for _, restarts in _ranks(launcher)):
+            kill_all(pid)
+
+    for after_s, what in ((SHUTDOWN_S, kill_what_is_left), (AGAIN_S, kill_a_launcher_that_stands_still)):
+        timer = threading.Timer(after_s, what)
+        timer.daemon = True
+        timer.start()
+
+
+def _ranks(launcher: psutil.Process) -> list[tuple[psutil.Process, str | None]]:
+    """The processes that a torchrun has started, each with torchrun's count of restarts then."""
+    found = []
+    with suppress(psutil.Error):
+        for process in launcher.children(recursive=True):
+            with suppress(psutil.Error):
+                found.append((process, process.environ().get(ENV_RESTARTS)))
+    return found
 
 
 class Start:
@@ -165,7 +201,7 @@ class Start:
     of."""
 
     def __init__(self, spec: JobSpec, attempt: int, log: IO[str], scratch: str, place: Place | None = None) -> None:
-        self.mark = os.urandom(8).hex()
+        self.mark, self.hang_s = os.urandom(8).hex(), spec.hang_s
         program = ["-m", "coordinator.datacenter.worker"]
         command = [sys.executable, *program]
         if spec.nproc > 1 or place is not None:

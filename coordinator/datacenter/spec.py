@@ -43,7 +43,8 @@ class JobSpec(BaseModel):
     """Processes on this machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     hang_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    """A process that is silent for so long counts as hung; the group is started again within SHUTDOWN_S more."""
+    """A process that is silent for so long counts as hung; the group is started again within SHUTDOWN_S more. Where all
+    stand still, or the only one, it takes twice as long."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
     """How often the processes are started again before the job fails."""
 

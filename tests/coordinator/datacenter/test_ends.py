@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from client_sdk.tensors import Tensors, from_bytes
+from coordinator.datacenter import processes
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
@@ -63,6 +66,13 @@ def undisturbed(group: Group) -> Tensors:
     return train(slow(), slow().initial(RECIPE.seed), examples(), RECIPE, group=group)[0]
 
 
+def rank_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("RANK")
+    except psutil.Error:
+        return None
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     x, y = examples()
@@ -95,6 +105,85 @@ def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_w
     assert {name: array.tobytes() for name, array in model.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
+
+
+STANDSTILL = """
+import os
+import time
+from dataclasses import replace
+
+from tests.coordinator.datacenter.models import slow
+
+calls = []
+
+
+def standing(outputs, targets):
+    calls.append(1)
+    first = os.environ["QUORATE_ATTEMPT"] == "0" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    while first and len(calls) == 8:
+        time.sleep(1)
+    return slow().loss(outputs, targets)
+
+
+learner = replace(slow(), loss=standing)
+"""
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_where_all_processes_stand_still_the_launcher_notices(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, nproc: int
+) -> None:
+    """No rank waits for another then, so that none would ever break the group."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "standing.py").write_text(STANDSTILL)
+    spec = JobSpec(
+        learner="standing:learner",
+        data=str(data),
+        recipe=RECIPE,
+        checkpoints=tmp_path / "steps",
+        checkpoint_every=5,
+        nproc=nproc,
+        device="cpu",
+        hang_s=10,
+        max_restarts=5,
+    )
+    heard: list[dict[str, Any]] = []
+    began = time.monotonic()
+    result = launch(spec, heard.append)
+    reasons = [message["reason"] for message in heard if message["event"] == "restarted"]
+    assert reasons[0] == "no process did anything for 20 s"
+    assert (result.report["steps"], result.report["began"]) == (20, 5)
+    assert time.monotonic() - began > 20
+
+
+def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would start the ranks again."""
+    monkeypatch.setattr(processes, "AGAIN_S", 5)
+    spec = JobSpec(
+        learner="tests.coordinator.datacenter.models:slow",
+        data=str(data),
+        recipe=RECIPE,
+        checkpoints=tmp_path / "steps",
+        checkpoint_every=5,
+        nproc=2,
+        device="cpu",
+    )
+    heard: list[dict[str, Any]] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        heard.append(message)
+        if message["event"] == "saved" and len([m for m in heard if m["event"] == "saved"]) == 1:
+            victim = next(one for one in psutil.Process().children(recursive=True) if rank_of(one) == "1")
+            torchrun = victim.parent()
+            assert torchrun is not None
+            torchrun.suspend()
+            victim.kill()
+
+    result = launch(spec, hear)
+    assert (result.report["steps"], result.restarts) == (20, 1)
+    assert "a rank died" in next(message["reason"] for message in heard if message["event"] == "restarted")
 
 
 @pytest.mark.parametrize("batch", ["12", "999"])
