@@ -14,6 +14,8 @@ until it is answered, and sends back what the coordinator answered.
     proof       t right ones over its own h             ->         Say(unmask)        answer: the round is over
     over        everything secret of the attempt deleted -> Keep
 
+A round may end, or the device give it up, without that last answer: then its driver keeps ``memory.ended(header)``.
+
 What makes a lying coordinator fail:
 
 - A step's result is kept before it is said, and a step that was kept is never taken again: one roster an advertisement,

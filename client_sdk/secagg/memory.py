@@ -87,6 +87,13 @@ class Memory:
         """The same with nothing left of an attempt on this checkpoint."""
         return replace(self, live={digest: live for digest, live in self.live.items() if digest != model})
 
+    def ended(self, header: bytes) -> Memory:
+        """The same with nothing left of the attempt of this header; itself where it is not under way. For whoever
+        drives the device, when it hears that the round is over or gives the attempt up: a round that is abandoned ends
+        without the answer to *unmask*. What is spent stays spent."""
+        over = [model for model, live in self.live.items() if live.header == header]
+        return replace(self, live={m: live for m, live in self.live.items() if m not in over}) if over else self
+
     def swept(self, at: float) -> Memory:
         """The same without attempts that have expired by ``at`` (Unix seconds); itself where there is none."""
         expired = [model for model, live in self.live.items() if Header.parse(live.header).expires_at < at]

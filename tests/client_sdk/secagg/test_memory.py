@@ -90,6 +90,17 @@ def test_a_damaged_memory_lets_no_spent_checkpoint_be_signed_again() -> None:
     assert member.log == said
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_when_a_round_is_over_nothing_secret_of_it_is_left_at_any_step(step: str) -> None:
+    """Whatever became of it: an abandoned one ends without an answer to the last message."""
+    before, head = Memory.parse(DISKS[step]), header(dimension=5)
+    after = before.ended(head.encoded)
+    assert after.live == {}
+    assert replace(after, live=before.live).encoded == before.encoded, "what is spent stays spent"
+    assert before.ended(changed(head, attempt=1).encoded) is before
+    assert after.ended(head.encoded) is after
+
+
 # What is in memory while a vector is masked.
 
 

@@ -47,7 +47,7 @@ def test_the_designs_figure_for_fast() -> None:
 
 @pytest.mark.parametrize(("n", "drop", "corrupt"), [(20, 3, "0.1"), (256, 38, "0.2"), (300, 44, "0.1"), (301, 9, "0")])
 def test_no_two_lists_can_both_be_signed(n: int, drop: int, corrupt: str) -> None:
-    """Two lists with ``signers`` signatures each share an honest signer. On a ring all sign but those who may vanish."""
+    """Two lists with ``signers`` signatures share an honest signer. On a ring all sign but those who may vanish."""
     found, colluding = fast(n, drop, Fraction(corrupt)), require_faults(n, drop, Fraction(corrupt))
     assert 2 * (found.signers - colluding) > n - colluding
     assert found.signers == (n - drop if found.neighbours < n - 1 else (n + colluding) // 2 + 1)

@@ -153,6 +153,22 @@ def test_without_its_threshold_a_round_is_abandoned(stage: Stage) -> None:
         assert len(world.state.spent) == 7
 
 
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_an_abandoned_round_leaves_no_secret_on_a_device(stage: Stage) -> None:
+    """They ask for an answer, and hear that the round is over."""
+    world = World(7, secure={"attempts": 1})
+    for phone in world.phones[:3]:
+        phone.stops = stage
+    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    assert world.state.version == 0
+    others = world.phones[3:]
+    assert stage == "unmask" or any(phone.member.memory.live for phone in others)
+    for phone in others:
+        phone.turn(world)
+        assert phone.member.memory.live == {}
+        assert bool(phone.member.memory.spent) == (stage in STAGES[3:])
+
+
 # ------------------------------------------------------------ when the coordinator dies
 
 

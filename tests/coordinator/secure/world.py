@@ -216,6 +216,7 @@ class Phone:
     def _leave(self) -> bool:
         if self.head is not None:
             self.left = self.head.encoded
+            self.member.disk = self.member.memory.ended(self.left).encoded
         self.head = None
         return True
 
