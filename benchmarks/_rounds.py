@@ -18,6 +18,7 @@ from client_sdk.tensors import Tensors
 from simulation import Clients, checked
 from simulation.bare_loop import Part, Recipe, fedavg
 from simulation.engines import EngineName, Failed, Job, engine_called
+from simulation.first_model import first_model
 from simulation.virtual.simulation import Simulation
 
 BATCH = 10
@@ -51,7 +52,7 @@ class Played:
     ) -> None:
         plan = checked.plan_of(plan_of(select))
         class_of = checked.class_of(None, clients)
-        first, origin = checked.first_model(init, learner, 0)
+        first, origin = first_model(init, learner, 0)
         self.cohorts: deque[list[str]] = deque()
         """Who counted in each round that was played, for ``Bare`` to train the same."""
         self._simulation = Simulation(

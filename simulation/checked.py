@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from client_sdk.tensors import TensorError, Tensors, from_bytes
 from coordinator.engine.plan import Plan, PlanError
-from simulation.asked import first_tensors, require_fit
 from simulation.behaviour import Behaviour, Habits
 from simulation.clients import Clients
-from simulation.options import BehaviourLike, ClassesLike, InitLike, PlanLike
+from simulation.options import BehaviourLike, ClassesLike, PlanLike
 from simulation.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 
 LEARNER = "simulation:learner"
 """The name that a plan without one gives to the learner that is handed over."""
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """``value`` is a whole number from ``least`` up."""
+    try:
+        fits = not isinstance(value, bool) and index(value) >= least
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
+def require_learner(learner: Any) -> None:
+    """``learner`` is an object with ``train``, or a function."""
+    what = ""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(learner, torch.nn.Module):
+        what = f"a {type(learner).__name__} is a torch module"
+    elif inspect.isclass(learner):
+        what = f"{learner.__name__} is a class"
+    elif not (callable(learner) or hasattr(learner, "train")):
+        what = f"a {type(learner).__name__} is none"
+    if what:
+        raise ValueError(
+            "a learner is a client_sdk.learning.Learner(model=lambda: ..., loss=...), an object with train(...), or a "
+            f"function train(model, data, task); {what}"
+        )
 
 
 def plan_of(plan: PlanLike) -> Plan:
@@ -129,35 +157,6 @@ def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clien
                     f"given are: {', '.join(sorted(behaviour)) or 'none'}"
                 )
     return Habits(behaviour, of, seed)
-
-
-def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], Tensors], str]:
-    """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
-    if isinstance(init, Mapping):
-        tensors = first_tensors(init, learner)
-        return lambda: tensors, "given"
-    if init is not None and not isinstance(init, str | PathLike):
-        hint = ": give its state_dict()" if hasattr(init, "state_dict") else ""
-        raise ValueError(
-            f"init is a dict of arrays, a state_dict() or a safetensors file; a {type(init).__name__} is none{hint}"
-        )
-    if init is not None:
-        path = Path(init)
-        try:
-            body = path.read_bytes()
-        except OSError as error:
-            raise ValueError(f"the first checkpoint {path} cannot be read: {error.strerror or error}") from None
-        try:
-            read = from_bytes(body)
-        except TensorError as error:
-            raise ValueError(f"{path} is not a checkpoint: {error}") from None
-        require_fit(read, learner)
-        return lambda: read, path.name
-    if not hasattr(learner, "initial"):
-        raise ValueError(
-            f"a {type(learner).__name__} makes no first checkpoint: give init=, a dict of arrays or a safetensors file"
-        )
-    return lambda: learner.initial(seed), f"learner, seed {seed}"
 
 
 def scored_clients(count: int | Literal["all"], clients: Clients, seed: int) -> Sequence[str]:

@@ -18,6 +18,7 @@ from simulation.behaviour import work_done
 from simulation.clients import Clients
 from simulation.engines.kernel import Kernel
 from simulation.engines.port import Job
+from simulation.first_model import first_model
 from simulation.options import BehaviourLike, ClassesLike, InitLike
 
 
@@ -43,7 +44,7 @@ def rerun(
     elif init is None and round > 1:
         raise ValueError(f"which model did round {round} start from? Give init= or folder=")
     else:
-        model, run = checked.first_model(init, learner, seed)[0](), plan.name
+        model, run = first_model(init, learner, seed)[0](), plan.name
     of = checked.class_of(classes, clients)
     conduct = checked.habits_of(behaviour, of, clients, seed).conduct(client, round)
     planned = planned_steps(plan.task, clients.examples(client))

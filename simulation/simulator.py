@@ -28,12 +28,12 @@ from coordinator.datafolder import FolderError
 from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation import checked
-from simulation.asked import require_learner, require_whole
 from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled
+from simulation.first_model import first_model
 from simulation.history import History
 from simulation.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
 from simulation.progress import Progress
@@ -119,10 +119,10 @@ def simulate(
     """
     if (only is None) != (round is None):
         raise ValueError("only= and round= go together: which client, and as in which round")
-    require_learner(learner)
-    require_whole("seed", seed, 0)
+    checked.require_learner(learner)
+    checked.require_whole("seed", seed, 0)
     if round is not None:
-        require_whole("round", round, 1)
+        checked.require_whole("round", round, 1)
     if only is not None and round is not None:
         return rerun(
             checked.plan_of(plan), learner, Clients.of(clients), only, round,
@@ -130,9 +130,9 @@ def simulate(
         )  # fmt: skip
     asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
-        require_whole("rounds", rounds, 1)
+        checked.require_whole("rounds", rounds, 1)
     checked.require_datacenter(asked.plan, datacenter or {}, learner)
-    first, origin = checked.first_model(init, learner, seed)
+    first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
     try:
         simulation = Simulation(
@@ -185,7 +185,7 @@ def _asked(
     classes: ClassesLike,
     seed: int,
 ) -> _Asked:
-    require_whole("score_every", score_every, 1)
+    checked.require_whole("score_every", score_every, 1)
     whole, known = checked.plan_of(plan), Clients.of(clients)
     checked.require_enough(whole, known)
     of = checked.class_of(classes, known)

@@ -19,9 +19,10 @@ from client_sdk.protocol import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import checked
-from simulation.asked import require_learner, require_whole
+from simulation.checked import require_learner, require_whole
 from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
+from simulation.first_model import first_model
 from simulation.options import ClassesLike, ClientsLike, InitLike
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.federated import each_round, work_of
@@ -63,7 +64,7 @@ def local_only(
     members = [name for name in checked.scored_clients(train_clients, whole, seed) if whole.examples(name)]
     if not members:
         raise ValueError(f"train_clients={train_clients!r}: at least one client with examples is to be trained")
-    first, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    first, of = first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
     task = _task(epochs, steps, batch_size, learning_rate)
     models = dict.fromkeys(members, first)
     made = Baseline("local only")
@@ -121,7 +122,7 @@ def centralized(
     whole, test = Clients.of(clients), as_given(test)
     per_round = len(whole) if per_round is None else each_round(per_round, whole)
     members = checked.scored_clients(score_clients, whole, seed)
-    model, of = checked.first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    model, of = first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
     local = _task(epochs, steps, batch_size, learning_rate)
     sizes = whole.sizes
     each = sum(planned_steps(local, int(size)) for size in sizes) / len(sizes)

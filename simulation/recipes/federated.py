@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from coordinator.engine.plan import Plan
-from simulation.asked import require_whole
 from simulation.behaviour import Behaviour
+from simulation.checked import require_whole
 from simulation.history import History
 from simulation.options import ClientsLike, Options
 from simulation.simulator import simulate
