@@ -83,6 +83,8 @@ def _why(view: RoundView) -> str | None:
     if view.lease is not None:
         fine = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
         told.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{fine}")
+    elif view.kind == "datacenter" and view.status == "open":
+        told.append("no worker has it yet: 'quorate worker list' says who asked, and each worker says what it lacks")
     return "; ".join(part for part in (*told, view.reason) if part) or None
 
 

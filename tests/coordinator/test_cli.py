@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,11 @@ def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> Non
     section = '[datacenter]\ndata = "proxy"\npatience = 1\n'
     (quorate.folder / "center.toml").write_text(PLAN.replace("goal = 1", "goal = 1\nselect_s = 0.05") + section)
     run = quorate.json("run", "create", "center.toml", "--init", "model.safetensors")[0]["run"]
+    ends_at = time.monotonic() + 10
+    while server.http.get(f"/v1/runs/{run}").json()["phase"] != "leasing":
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+    assert "no worker has it yet" in " ".join(quorate.text("rounds", run).split())
     said = quorate.text("worker", "add", "--label", "cluster 2").splitlines()
     name, token = said[0].split()[0], said[1]
     headers = {"Quorate-Protocol": "1", "Authorization": f"Bearer {token}"}
@@ -146,6 +152,7 @@ def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> Non
     assert "datacenter" in shown
     assert "1 federated round in a row had to be abandoned" in shown
     assert f"{name} (lease 1): step 0" in shown
+    assert "no worker has it yet" not in shown
     assert "round 2 is training, in the datacenter" in quorate.text("status", run)
     assert [row["state"] for row in quorate.json("worker", "list")[0] if row["worker"] == name] == ["leased"]
     listed = quorate.text("worker", "list")
