@@ -173,9 +173,11 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: s
 
 
 def _cell(value: object) -> str:
+    """On one line, and nothing that a terminal obeys: labels and reasons come from devices and workers."""
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def _of_the_command_line(error: Exception) -> bool:

@@ -26,6 +26,11 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert "Broken" not in told
 
 
+def test_what_others_wrote_breaks_no_table_and_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.say_table(["why", "label"], [["out of\nmemory", "\x1b[31mred"], ["é", None]])
+    assert capsys.readouterr().out.splitlines()[1:] == [r"out of\nmemory  \x1b[31mred", "é               -"]
+
+
 class NotAnErrorOfOurs(Exception):
     pass
 
