@@ -1,6 +1,6 @@
 """``quorate datacenter``: train a learner by synchronous SGD on this machine's GPUs or CPUs, or under torchrun.
 
-This file reads options and prints lines; ``job`` starts the processes, ``worker`` is one of them. Importing it is quick
+This file reads options and prints lines; ``job`` starts the processes, ``rank`` is one of them. Importing it is quick
 and needs no torch.
 """
 
@@ -166,6 +166,6 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
 def _as_a_rank(spec: JobSpec, tell: Tell) -> NoReturn:
     """This process's part, where torchrun started it, to its end."""
     from client_sdk.learning.leaving import leave
-    from coordinator.datacenter.worker import run
+    from coordinator.datacenter.rank import run
 
     leave(run(spec, tell, fail=lambda message: complain(str(message["reason"]))))

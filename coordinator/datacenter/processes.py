@@ -202,7 +202,7 @@ class Start:
 
     def __init__(self, spec: JobSpec, attempt: int, log: IO[str], scratch: str, place: Place | None = None) -> None:
         self.mark, self.hang_s = os.urandom(8).hex(), spec.hang_s
-        program = ["-m", "coordinator.datacenter.worker"]
+        program = ["-m", "coordinator.datacenter.rank"]
         command = [sys.executable, *program]
         if spec.nproc > 1 or place is not None:
             command = [*torchrun(spec, place), "--log-dir", scratch, *program]

@@ -232,7 +232,7 @@ class Work:
 def ranks() -> list[psutil.Process]:
     """Processes of jobs that this process has started."""
     found = psutil.Process().children(recursive=True)
-    return [process for process in found if "coordinator.datacenter.worker" in " ".join(process.cmdline())]
+    return [process for process in found if "coordinator.datacenter.rank" in " ".join(process.cmdline())]
 
 
 def test_data_that_is_not_held_is_refused_in_a_sentence(tmp_path: Path) -> None:

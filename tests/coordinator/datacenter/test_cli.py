@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 from client_sdk.tensors import to_bytes
 from coordinator.datacenter.job import JobSpec
+from coordinator.datacenter.rank import run
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
-from coordinator.datacenter.worker import run
 from tests.coordinator.datacenter.models import examples, largest_difference, plain
 
 pytestmark = pytest.mark.datacenter

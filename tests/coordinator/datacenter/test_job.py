@@ -61,10 +61,7 @@ def workers(launcher: int | None = None) -> dict[int, psutil.Process]:
     found = {}
     for process in psutil.Process(launcher).children(recursive=True):
         try:
-            if (
-                "coordinator.datacenter.worker" in process.cmdline()
-                and "torch.distributed.run" not in process.cmdline()
-            ):
+            if "coordinator.datacenter.rank" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
                 found[int(process.environ().get("RANK", "0"))] = process
         except psutil.Error:
             continue
