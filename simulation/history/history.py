@@ -107,6 +107,11 @@ class History:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A History is a view of a store: save(folder) keeps it, and History.open(folder) reads it there."
+        )
+
     # ------------------------------------------------------------ the run
 
     @property

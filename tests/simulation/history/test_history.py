@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,11 @@ def test_the_run(world: World, history: History) -> None:
         "run marks: 2 of 5 rounds committed, 1 abandoned, running · accuracy 0.75 · loss 0.75"
     )
     assert "\n" not in repr(history)
+
+
+def test_a_history_is_not_pickled_and_says_what_to_do_instead(world: World) -> None:
+    with pytest.raises(TypeError, match=r"save\(folder\) keeps it, and History.open\(folder\) reads it there"):
+        pickle.dumps(History(world.store, world.blobs))
 
 
 def test_a_history_is_a_view_and_moves_with_its_store(world: World) -> None:
