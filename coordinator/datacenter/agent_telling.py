@@ -12,12 +12,10 @@ from client_sdk.commands.lasting import say_stopped
 from client_sdk.terminal import say, say_json
 from client_sdk.worker_protocol import Lease
 from coordinator.datacenter.preflight import Ready
-from coordinator.datacenter.progress import plain_line
+from coordinator.datacenter.progress import Sparing, plain_line
 
 REPEAT_NOTICE_S = 60.0
 """The same words are said again after this time."""
-PROGRESS_S = 10.0
-"""How often it is said how far a training is."""
 
 
 class Teller:
@@ -26,7 +24,8 @@ class Teller:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._last = ""
-        self._said_at = self._progress_at = 0.0
+        self._said_at = 0.0
+        self._sparing = Sparing()
 
     def of_worker(self, happening: Happening) -> None:
         """What the worker does. Of the training itself ``of_job`` tells."""
@@ -39,12 +38,7 @@ class Teller:
 
     def of_job(self, lease: Lease, message: dict[str, Any]) -> None:
         """What a training tells, from the thread that trains."""
-        if message["event"] == "progress":
-            now = time.monotonic()
-            if now - self._progress_at < PROGRESS_S and message["step"] != message["steps"]:
-                return
-            self._progress_at = now
-        elif message["event"] not in ("started", "saved", "restarted"):
+        if message["event"] not in ("started", "progress", "saved", "restarted") or not self._sparing.wants(message):
             return
         about = {name: _finite(value) for name, value in message.items() if name not in ("event", "reason")}
         with suppress(BrokenPipeError):  # nobody reads: that is no reason to lose the round

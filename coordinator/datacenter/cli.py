@@ -7,6 +7,7 @@ and needs no torch.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -89,7 +90,7 @@ def train(
     business. The result is the one of a single process at the same batch, beyond rounding.
     """
     from coordinator.datacenter.job import JobFailed, JobStopped, launch
-    from coordinator.datacenter.progress import plain_line
+    from coordinator.datacenter.progress import Sparing, plain_line
 
     if resume and checkpoints is None:
         fail("Name the folder to go on from with --checkpoints.")
@@ -127,10 +128,12 @@ def train(
         }
     )
 
+    sparing = Sparing()
+
     def tell(message: dict[str, Any]) -> None:
         if as_json:
             say_json(message)
-        else:
+        elif sys.stdout.isatty() or sparing.wants(message):
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:

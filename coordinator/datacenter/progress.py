@@ -22,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 MARK = "@quorate "
+LOG_EVERY_S = 10.0
+"""How often it is said how far a training is where nobody may be looking: in logs, and by agents."""
 
 Tell = Callable[[dict[str, Any]], None]
 """Whoever hears the messages; each has its kind under ``event``."""
@@ -72,6 +74,24 @@ def plain_line(message: dict[str, Any]) -> str:
             return f"Done: {report['steps']} steps{loss}, in {report['seconds']:.1f} s.{out}"
         case _:
             return str(message.get("reason", message["event"]))
+
+
+class Sparing:
+    """Which messages are told where lines are kept: all, but how far it is only now and then, and at the last step."""
+
+    def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
+        self._told_at: float | None = None
+
+    def wants(self, message: dict[str, Any]) -> bool:
+        """Whether to tell this one, which then counts as told."""
+        if message["event"] != "progress":
+            return True
+        now = self._clock()
+        if self._told_at is not None and now - self._told_at < self._every_s and message["step"] != message["steps"]:
+            return False
+        self._told_at = now
+        return True
 
 
 class Meter:
