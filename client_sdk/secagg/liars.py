@@ -22,6 +22,9 @@ from collections.abc import Mapping, Sequence
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.shamir import PRIME, share_value
 
+_MOST = 128
+"""Syndromes of a word that are looked at: up to 127 liars are found. Some seconds, for hundreds of holders."""
+
 _SPARE = 8
 """Words beyond as many as there are syndromes, in case that some depend on others."""
 
@@ -34,7 +37,7 @@ def common_liars(words: Sequence[Mapping[int, bytes]], threshold: int) -> frozen
     if not words or any(word.keys() != words[0].keys() for word in words):
         return frozenset()
     points = sorted(words[0])
-    checks = len(points) - threshold
+    checks = min(len(points) - threshold, _MOST)
     if checks < 2:
         return frozenset()
     parity = _parity(points, checks)
