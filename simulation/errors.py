@@ -9,10 +9,26 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simulation.history import History
+
+
+def not_scored(what: str, error: BaseException, *, on: str = "") -> str:
+    """The words for scoring that failed: the sentence, and the user's own traceback where the user's code raised."""
+    own = error.__cause__ or error
+    said = str(error) if _ours(error) else f"{type(error).__name__}: {error}"
+    words = f"{what} could not be scored{on}: {said}"
+    if _ours(own):
+        return words
+    trace = "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False))
+    return f"{words}\n\n{trace.rstrip()}"
+
+
+def _ours(error: BaseException) -> bool:
+    return type(error).__module__.startswith("client_sdk.")
 
 
 class SimulationError(Exception):

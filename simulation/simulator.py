@@ -10,7 +10,6 @@ This file leads a ``Simulation`` from round to round. What its arguments mean is
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -32,7 +31,7 @@ from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
-from simulation.errors import ClientFailed, SimulationError, Stalled
+from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.first_model import first_model
 from simulation.history import History
 from simulation.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
@@ -262,12 +261,7 @@ def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
     try:
         return evaluate(learner, asked.plan.task.learner, model, asked.test)
     except Exception as error:
-        words, own = f"the model could not be scored on the test data: {error}", error.__cause__ or error
-        if not type(own).__module__.startswith("client_sdk."):
-            words += (
-                "\n\n" + "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False)).rstrip()
-            )
-        raise SimulationError(words) from error
+        raise SimulationError(not_scored("the model", error, on=" on the test data")) from error
 
 
 class _Failing:

@@ -110,7 +110,7 @@ class ProcessEngine:
         self._settle(crew)
         self._shared[0].scored.write(model)
         tasks = [crew.put({"do": "score", "device": device}, f"scored client {device!r}") for device in devices]
-        return [_score(device, crew.answer(task)) for device, task in zip(devices, tasks, strict=True)]
+        return [_score(crew.answer(task)) for task in tasks]
 
     def close(self) -> None:
         self._closed = True
@@ -201,8 +201,8 @@ def _result(answer: Answer) -> Result:
     return Failed(reason=said["reason"], trace=said["trace"])
 
 
-def _score(device: str, answer: Answer) -> Score | None:
+def _score(answer: Answer) -> Score | None:
     said = answer.said
     if "raised" in said:
-        raise SimulationError(f"client {device!r} could not be scored: {said['raised']}\n\n{said['trace'].rstrip()}")
+        raise SimulationError(said["raised"])
     return None if said["score"] is None else Score.model_validate_json(said["score"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from client_sdk.tensors import ManifestMismatch, Tensors
 from simulation.engines.kernel import Kernel
 from simulation.engines.partial import Partial
 from simulation.engines.port import Job, Meanwhile, Result, nothing
-from simulation.errors import SimulationError
+from simulation.errors import SimulationError, not_scored
 
 
 class SerialEngine:
@@ -52,5 +51,4 @@ class SerialEngine:
         try:
             return self._kernel.score(model, device)
         except Exception as error:
-            said = f"client {device!r} could not be scored: {type(error).__name__}: {error}"
-            raise SimulationError(f"{said}\n\n{traceback.format_exc().rstrip()}") from error
+            raise SimulationError(not_scored(f"client {device!r}", error)) from error

@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections import deque
 from dataclasses import dataclass
 
@@ -40,6 +39,7 @@ from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
 from simulation.engines.port import Failed, Job
+from simulation.errors import not_scored
 
 _TOGETHER_S = 0.02
 """How long an answer may wait for others while there is work to do."""
@@ -133,7 +133,7 @@ class Worker:
         try:
             score = self._kernel.score(self._shared.scored.view(), task["device"])
         except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
-            return {"raised": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            return {"raised": not_scored(f"client {task['device']!r}", error)}
         return {"score": None if score is None else score.model_dump_json()}
 
     def _restricted(self, message: Said) -> Said:
