@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from client_sdk.protocol import NAME_PATTERN, DeviceId, Digest, Message, RunId, Score, WorkerId
+from client_sdk.patterns import NAME_PATTERN
+from client_sdk.protocol import DeviceId, Digest, Message, RunId, Score, WorkerId
 
 Status = Literal["running", "paused", "finished", "stopped"]
 """Of a run."""

@@ -38,6 +38,8 @@ from pydantic import (
     model_validator,
 )
 
+from client_sdk.patterns import CODEC_PATTERN, DIGEST_PATTERN, LEARNER_PATTERN, METRIC_PATTERN, NAME_PATTERN
+
 PROTOCOL_VERSION = 1
 """The version this code speaks. Raised when an older peer could no longer understand."""
 PROTOCOL_OLDEST = 1
@@ -51,16 +53,12 @@ REPORT_KEY = "quorate.report"
 DIGEST_HEADER = "Content-Digest"
 """RFC 9530: the SHA-256 of a body that is sent, as ``content_digest`` writes it. Devices send it with updates."""
 
-DIGEST_PATTERN = r"^[0-9a-f]{64}$"
-LEARNER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$"
-NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lower-case hexadecimal")]
 LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
 RunId = Annotated[str, Field(pattern=NAME_PATTERN)]
 DeviceId = Annotated[str, Field(pattern=NAME_PATTERN)]
 WorkerId = Annotated[str, Field(pattern=NAME_PATTERN)]
-MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$")]
+MetricName = Annotated[str, Field(pattern=METRIC_PATTERN)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -142,7 +140,7 @@ class Task(BaseModel):
     """Each gradient, proximal term included, is scaled down to this L2 norm. None: not clipped."""
     time_budget_s: float | None = Field(default=None, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds of training after which the device reports what it has done. None: until the report is due."""
-    codec: str = Field(default="float32@1", pattern=r"^[a-z0-9-]+@[0-9]+$")
+    codec: str = Field(default="float32@1", pattern=CODEC_PATTERN)
     """Name and version of the codec of the update's tensors."""
     averaged: tuple[str, ...] = ("*",)
     """Shell patterns (fnmatch) of the tensors that are sent and averaged. Integer and boolean tensors are never

@@ -21,6 +21,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from client_sdk.patterns import message_of
 from client_sdk.problems import ProblemError
 
 DEFAULT_URL = "http://127.0.0.1:8470"
@@ -116,7 +117,7 @@ def sentence_of(error: Exception) -> str:
         case ValidationError():
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            return f"{where}: {first['msg']}." if where else f"{first['msg']}."
+            return f"{where}: {message_of(first)}." if where else f"{message_of(first)}."
         case OSError():
             what = f" {error.filename}" if error.filename else ""
             return f"{error.strerror or error}:{what}." if what else f"{error.strerror or error}."

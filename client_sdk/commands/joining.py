@@ -113,7 +113,7 @@ class Joining:
         """The learners and the data that were named. Failure, in a sentence, where an option says what cannot be."""
         from client_sdk.data import Shard, load_data
         from client_sdk.learners import catalogue_for
-        from client_sdk.protocol import LEARNER_PATTERN
+        from client_sdk.patterns import LEARNER_PATTERN
         from client_sdk.transport import check_url
 
         if self.data is None:

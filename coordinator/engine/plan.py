@@ -40,6 +40,7 @@ from pydantic import (
     model_validator,
 )
 
+from client_sdk.patterns import NAME_PATTERN, PLAN_PATTERN, message_of
 from client_sdk.protocol import MetricName, Task
 from client_sdk.secagg.header import Terms
 from client_sdk.worker_protocol import DatacenterTask
@@ -141,7 +142,7 @@ class Finish(_Section):
     """Committed rounds."""
     metric: MetricName | None = None
     """Name of the metric that ``target`` and ``patience`` look at, for example ``accuracy``."""
-    source: str = Field(default="evaluator", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    source: str = Field(default="evaluator", pattern=NAME_PATTERN)
     """Whose scores count: those that an evaluator reports under this name, or ``devices`` for their held-out data."""
     better: Literal["higher", "lower"] = "higher"
     """Which way the metric improves."""
@@ -217,7 +218,7 @@ class Datacenter(DatacenterTask):
 class Plan(_Section):
     """Everything that a run was asked to do."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,47}$")
+    name: str = Field(pattern=PLAN_PATTERN)
     """Short name: lower-case letters, digits, dashes. The run's id is made from it."""
     task: Task
     cohort: Cohort = Cohort()
@@ -305,7 +306,7 @@ class Plan(_Section):
 
 def _sentence(item: dict[str, object]) -> str:
     where = ".".join(str(part) for part in item["loc"]) if isinstance(item["loc"], tuple) else ""
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = message_of(item)
     if item["type"] == "extra_forbidden":
         message = "there is no such field"
     elif item["type"] == "missing":

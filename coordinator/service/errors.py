@@ -30,6 +30,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from client_sdk.patterns import message_of
 from client_sdk.problems import Problem, ProblemError, problem
 from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION
 from coordinator.blobs.port import BlobError, DigestMismatch, DiskFull, TooLarge
@@ -105,7 +106,7 @@ def sentence(errors: Sequence[Any]) -> str:
         where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
         given = error.get("input")
         value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
-        told.append((f"{where}: " if where else "") + str(error["msg"]) + value)
+        told.append((f"{where}: " if where else "") + message_of(error) + value)
     if len(errors) > _SHOWN:
         told.append(f"and {len(errors) - _SHOWN} more")
     return "; ".join(told) + "."
