@@ -158,7 +158,7 @@ def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_noth
     from fallback_learner import learner  # type: ignore[import-not-found]
 
     plan = {**PLAN, "name": "asleep", "finish": {"rounds": 1}}
-    plan["datacenter"] = {**PLAN["datacenter"], "steps": 60, "lease_s": 3}
+    plan["datacenter"] = {**PLAN["datacenter"], "steps": 60, "lease_s": 6}
     started: list[Command] = []
     try:
         with OperatorClient(server.url) as operator:
