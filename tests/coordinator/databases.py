@@ -26,7 +26,7 @@ def empty() -> bytes:
     store = open_store("sqlite://")
     assert isinstance(store, SqlStore)
     try:
-        return _driver(store.engine).serialize()
+        return bytes(_driver(store.engine).serialize())
     finally:
         store.close()
 
