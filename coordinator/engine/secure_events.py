@@ -10,12 +10,28 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    """The answer to ``effects.Announce``: devices can be shown this header. The first one of an attempt stands."""
+class OfAttempt:
+    """What all have that belong to one attempt."""
 
     at: float
     round: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent(OfAttempt):
+    """A device's message of one of the five exchanges, durable as a blob."""
+
+    device: str
+    digest: str
+    """Of the blob."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced(OfAttempt):
+    """The answer to ``effects.Announce``: devices can be shown this header. The first one of an attempt stands."""
+
     header: str
     """Its canonical bytes, in hexadecimal."""
     expires_at: int
@@ -23,25 +39,15 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advertised:
-    """Exchange 1: a device that has trained showed its keys, signed over the header. Takes the place of Reported."""
-
-    at: float
-    round: int
-    attempt: int
-    device: str
-    digest: str
-    """Of the blob of the roster's entry."""
-    bytes: int
+class Advertised(Sent):
+    """Exchange 1: a device that has trained showed its keys, signed over the header. Takes the place of
+    Reported; the blob is its entry of the roster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rostered:
+class Rostered(OfAttempt):
     """The answer to ``effects.Gather``: the roster of all who advertised, and what their number makes of the rules."""
 
-    at: float
-    round: int
-    attempt: int
     digest: str
     """Of the roster's blob."""
     order: tuple[str, ...]
@@ -59,82 +65,45 @@ class Rostered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class Shared(Sent):
     """Exchange 2: a device's sealed shares for its neighbours."""
 
-    at: float
-    round: int
-    attempt: int
-    device: str
-    digest: str
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Masked:
+class Masked(Sent):
     """Exchange 3: a device's masked vector."""
 
-    at: float
-    round: int
-    attempt: int
-    device: str
-    digest: str
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complained:
+class Complained(OfAttempt):
     """A device could not open the shares of these dealers, and so cannot mask."""
 
-    at: float
-    round: int
-    attempt: int
     device: str
     dealers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faulted:
+class Faulted(OfAttempt):
     """Before exchange 4 a device sent what no honest device sends. A fresh attempt is made without it."""
 
-    at: float
-    round: int
-    attempt: int
     device: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class Signed(Sent):
     """Exchange 4: a device's signature under the survivor list. It is spent on this checkpoint."""
 
-    at: float
-    round: int
-    attempt: int
-    device: str
-    digest: str
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revealed:
+class Revealed(Sent):
     """Exchange 5: a device's shares, one of each dealer."""
 
-    at: float
-    round: int
-    attempt: int
-    device: str
-    digest: str
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(OfAttempt):
     """The answer to ``effects.Open``: the sum of the survivors' lanes is unmasked, and durable."""
 
-    at: float
-    round: int
-    attempt: int
     digest: str
     """Of the sum's blob."""
     bytes: int
@@ -145,12 +114,9 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningFailed:
+class OpeningFailed(OfAttempt):
     """The answer to ``effects.Open``: there is no sum."""
 
-    at: float
-    round: int
-    attempt: int
     lost: tuple[str, ...]
     """Dealers whose secret cannot be rebuilt. Empty: all were, and the sum is impossible."""
     reason: str
