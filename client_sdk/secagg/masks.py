@@ -13,7 +13,7 @@ the cipher and of one addition, and memory beyond the vector is one block.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
@@ -53,14 +53,6 @@ class Masker:
     def wipe(self) -> None:
         """Overwrite the key stream that is left in the buffer."""
         self._stream.wipe()
-
-
-def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
-    """The mask of ``seed`` alone: ``count`` lanes below 2^bits."""
-    lanes = np.zeros(count, lane_dtype(bits))
-    Masker(cipher, bits).apply(lanes, seed, 1)
-    np.bitwise_and(lanes, lanes.dtype.type((1 << bits) - 1), out=lanes)
-    return cast("Lanes", lanes)
 
 
 def pair_sign(own: int, peer: int) -> Sign:
