@@ -53,7 +53,7 @@ def test_the_server_opens_the_integer_sum(crowd: Crowd) -> None:
 
 
 def test_a_floor_masks_as_devices_do(crowd: Crowd) -> None:
-    from client_sdk.secagg.masks import expand
+    from tests.client_sdk.secagg.attempt import expand
 
     masks = floor.Masks(1000)
     masks.vector[:] = 0

@@ -26,6 +26,7 @@ from client_sdk.secagg.roster import Cohort, Entry, Roster, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
+from client_sdk.secagg.stream import CipherName
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
 
@@ -244,3 +245,10 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
 def changed(head: Header, **changes: Any) -> Header:
     """The header with some fields changed."""
     return replace(head, **changes)
+
+
+def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
+    """The mask of ``seed`` alone: ``count`` lanes below 2^bits."""
+    lanes = np.zeros(count, lane_dtype(bits))
+    Masker(cipher, bits).apply(lanes, seed, 1)
+    return lanes & lanes.dtype.type((1 << bits) - 1)

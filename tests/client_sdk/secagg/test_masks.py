@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadParameters, BadVector
-from client_sdk.secagg.lanes import Lanes, cut, lane_dtype
+from client_sdk.secagg.lanes import cut, lane_dtype
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.stream import CIPHERS, CipherName
-from tests.client_sdk.secagg.attempt import digest, entropy
+from tests.client_sdk.secagg.attempt import digest, entropy, expand
 
 AES_25 = [15592012, 18700005, 19919562, 25887032]
 CHACHA_25 = [31020780, 15914291, 31857448, 13493305]
@@ -45,13 +45,6 @@ def chacha20_block(key: bytes, counter: int) -> bytes:
         for column in range(4):
             quarter(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
     return struct.pack("<16I", *((one + other) & 0xFFFFFFFF for one, other in zip(words, start, strict=True)))
-
-
-def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
-    """The mask of ``seed`` alone: ``count`` lanes below 2^bits."""
-    lanes = np.zeros(count, lane_dtype(bits))
-    Masker(cipher, bits).apply(lanes, seed, 1)
-    return lanes & lanes.dtype.type((1 << bits) - 1)
 
 
 def slow_mask(cipher: CipherName, seed: bytes, count: int, bits: int) -> list[int]:
