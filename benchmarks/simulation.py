@@ -13,6 +13,9 @@ are dropped. Before a ratio is told, both models are compared: a fast wrong answ
     start_s                   a fresh interpreter: seconds until the first client trains; imports, data and clients
                               included
     processes_2_speedup       wall seconds of a round of the serial engine over those of two worker processes
+    two_processes_ceiling     how many times the work of one process two do that have nothing to do with each other: two
+                              serial simulations at once. They share caches and memory, so it is below 2, and no
+                              speedup is above it
     million_registered_gib    peak memory of a process that plays rounds of 100 of 1,000,000 clients of 10 examples
     mlp_vs_flower             CPU seconds of a round, process tree, beside Flower's simulation with its default
                               backend: the same model, clients, epochs and batches, plain PyTorch in its client
@@ -24,6 +27,7 @@ are dropped. Before a ratio is told, both models are compared: a fast wrong answ
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -138,6 +142,25 @@ def speedup(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Pairs
         return each(found, rounds)
 
 
+def ceiling(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Spread:
+    """What two processes of this machine can do at most, in times of one: serial engines, alone and two at once."""
+    with Played(mnist_mlp_200(), clients, select) as serial:
+        serial.play()
+
+        def both() -> None:
+            other = os.fork()
+            if not other:
+                try:
+                    several(serial.play, rounds)
+                finally:
+                    os._exit(0)
+            several(serial.play, rounds)
+            os.waitpid(other, 0)
+
+        found = interleaved(lambda: several(serial.play, rounds), both, pairs, time.perf_counter)
+        return Spread.of([2 * alone / two for alone, two in zip(found.ours, found.other, strict=True)])
+
+
 def child(call: str) -> float:
     """What ``call``, a function of this module, prints in a fresh interpreter."""
     source = f"from benchmarks import simulation; simulation.{call}"
@@ -247,6 +270,9 @@ def measure(quick: bool) -> Iterator[Row]:
     met = None if quick else ratio.met(1.8, at_least=True)
     yield Row(name="processes_2_speedup", value=ratio.median, unit="ratio", ratio=ratio.median, aim=1.8, met=met)
     yield from quartiles("processes_2_speedup", ratio, "ratio")
+    most = ceiling(clients, select, 3 if quick else 11, rounds)
+    yield Row(name="two_processes_ceiling", value=most.median, unit="ratio")
+    yield from quartiles("two_processes_ceiling", most, "ratio")
     yield Row(name="processes_2_round_s", value=faster.other_median, unit="s", limit=faster.ours_median)
     began = Spread.of([start_s() for _ in range(2 if quick else 7)])
     yield Row(name="start_s", value=began.median, unit="s", aim=5.0, met=began.met(5.0))

@@ -41,7 +41,7 @@ from simulation.engines.partial import Partial
 from simulation.engines.port import Failed, Job
 from simulation.errors import not_scored
 
-_TOGETHER_S = 0.02
+_TOGETHER_S = 0.05
 """How long an answer may wait for others while there is work to do."""
 
 
