@@ -41,8 +41,9 @@ from simulation.engines.partial import Partial
 from simulation.engines.port import Failed, Job
 from simulation.errors import not_scored
 
-_TOGETHER_S = 0.05
-"""How long an answer may wait for others while there is work to do."""
+_TOGETHER_S = 0.02
+"""How long an answer may wait for others. Before the last task that is here all are sent, so that the next ones come
+while it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Worker:
 
     def _next(self) -> Said | None:
         """A message, where one is there; waited for, where nothing else is to be done."""
-        if not self._tasks or time.monotonic() - self._sent_at > _TOGETHER_S:
+        if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
             self._flush()
         message = self._channel.arrived()
         if message is not None or self._tasks:
