@@ -95,7 +95,6 @@ class Worker:
         message = self._channel.arrived()
         if message is not None or self._tasks:
             return message
-        self._flush()
         return self._channel.receive()
 
     def _flush(self) -> None:
