@@ -160,10 +160,8 @@ class Quantizer:
         cap, slack = self.weight_cap, survivors + 1
         most = min(self.levels * (survivors * cap + weight) // (2 * cap) + slack, self.levels * survivors)
         least = self.levels * (survivors * cap - weight) // (2 * cap) - slack
-        for lane, beyond, words in (
-            (int(values.max()), int(values.max()) > most, "more"),
-            (int(values.min()), int(values.min()) < least, "less"),
-        ):
+        largest, smallest = int(values.max()), int(values.min())
+        for lane, beyond, words in ((largest, largest > most, "more"), (smallest, smallest < least, "less")):
             if beyond:
                 raise BadVector(
                     f"a lane sums to {lane}, {words} than the survivors of this weight can have put in: "

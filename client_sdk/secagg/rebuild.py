@@ -90,12 +90,12 @@ def _rebuild(
     if len(shares) < threshold:
         raise BadShare(f"{len(shares)} shares are too few: it takes {threshold}")
     doubts = Doubts(search=SEARCH) if doubts is None else doubts
-    secret = _given(shares, sorted(shares)[:threshold], fits)
+    secret = _given(shares, threshold, fits)
     if secret is not None:
         return Rebuilt(secret, ())
     trusted = [x for x in sorted(shares) if x not in doubts.liars]
     fitting: list[Polynomial] = []
-    if threshold <= len(trusted) < len(shares) and _given(shares, trusted[:threshold], fits) is not None:
+    if threshold <= len(trusted) < len(shares) and _given({x: shares[x] for x in trusted}, threshold, fits) is not None:
         fitting = [_polynomial(shares, trusted[:threshold])]
     fitting = fitting or _fitting(_decoded(shares, threshold), fits) or _searched(shares, threshold, fits, doubts)
     if not fitting:
@@ -105,10 +105,10 @@ def _rebuild(
     return Rebuilt(fitting[0][0].to_bytes(SECRET_BYTES, "big"), wrong)
 
 
-def _given(shares: Mapping[int, bytes], chosen: Sequence[int], fits: Callable[[bytes], bool]) -> bytes | None:
-    """The secret that these holders' shares give, where it fits."""
+def _given(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool]) -> bytes | None:
+    """The secret that the first of these shares give, where it fits."""
     try:
-        secret = combine({x: shares[x] for x in chosen}, len(chosen))
+        secret = combine(shares, threshold)
     except BadShare:
         return None
     return secret if fits(secret) else None
