@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from client_sdk.tensors import Tensors
-from simulation import Clients, checked
-from simulation.bare_loop import Part, Recipe, fedavg
+from simulation import Clients
+from simulation.demo.bare_loop import Part, Recipe, fedavg
 from simulation.engines import EngineName, Failed, Job, engine_called
-from simulation.first_model import first_model
+from simulation.simulator import checks as checked
+from simulation.simulator.first_model import first_model
 from simulation.virtual.simulation import Simulation
 
 BATCH = 10
@@ -94,7 +95,7 @@ class Played:
 
 
 class Bare:
-    """The bare loop (``simulation.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
+    """The bare loop (``simulation.demo.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.floats import Float32
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
@@ -30,6 +29,7 @@ from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import Revealed
+from client_sdk.tensors.floats import Float32
 
 STRICT = Rule(profile="strict")
 FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)

@@ -20,7 +20,7 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.state import SecureRound
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.kept import message_bytes, sum_of
 from coordinator.secure.performing import SecureWork

@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks.harness import Row, interleaved, main
 from client_sdk import codecs
-from client_sdk.exact_sum import ExactSum, peak
-from client_sdk.floats import Float32
 from client_sdk.tensors import read_header
+from client_sdk.tensors.exact_sum import ExactSum, peak
+from client_sdk.tensors.floats import Float32
 from client_sdk.update import Update, decode_report, encode_update
 
 DIMENSION = 1_000_000

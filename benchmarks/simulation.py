@@ -45,7 +45,7 @@ from benchmarks._pfl import Pfl
 from benchmarks._rounds import BATCH, LEARNING_RATE, Bare, Played, furthest
 from benchmarks.harness import Pairs, Row, Spread, cost_s, interleaved, main
 from client_sdk.learning import Learner
-from client_sdk.protocol import Task, Work
+from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import Clients, partition

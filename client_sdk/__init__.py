@@ -15,26 +15,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from client_sdk.asking import Pacing as Pacing
-    from client_sdk.client import Client as Client
-    from client_sdk.client import Happening as Happening
+    from client_sdk.device.record import Storage as Storage
+    from client_sdk.device.record import StorageError as StorageError
+    from client_sdk.device.requests import Pacing as Pacing
+    from client_sdk.device.session import participate as participate
+    from client_sdk.device.storage import FileStorage as FileStorage
+    from client_sdk.device.storage import MemoryStorage as MemoryStorage
+    from client_sdk.http.client import Client as Client
+    from client_sdk.http.client import Happening as Happening
+    from client_sdk.http.operator import OperatorClient as OperatorClient
     from client_sdk.identity import DeviceKey as DeviceKey
     from client_sdk.learners import Catalogue as Catalogue
     from client_sdk.learners import LearnerTrainer as LearnerTrainer
     from client_sdk.learners import Trainer as Trainer
-    from client_sdk.operator import OperatorClient as OperatorClient
-    from client_sdk.problems import Problem as Problem
-    from client_sdk.problems import ProblemError as ProblemError
-    from client_sdk.protocol import Policy as Policy
-    from client_sdk.protocol import Score as Score
-    from client_sdk.protocol import SecureBounds as SecureBounds
-    from client_sdk.protocol import Task as Task
-    from client_sdk.protocol import Work as Work
-    from client_sdk.record import Storage as Storage
-    from client_sdk.record import StorageError as StorageError
-    from client_sdk.session import participate as participate
-    from client_sdk.storage import FileStorage as FileStorage
-    from client_sdk.storage import MemoryStorage as MemoryStorage
+    from client_sdk.protocol.devices import Policy as Policy
+    from client_sdk.protocol.devices import Score as Score
+    from client_sdk.protocol.devices import SecureBounds as SecureBounds
+    from client_sdk.protocol.devices import Task as Task
+    from client_sdk.protocol.devices import Work as Work
+    from client_sdk.protocol.problems import Problem as Problem
+    from client_sdk.protocol.problems import ProblemError as ProblemError
     from client_sdk.tensors import BF16 as BF16
     from client_sdk.tensors import Tensors as Tensors
     from client_sdk.update import Update as Update
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 _HOME = {
     "BF16": "tensors",
     "Catalogue": "learners",
-    "Client": "client",
+    "Client": "http.client",
     "DeviceKey": "identity",
-    "FileStorage": "storage",
-    "Happening": "client",
+    "FileStorage": "device.storage",
+    "Happening": "http.client",
     "LearnerTrainer": "learners",
-    "MemoryStorage": "storage",
-    "OperatorClient": "operator",
-    "Pacing": "asking",
-    "Policy": "protocol",
-    "Problem": "problems",
-    "ProblemError": "problems",
-    "Score": "protocol",
-    "SecureBounds": "protocol",
-    "Storage": "record",
-    "StorageError": "record",
-    "Task": "protocol",
+    "MemoryStorage": "device.storage",
+    "OperatorClient": "http.operator",
+    "Pacing": "device.requests",
+    "Policy": "protocol.devices",
+    "Problem": "protocol.problems",
+    "ProblemError": "protocol.problems",
+    "Score": "protocol.devices",
+    "SecureBounds": "protocol.devices",
+    "Storage": "device.record",
+    "StorageError": "device.record",
+    "Task": "protocol.devices",
     "Tensors": "tensors",
     "Trainer": "learners",
     "Update": "update",
-    "Work": "protocol",
-    "participate": "session",
+    "Work": "protocol.devices",
+    "participate": "device.session",
 }
 
 __all__ = [

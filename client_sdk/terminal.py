@@ -21,8 +21,8 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from client_sdk.patterns import message_of
-from client_sdk.problems import ProblemError
+from client_sdk.protocol.names import message_of
+from client_sdk.protocol.problems import ProblemError
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 """Where ``quorate serve`` listens when nothing else is said."""

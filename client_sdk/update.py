@@ -14,13 +14,22 @@ from fractions import Fraction
 from pydantic import ValidationError
 
 from client_sdk import codecs
-from client_sdk.exact_sum import ExactSum, peak
-from client_sdk.floats import Float32, widen
-from client_sdk.manifest import Array, Manifest, ManifestMismatch, NotFinite, OutOfRange, TensorError, Tensors, shown
-from client_sdk.protocol import REPORT_KEY, Score, UpdateReport, Work
-from client_sdk.tally import Tally, require_finite
-from client_sdk.tensorfile import Header, to_bytes
+from client_sdk.metrics import Tally, require_finite
+from client_sdk.protocol.devices import REPORT_KEY, Score, UpdateReport, Work
 from client_sdk.tensors import split
+from client_sdk.tensors.exact_sum import ExactSum, peak
+from client_sdk.tensors.floats import Float32, widen
+from client_sdk.tensors.manifest import (
+    Array,
+    Manifest,
+    ManifestMismatch,
+    NotFinite,
+    OutOfRange,
+    TensorError,
+    Tensors,
+    shown,
+)
+from client_sdk.tensors.safetensors_file import Header, to_bytes
 
 
 class BadReport(TensorError):

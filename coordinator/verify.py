@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from coordinator.aggregator import Aggregator, CannotAggregate
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
 from coordinator.blobs.port import is_digest, missing
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
+from coordinator.folding.aggregator import Aggregator, CannotAggregate
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
 
 _PAGE = 5000

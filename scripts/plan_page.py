@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from coordinator.engine.plan import Aggregation, Cohort, Datacenter, Finish, Plan, Retention
-from coordinator.engine.secure_plan import Secure
+from coordinator.engine.secure.plan import Secure
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 SECTIONS: dict[str, type[BaseModel]] = {

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coordinator.engine.plan import Plan as Plan
-    from simulation.behaviour import Behaviour as Behaviour
     from simulation.clients import Clients as Clients
     from simulation.errors import ClientFailed as ClientFailed
     from simulation.errors import SimulationError as SimulationError
     from simulation.errors import Stalled as Stalled
     from simulation.history import History as History
     from simulation.partitioning import partition as partition
-    from simulation.simulator import simulate as simulate
+    from simulation.simulator.simulate import simulate as simulate
+    from simulation.virtual.behaviour import Behaviour as Behaviour
 
 _HOME = {
-    "Behaviour": "simulation.behaviour",
+    "Behaviour": "simulation.virtual.behaviour",
     "ClientFailed": "simulation.errors",
     "Clients": "simulation.clients",
     "History": "simulation.history",
@@ -32,7 +32,7 @@ _HOME = {
     "SimulationError": "simulation.errors",
     "Stalled": "simulation.errors",
     "partition": "simulation.partitioning",
-    "simulate": "simulation.simulator",
+    "simulate": "simulation.simulator.simulate",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, spoken
-from simulation.command.simulate import simulate
+from simulation.commands.simulate import simulate
 from simulation.explorer.command import explore
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -72,10 +72,10 @@ def fleet(
 
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
-    from client_sdk.commands.lasting import stopped_by_signals
-    from simulation.fleet.crew import Crew
+    from client_sdk.commands.long_running import stopped_by_signals
     from simulation.fleet.habits import Habits
-    from simulation.fleet.muster import muster, split_of
+    from simulation.fleet.orders import muster, split_of
+    from simulation.fleet.processes import Crew
 
     orders = muster(
         split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
@@ -142,7 +142,7 @@ def demo(
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
     from simulation.fleet.habits import Habits
-    from simulation.fleet.muster import split_of
+    from simulation.fleet.orders import split_of
 
     setting = Setting(
         split=split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
 from client_sdk.codecs.port import BLOCK, Codec
-from client_sdk.manifest import TensorError, shown
+from client_sdk.tensors.manifest import TensorError, shown
 
 __all__ = ["BLOCK", "FLOAT16", "FLOAT32", "Codec", "Identity", "UnknownCodec", "get", "names"]
 

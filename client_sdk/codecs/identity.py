@@ -13,9 +13,9 @@ from typing import BinaryIO
 import numpy as np
 
 from client_sdk.codecs.port import BLOCK
-from client_sdk.exact_sum import peak
-from client_sdk.floats import Float32, narrow, pieces, widen
-from client_sdk.manifest import (
+from client_sdk.tensors.exact_sum import peak
+from client_sdk.tensors.floats import Float32, narrow, pieces, widen
+from client_sdk.tensors.manifest import (
     NUMPY_DTYPES,
     Array,
     Manifest,
@@ -27,7 +27,7 @@ from client_sdk.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensorfile import HEADER_LIMIT, Header
+from client_sdk.tensors.safetensors_file import HEADER_LIMIT, Header
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from client_sdk.floats import Float32
-from client_sdk.manifest import Array, Manifest, Tensors
-from client_sdk.tensorfile import Header
+from client_sdk.tensors.floats import Float32
+from client_sdk.tensors.manifest import Array, Manifest, Tensors
+from client_sdk.tensors.safetensors_file import Header
 
 BLOCK = 65536
 """Elements of a block, where nothing else is said: 256 KiB of float32."""

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
-from client_sdk.commands.lasting import log_plainly, say_stopped, stopped_by_signals
-from client_sdk.record import Joined
-from client_sdk.storage import FileStorage, read_history
+from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
+from client_sdk.device.record import Joined
+from client_sdk.device.storage import FileStorage, read_history
 from client_sdk.terminal import DEFAULT_URL, Json, fail, say, say_json, say_table, spoken
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

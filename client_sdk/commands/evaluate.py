@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.commands.joining import Learners, Share
-from client_sdk.commands.lasting import stopped_by_signals
+from client_sdk.commands.long_running import stopped_by_signals
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, spoken
 
 
@@ -38,10 +38,10 @@ def evaluate(
     """
     from client_sdk import learners
     from client_sdk.data import Shard, load_data
-    from client_sdk.evaluator import follow
-    from client_sdk.operator import OperatorClient
-    from client_sdk.operator_protocol import CheckpointView
-    from client_sdk.protocol import Score
+    from client_sdk.http.evaluator import follow
+    from client_sdk.http.operator import OperatorClient
+    from client_sdk.protocol.devices import Score
+    from client_sdk.protocol.operators import CheckpointView
     from client_sdk.tensors import Tensors
 
     catalogue = learners.catalogue_for(learner or [])

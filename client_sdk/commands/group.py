@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from client_sdk.commands.joining import Joining, takes_joining
-from client_sdk.commands.lasting import log_plainly, say_stopped, stopped_by_signals
+from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
 from client_sdk.terminal import DEFAULT_URL, Json, complain, spoken
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -34,9 +34,9 @@ def group(
     ] = 300.0,
     as_json: Json = False,
 ) -> None:
+    from client_sdk.device.storage import FileStorage
     from client_sdk.learning.collective import GroupTrainer, follow
     from client_sdk.learning.group import GroupLost, RankFailed, joined
-    from client_sdk.storage import FileStorage
 
     try:
         with joined(device, hang_s) as ranks:

@@ -20,10 +20,10 @@ import typer
 from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 
 if TYPE_CHECKING:
-    from client_sdk.client import Happening
+    from client_sdk.device.storage import FileStorage
+    from client_sdk.http.client import Happening
     from client_sdk.learners import Catalogue, Trainer
-    from client_sdk.protocol import Policy
-    from client_sdk.storage import FileStorage
+    from client_sdk.protocol.devices import Policy
 
 R = TypeVar("R")
 
@@ -112,9 +112,9 @@ class Joining:
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that were named. Failure, in a sentence, where an option says what cannot be."""
         from client_sdk.data import Shard, load_data
+        from client_sdk.http.transport import check_url
         from client_sdk.learners import catalogue_for
-        from client_sdk.patterns import LEARNER_PATTERN
-        from client_sdk.transport import check_url
+        from client_sdk.protocol.names import LEARNER_PATTERN
 
         if self.data is None:
             fail(
@@ -133,7 +133,7 @@ class Joining:
 
     def policy(self) -> Policy:
         """What the owner agreed to. Bounds on secure rounds are sent only where one is set."""
-        from client_sdk.protocol import Policy, SecureBounds
+        from client_sdk.protocol.devices import Policy, SecureBounds
 
         said = {
             "smallest_cohort": self.smallest_cohort,
@@ -156,7 +156,7 @@ class Joining:
 
         ``who`` begins the first line: 'This device'. Failure where a new device has no token.
         """
-        from client_sdk.client import Client
+        from client_sdk.http.client import Client
 
         if storage.load() is None and self.enrolment_token is None:
             fail("This device is new: give it an enrolment token with --enrolment-token ('quorate serve' prints one).")

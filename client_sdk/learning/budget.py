@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""

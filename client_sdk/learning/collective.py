@@ -47,7 +47,7 @@ from client_sdk.learning.local_sgd import Trained
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
-from client_sdk.protocol import Assignment, Task, Work
+from client_sdk.protocol.devices import Assignment, Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from client_sdk.learning.data import Examples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
 
 Measure = Callable[[Any, Any], Any]
 """(outputs, targets) of a batch -> their mean: a number or a tensor with one element."""

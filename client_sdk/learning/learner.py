@@ -27,7 +27,7 @@ from client_sdk.learning.evaluation import Measure, explained, score
 from client_sdk.learning.local_sgd import Trained, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import derive_seed, private_chance
-from client_sdk.protocol import Score, Task
+from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors, widen
 from client_sdk.update import Update
 

@@ -27,7 +27,7 @@ from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import Measure, explained, number
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
-from client_sdk.protocol import Task, Work
+from client_sdk.protocol.devices import Task, Work
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from client_sdk.floats import Float32
 from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import (
@@ -65,6 +64,7 @@ from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import Revealed
+from client_sdk.tensors.floats import Float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, say_table, spoken
 from coordinator.commands.runs import RunName
-from coordinator.commands.telling import moment
+from coordinator.commands.tables import moment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,7 +22,7 @@ app = typer.Typer(
 @spoken
 def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List a run's line of checkpoints, each with its digest and where it came from."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         line = client.checkpoints(run)
@@ -45,7 +45,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Download a checkpoint as a safetensors file."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         line = {row.version: row for row in client.checkpoints(run)}

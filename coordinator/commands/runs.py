@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, spoken
-from coordinator.commands.telling import say_run, say_runs
+from coordinator.commands.tables import say_run, say_runs
 
 if TYPE_CHECKING:
-    from client_sdk.operator_protocol import RunView
+    from client_sdk.protocol.operators import RunView
     from coordinator.engine.plan import Plan
 
 app = typer.Typer(
@@ -48,7 +48,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Start a run of a plan from an initial checkpoint."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
     from coordinator.engine.plan import Plan
 
     if init is not None and (learner is not None or seed is not None):
@@ -105,7 +105,7 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
 @spoken
 def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List all runs, oldest first."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         runs = client.runs()
@@ -119,7 +119,7 @@ def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
 @spoken
 def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Show one run: its status, the round under way, its plan."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         view = client.run(run)
@@ -133,7 +133,7 @@ def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 @spoken
 def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Pause a run: the round under way is finished, no other begins."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         _say_done(client.pause(run), as_json)
@@ -143,7 +143,7 @@ def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -
 @spoken
 def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Go on with a paused run."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         _say_done(client.resume(run), as_json)
@@ -153,7 +153,7 @@ def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
 @spoken
 def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Stop a run for good. Its checkpoints stay."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         _say_done(client.stop(run), as_json)
@@ -170,7 +170,7 @@ def advance(
     as_json: Json = False,
 ) -> None:
     """Help an exhausted run on: commit its model moved by one unit, on which no device is spent. Audited."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         view = client.advance(run, by or _login())

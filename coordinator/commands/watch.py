@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.operator_protocol import DeviceView, RoundView
+from client_sdk.protocol.operators import DeviceView, RoundView
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
 from coordinator.commands.runs import RunName
-from coordinator.commands.telling import moment, say_rounds, say_run, say_runs
+from coordinator.commands.tables import moment, say_rounds, say_run, say_runs
 
 PAGE = 1000
 
@@ -22,7 +22,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show what a coordinator is doing, or how far one run is."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         if run is not None:
@@ -36,7 +36,7 @@ def status(
 @spoken
 def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the rounds of a run: how each ended and why, and how far its devices got."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     found: list[RoundView] = []
     with OperatorClient(coordinator) as client:
@@ -50,7 +50,7 @@ def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
 @spoken
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List a run's metrics by checkpoint, with the number of examples behind each."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         found = client.metrics(run)
@@ -68,7 +68,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False)
 @spoken
 def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the enrolled devices: what each does now, and when it was last seen."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     found: list[DeviceView] = []
     with OperatorClient(coordinator) as client:
@@ -99,7 +99,7 @@ def events(
     as_json: Json = False,
 ) -> None:
     """Print a run's log, one event a line."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         newest = client.run(run).seq

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
-from coordinator.commands.telling import moment
+from coordinator.commands.tables import moment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +24,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Register a worker. Its token is printed this once: the coordinator keeps its hash only."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         made = client.add_worker(label)
@@ -39,7 +39,7 @@ def add(
 @spoken
 def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the workers: what each does now, and when it last asked for work."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         found = client.workers()
@@ -67,7 +67,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Make a worker's token worthless, for good. A round that it has goes to another once its lease has ended."""
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         view = client.revoke_worker(worker)

@@ -1,7 +1,7 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
 This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
-by ``client_sdk.worker``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does
+by ``coordinator.datacenter.worker.client``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does
 the agent while it runs: torch is in the processes that train.
 """
 
@@ -88,15 +88,15 @@ def join(
     in the folder: killed and started again, the agent goes on from the last saved step. Ctrl-C stops it, and gives the
     round back. With --nnodes it leads a group of machines that share the folder.
     """
-    from client_sdk.commands.lasting import log_plainly, stopped_by_signals
-    from client_sdk.transport import check_url
-    from client_sdk.worker import Worker
+    from client_sdk.commands.long_running import log_plainly, stopped_by_signals
+    from client_sdk.http.transport import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
-    from coordinator.datacenter.agent_telling import Teller
+    from coordinator.datacenter.agent_output import Teller
     from coordinator.datacenter.machines import Leader
     from coordinator.datacenter.preflight import look
     from coordinator.datacenter.together import Together
     from coordinator.datacenter.trainer import JobTrainer, Machine
+    from coordinator.datacenter.worker.client import Worker
 
     url = check_url(coordinator)
     if not token:

@@ -3,7 +3,7 @@
 ::
 
     lock                          held by the one agent that works here
-    checkpoints/                  received (client_sdk.worker)
+    checkpoints/                  received (coordinator.datacenter.worker.client)
     jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        what came of it

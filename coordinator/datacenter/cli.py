@@ -138,7 +138,7 @@ def train(
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
         _as_a_rank(spec, tell)
-    from client_sdk.commands.lasting import stopped_by_signals
+    from client_sdk.commands.long_running import stopped_by_signals
 
     with stopped_by_signals() as stop:
         try:

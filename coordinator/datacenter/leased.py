@@ -5,7 +5,7 @@ Knows the words of leases and those of jobs, and arithmetic. It has never heard 
 
 from __future__ import annotations
 
-from client_sdk.worker_protocol import Lease
+from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.recipe import Recipe
 
 MOST_BETWEEN_SAVES = 100

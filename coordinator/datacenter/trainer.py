@@ -1,6 +1,6 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-Knows leases, jobs and a folder. It has no torch, and has never heard of HTTP or of heartbeats: ``client_sdk.worker``
+Knows leases, jobs and a folder. It has no torch, and has never heard of HTTP or of heartbeats: ``coordinator.datacenter.worker.client``
 keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
 is found again by its run and the checkpoint that it started from.
 """
@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from client_sdk.worker import Halted, NotNow, Offer, TrainedCheckpoint, TrainingFailed
-from client_sdk.worker_jobs import Progress
-from client_sdk.worker_protocol import Lease
+from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
@@ -24,6 +22,8 @@ from coordinator.datacenter.progress import Tell
 from coordinator.datacenter.several import MachineLost, Told, lead
 from coordinator.datacenter.spec import JobResult
 from coordinator.datacenter.together import Together
+from coordinator.datacenter.worker.client import Halted, NotNow, Offer, TrainedCheckpoint, TrainingFailed
+from coordinator.datacenter.worker.jobs import Progress
 
 LeaseTell = Callable[[Lease, dict[str, Any]], None]
 """Hears a job's messages (``progress``), each with the lease that it is about."""

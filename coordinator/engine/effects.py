@@ -97,7 +97,7 @@ class RecordAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The answer to the peer: nothing changed. ``kind`` is a problem of ``client_sdk.problems``."""
+    """The answer to the peer: nothing changed. ``kind`` is a problem of ``client_sdk.protocol.problems``."""
 
     kind: str
     reason: str

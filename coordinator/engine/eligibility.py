@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from client_sdk.policy import terms_refusal
-from client_sdk.protocol import CheckIn, Policy, Task
+from client_sdk.device.policy import terms_refusal
+from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.secagg.header import Terms
 
 

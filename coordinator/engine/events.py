@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from coordinator.engine.secure_events import (
+from coordinator.engine.secure.events import (
     Advanced,
     Advertised,
     Announced,

@@ -5,7 +5,7 @@ A plan is written as TOML::
 
     name = "mnist"
 
-    [task]                      # the device's part, see client_sdk.protocol.Task
+    [task]                      # the device's part, see client_sdk.protocol.devices.Task
     learner = "quorate:mnist-mlp"
     epochs = 1
     batch_size = 10
@@ -40,11 +40,11 @@ from pydantic import (
     model_validator,
 )
 
-from client_sdk.patterns import NAME_PATTERN, PLAN_PATTERN, message_of
-from client_sdk.protocol import MetricName, Task
+from client_sdk.protocol.devices import MetricName, Task
+from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, message_of
+from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
-from client_sdk.worker_protocol import DatacenterTask
-from coordinator.engine.secure_plan import Secure, reasons_against
+from coordinator.engine.secure.plan import Secure, reasons_against
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""

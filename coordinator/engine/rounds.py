@@ -32,14 +32,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.engine import datacenter, keying, secagg
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.collecting import close, refuse, reported, started, withdrew
-from coordinator.engine.committing import advance
-from coordinator.engine.exhausted import origin
-from coordinator.engine.finishing import observe
-from coordinator.engine.lifecycle import (
+from coordinator.engine.phases import leasing as datacenter
+from coordinator.engine.phases.collecting import close, refuse, reported, started, withdrew
+from coordinator.engine.phases.committing import advance
+from coordinator.engine.phases.finishing import observe
+from coordinator.engine.phases.lifecycle import (
     Step,
     abandon,
     commit_action,
@@ -50,6 +49,9 @@ from coordinator.engine.lifecycle import (
     record,
 )
 from coordinator.engine.plan import Plan
+from coordinator.engine.secure import dispatch as secagg
+from coordinator.engine.secure import keying
+from coordinator.engine.secure.exhausted import origin
 from coordinator.engine.state import Member, RunState
 
 __all__ = ["Step", "begin", "contributions", "pending", "public_body", "step"]

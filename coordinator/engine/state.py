@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
-from client_sdk.operator_protocol import Kind, Phase, Status
+from client_sdk.protocol.operators import Kind, Phase, Status
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.state import SecureRound
 
 Row = TypeVar("Row")
 

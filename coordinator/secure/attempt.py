@@ -16,7 +16,7 @@ from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.state import SecureRound
 from coordinator.secure.kept import body_of
 from coordinator.secure.routing import Deliveries, proof
 

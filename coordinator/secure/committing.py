@@ -10,15 +10,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from client_sdk.exact_sum import FRACTION_BITS
-from client_sdk.floats import Float32, narrow, widen
-from client_sdk.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
 from client_sdk.secagg.errors import BadVector
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
-from client_sdk.tensorfile import read_header
-from coordinator.aggregator import BLOCK, Aggregator, CannotAggregate
+from client_sdk.tensors.exact_sum import FRACTION_BITS
+from client_sdk.tensors.floats import Float32, narrow, widen
+from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
+from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
 
 _COPIED = 1 << 20
 _MOST_DOUBLINGS = 160

@@ -17,12 +17,12 @@ from client_sdk.secagg.lanes import pack, packed_bytes, unpack
 from client_sdk.secagg.roster import Cohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from client_sdk.secagg.unmask import Revealed
-from coordinator.aggregator import Aggregator, CannotAggregate
 from coordinator.blobs import BlobError, Blobs, Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import Aggregator, CannotAggregate
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authority, announce
 from coordinator.secure.attempt import Attempts

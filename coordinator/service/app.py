@@ -17,9 +17,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from client_sdk.problems import Problem, ProblemError
-from coordinator.driver import Driver
-from coordinator.runtime import Coordinator
+from client_sdk.protocol.problems import Problem, ProblemError
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.driver import Driver
 from coordinator.service.checkpoints import checkpoint_routes
 from coordinator.service.core import Service
 from coordinator.service.devices import device_routes

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from starlette.types import Receive
 
-from client_sdk.problems import problem
+from client_sdk.protocol.problems import problem
+from coordinator.runtime.signals import Signals
 from coordinator.service.observe import Meters
 from coordinator.settings import Settings
-from coordinator.signals import Signals
 
 if TYPE_CHECKING:
-    from coordinator.runtime import Coordinator
+    from coordinator.runtime.coordinator import Coordinator
 
 P = ParamSpec("P")
 T = TypeVar("T")

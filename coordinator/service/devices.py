@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fastapi import Request
 from starlette.responses import Response
 
-from client_sdk.protocol import (
+from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
     Enrolled,

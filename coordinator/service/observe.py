@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from client_sdk.problems import Problem
+from client_sdk.protocol.problems import Problem
 
 if TYPE_CHECKING:
-    from coordinator.runtime import Coordinator
+    from coordinator.runtime.coordinator import Coordinator
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PAGE = 1000

@@ -1,6 +1,6 @@
 """Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
 
-The stories stand once, as docstrings under the fields in ``client_sdk/protocol.py``, ``operator_protocol.py`` and
+The stories stand once, as docstrings under the fields in ``client_sdk/protocol/devices.py``, ``operator_protocol.py`` and
 ``worker_protocol.py``; here they become descriptions.
 """
 
@@ -14,7 +14,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from client_sdk import operator_protocol, problems, protocol, worker_protocol
+from client_sdk.protocol import devices as protocol
+from client_sdk.protocol import operators as operator_protocol
+from client_sdk.protocol import problems
+from client_sdk.protocol import workers as worker_protocol
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2

@@ -12,7 +12,8 @@ from fastapi import Path, Query, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from client_sdk.operator_protocol import (
+from client_sdk.protocol.devices import DeviceId, Route, RunId
+from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,
     CreateRun,
@@ -22,7 +23,6 @@ from client_sdk.operator_protocol import (
     RoundView,
     RunView,
 )
-from client_sdk.protocol import DeviceId, Route, RunId
 from coordinator.service.core import Service
 from coordinator.service.peers import RoundNumber
 from coordinator.service.route import LeanRoute, json_list, json_response

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from client_sdk.protocol import Assignment, CheckIn, Wait
-from client_sdk.worker_protocol import Lease, WorkerPoll
+from client_sdk.protocol.devices import Assignment, CheckIn, Wait
+from client_sdk.protocol.workers import Lease, WorkerPoll
 from coordinator.service.core import Service, until_gone
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ import uvicorn
 
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
 from coordinator.service.reader import SmallReads
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
-from coordinator.sweeping import sweep
 
 TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3

@@ -16,13 +16,13 @@ from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response, StreamingResponse
 
-from client_sdk.operator_protocol import EventView
-from client_sdk.problems import problem
-from client_sdk.protocol import Route, RunId
+from client_sdk.protocol.devices import Route, RunId
+from client_sdk.protocol.operators import EventView
+from client_sdk.protocol.problems import problem
 from coordinator.service.core import Service
 
 if TYPE_CHECKING:
-    from coordinator.runtime import Coordinator
+    from coordinator.runtime.coordinator import Coordinator
 
 _PAGE = 500
 _HEARTBEAT_S = 15.0

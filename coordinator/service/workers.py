@@ -15,15 +15,9 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from client_sdk.problems import problem
-from client_sdk.protocol import (
-    Noted,
-    Route,
-    RunId,
-    Wait,
-    WorkerId,
-)
-from client_sdk.worker_protocol import (
+from client_sdk.protocol.devices import Noted, Route, RunId, Wait, WorkerId
+from client_sdk.protocol.problems import problem
+from client_sdk.protocol.workers import (
     RESULT_HEADER,
     CreateWorker,
     Heartbeat,

@@ -22,7 +22,7 @@ from torch import nn
 from client_sdk.learning import Learner, accuracy
 from simulation import partition, recipes
 from simulation.clients import Clients
-from simulation.command.share import some_of
+from simulation.commands.data import some_of
 from simulation.datasets import Dataset, load
 from simulation.history import History
 from simulation.learners import mnist_mlp_200, shakespeare_lstm_unrolled

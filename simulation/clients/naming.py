@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 ID_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
-"""What a coordinator takes as a device's id (``client_sdk.protocol.DeviceId``)."""
+"""What a coordinator takes as a device's id (``client_sdk.protocol.devices.DeviceId``)."""
 _ID = re.compile(ID_PATTERN)
 RULE = "at most 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
 

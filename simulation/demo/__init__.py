@@ -6,7 +6,7 @@ children        the commands as processes: started, watched, all ended
 journal         what the coordinator says of the run, as lines about rounds
 screen          these lines on a terminal, in a file, or as JSON
 curve           a plot of accuracies in text
-compare         the same cohorts in the bare loop of ``simulation.bare_loop``
+compare         the same cohorts in the bare loop of ``simulation.demo.bare_loop``
 director        the order of things
 =============== ===============================================================================================
 

@@ -1,6 +1,6 @@
 """The bare loop over what a run did: the same initial checkpoint, the same cohorts, the same shards.
 
-This file reads a run through the operators' API and hands it to ``simulation.bare_loop``. It starts nothing.
+This file reads a run through the operators' API and hands it to ``simulation.demo.bare_loop``. It starts nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD
-from client_sdk.operator import OperatorClient
-from client_sdk.operator_protocol import RoundView
+from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan import Plan
-from simulation.bare_loop import Part, Recipe, accuracy, fedavg
+from simulation.demo.bare_loop import Part, Recipe, accuracy, fedavg
 from simulation.fleet.split import Split, cut
 
 _PAGE = 1000

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from client_sdk.data import load_data
-from client_sdk.operator import OperatorClient
+from client_sdk.http.operator import OperatorClient
 from client_sdk.terminal import Failure
 from simulation.demo.children import Child, Children
 from simulation.demo.journal import METRIC, SOURCE, Journal, read

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from client_sdk.operator_protocol import MetricView, RoundView, RunView
+from client_sdk.protocol.operators import MetricView, RoundView, RunView
 
 METRIC = "accuracy"
 SOURCE = "evaluator"

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_sdk import codecs
-from client_sdk.floats import joined
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
 from client_sdk.tensors import Float32, Manifest, TensorError, Tensors, pieces, scaled
+from client_sdk.tensors.floats import joined
 from client_sdk.update import Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan
-from coordinator.intake import Measures, measure_blocks
+from coordinator.folding.validation import Measures, measure_blocks
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import Done, Failed, Job

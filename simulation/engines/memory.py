@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.floats import Float32
 from client_sdk.tensors import Array, Manifest, Tensors, numpy_dtype
+from client_sdk.tensors.floats import Float32
 
 _ALIGN = 64
 _COLUMNS = 1 << 20

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.exact_sum import ExactSum
 from client_sdk.tensors import ManifestMismatch, TensorError, Tensors
+from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.engine.aggregation.rules import RULES
 from simulation.engines.kernel import Contributed, Kernel
 from simulation.engines.port import Failed, Job, Result

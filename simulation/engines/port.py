@@ -22,9 +22,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.exact_sum import ExactSum
-from client_sdk.protocol import Score, UpdateReport
+from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Tensors
+from client_sdk.tensors.exact_sum import ExactSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

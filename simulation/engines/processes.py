@@ -17,15 +17,15 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.exact_sum import ExactSum, SumError
-from client_sdk.protocol import Score, UpdateReport
+from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
+from client_sdk.tensors.exact_sum import ExactSum, SumError
 from coordinator.engine.aggregation.rules import RULES
-from simulation.engines.crew import Answer, Crew
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
 from simulation.engines.port import Done, Failed, Job, Meanwhile, Result, nothing
+from simulation.engines.process_pool import Answer, Crew
 from simulation.engines.worker import Shared, Worker
 from simulation.errors import SimulationError
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.exact_sum import ExactSum
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
 from client_sdk.tensors import ManifestMismatch, Tensors
+from client_sdk.tensors.exact_sum import ExactSum
 from simulation.engines.kernel import Kernel
 from simulation.engines.partial import Partial
 from simulation.engines.port import Job, Meanwhile, Result, nothing

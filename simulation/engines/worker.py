@@ -33,12 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.tensors import TensorError
-from simulation.engines.crew import flush_output
 from simulation.engines.frames import Channel, Said
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
 from simulation.engines.port import Failed, Job
+from simulation.engines.process_pool import flush_output
 from simulation.errors import not_scored
 
 _TOGETHER_S = 0.02

@@ -40,9 +40,9 @@ def explore(
 
     Exit code 1 where an invariant broke: its name, and the shortest story that was found, go to standard error.
     """
-    from simulation.explorer.mutants import MUTANTS
     from simulation.explorer.search import explore as search
     from simulation.explorer.shape import PHASES
+    from tests.faults.mutants import MUTANTS
 
     if mutant == "list":
         say_table(("mutant", "breaks", "what"), [(m.name, " or ".join(m.breaks), m.story) for m in MUTANTS.values()])

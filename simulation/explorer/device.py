@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.actions import (
+from client_sdk.device.actions import (
     Action,
     Answered,
     Failed,
@@ -25,11 +25,11 @@ from client_sdk.actions import (
     Trained,
     Unreachable,
 )
+from client_sdk.device.session import Session, participate
+from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
-from client_sdk.problems import Problem, ProblemError, problem
-from client_sdk.protocol import Assignment, CheckIn, Enrolled, Route
-from client_sdk.session import Session, participate
-from client_sdk.storage import MemoryStorage
+from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Route
+from client_sdk.protocol.problems import Problem, ProblemError, problem
 from simulation.explorer.endings import Broken
 from simulation.explorer.marks import body_of
 from simulation.explorer.serving import Answer, Request

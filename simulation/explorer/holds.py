@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from simulation.explorer.replica import Replica

@@ -17,7 +17,7 @@ from simulation.explorer.endings import Broken
 from simulation.explorer.marks import marks_in, next_model, what_went_wrong
 
 if TYPE_CHECKING:
-    from client_sdk.protocol import Enrolled
+    from client_sdk.protocol.devices import Enrolled
     from simulation.explorer.follow import Ending, Followed
     from simulation.explorer.serving import Request
     from simulation.explorer.world import World

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.actions import Send
-from client_sdk.protocol import Message, Noted, Outcome, Receipt, Route, Started, Withdrawal
+from client_sdk.device.actions import Send
+from client_sdk.protocol.devices import Message, Noted, Outcome, Receipt, Route, Started, Withdrawal
 from simulation.explorer.marks import body_of
 from simulation.explorer.serving import Answer, Request
 

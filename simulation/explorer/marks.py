@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.protocol import Work
+from client_sdk.protocol.devices import Work
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from client_sdk.actions import Send
-from client_sdk.problems import Problem
-from client_sdk.protocol import Message
+from client_sdk.device.actions import Send
+from client_sdk.protocol.devices import Message
+from client_sdk.protocol.problems import Problem
 from simulation.explorer.serving import Answer, Request, serve
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.operator_protocol import CreateRun, MetricReport, RunView
-from client_sdk.problems import Problem
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.operators import CreateRun, MetricReport, RunView
+from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.endings import Broken
 from simulation.explorer.marks import first_model
 

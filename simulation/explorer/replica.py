@@ -1,6 +1,6 @@
 """One replica: a real Coordinator, the process around it, and everything that can happen to that process.
 
-It serves requests one at a time, lets time pass and performs tasks as ``coordinator.driver`` does, and can die, come
+It serves requests one at a time, lets time pass and performs tasks as ``coordinator.runtime.driver`` does, and can die, come
 back, or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the world goes
 on, so whatever the code had read by then is old when it returns.
 
@@ -13,12 +13,12 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from client_sdk.problems import Problem, ProblemError, problem
-from coordinator import sweeping
+from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs import BlobError, DiskFull
-from coordinator.hub import Task
-from coordinator.runtime import Coordinator
-from coordinator.signals import Signals
+from coordinator.runtime import sweeping
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Task
+from coordinator.runtime.signals import Signals
 from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.endings import Broken, Crash

@@ -14,9 +14,9 @@ from multiprocessing import get_context, parent_process
 
 from simulation.explorer.coverage import Coverage
 from simulation.explorer.endings import Broken
-from simulation.explorer.mutants import MUTANTS
 from simulation.explorer.shape import Shape
 from simulation.explorer.world import Tally, World
+from tests.faults.mutants import MUTANTS
 
 CHUNK = 40
 """Schedules that a process plays before it says how far it is."""

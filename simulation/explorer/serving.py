@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client_sdk.actions import Fetch, Send
-from client_sdk.problems import Problem, problem
-from client_sdk.protocol import Message, Noted, Receipt, Route
-from client_sdk.worker_protocol import ResultReceipt
+from client_sdk.device.actions import Fetch, Send
+from client_sdk.protocol.devices import Message, Noted, Receipt, Route
+from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.workers import ResultReceipt
 from coordinator.blobs import Spool
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer.holds import Held
 from simulation.explorer.replica import Replica

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.problems import Problem
-from client_sdk.protocol import Enrolled, Noted, Receipt, Route
-from client_sdk.worker_protocol import Lease, LeaseKept, ResultReceipt
+from client_sdk.protocol.devices import Enrolled, Noted, Receipt, Route
+from client_sdk.protocol.problems import Problem
+from client_sdk.protocol.workers import Lease, LeaseKept, ResultReceipt
 from simulation.explorer import invariants
 from simulation.explorer.endings import Broken
 from simulation.explorer.follow import Followed

@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
-from client_sdk.problems import Problem, ProblemError, problem
-from client_sdk.protocol import Message, Noted, Route
-from client_sdk.worker_actions import (
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.protocol.devices import Message, Noted, Route
+from client_sdk.protocol.problems import Problem, ProblemError, problem
+from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
     Ended,
@@ -26,16 +27,7 @@ from client_sdk.worker_actions import (
     WorkerAction,
     WorkerReply,
 )
-from client_sdk.worker_protocol import (
-    Heartbeat,
-    Lease,
-    LeaseEnd,
-    LeaseKept,
-    ResultReceipt,
-    ResultReport,
-    WorkerPoll,
-)
-from client_sdk.worker_session import WorkerSession, work
+from coordinator.datacenter.worker.session import WorkerSession, work
 from simulation.explorer.endings import Broken
 from simulation.explorer.marks import result_of
 from simulation.explorer.serving import Answer, Request

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from client_sdk.device.record import Record
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol import Enrolled
-from client_sdk.record import Record
+from client_sdk.protocol.devices import Enrolled
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, EventRow, WorkerRow
-from simulation.agenda import Agenda
 from simulation.explorer import invariants
 from simulation.explorer.baton import Baton
 from simulation.explorer.chance import Chance
@@ -39,6 +38,7 @@ from simulation.explorer.replica import Replica
 from simulation.explorer.shape import OF_WORK, Shape
 from simulation.explorer.watch import Watch
 from simulation.explorer.worker import Worker
+from simulation.virtual.agenda import Agenda
 
 if TYPE_CHECKING:
     from simulation.explorer.follow import Followed

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Event
 
-from client_sdk.checkpoints import Checkpoints, Download, MemoryCheckpoints
-from client_sdk.protocol import CheckpointRef
-from client_sdk.storage import FileStorage
+from client_sdk.device.checkpoint_cache import Checkpoints, Download, MemoryCheckpoints
+from client_sdk.device.storage import FileStorage
+from client_sdk.protocol.devices import CheckpointRef
 
 KEEP = 3
 PATIENCE_S = 10.0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from threading import Event, Lock
 
-from client_sdk.client import Happening
+from client_sdk.http.client import Happening
 
 FIRST_GUESS_S = 4.0
 """How long a round takes, before one has been seen."""

@@ -12,7 +12,7 @@ from threading import Event, Lock
 
 from client_sdk.data import Examples
 from client_sdk.learners import Catalogue, LearnerTrainer
-from client_sdk.protocol import Assignment
+from client_sdk.protocol.devices import Assignment
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.fleet.habits import Habits

@@ -26,11 +26,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from client_sdk.asking import Pacing
-from client_sdk.client import Client, Happening
 from client_sdk.data import Examples
+from client_sdk.device.record import Storage
+from client_sdk.device.requests import Pacing
+from client_sdk.http.client import Client, Happening
 from client_sdk.learners import Catalogue, catalogue_for
-from client_sdk.record import Storage
 from client_sdk.terminal import sentence_of
 from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
 from simulation.fleet.habits import Habits

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from client_sdk.operator_protocol import CheckpointView, MetricView
+from client_sdk.protocol.operators import CheckpointView, MetricView
 from client_sdk.tensors import Tensors, from_bytes
-from coordinator import views
 from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.runtime import views
 from coordinator.store.port import Reader, RunRow, StoreError
 from coordinator.verify import Readable
 from simulation.history import folder as folders

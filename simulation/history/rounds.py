@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from client_sdk.operator_protocol import RoundView
-from coordinator import views
+from client_sdk.protocol.operators import RoundView
 from coordinator.engine import events, rounds, state
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.runtime import views
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000

@@ -24,11 +24,11 @@ The two baselines train with the same learner and return a ``Baseline``, which h
 
 from __future__ import annotations
 
-from simulation.options import Options
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.baselines import centralized, local_only
 from simulation.recipes.compare import Drawn, draw, rounds_to
 from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
+from simulation.simulator.options import Options
 
 __all__ = [
     "Baseline",

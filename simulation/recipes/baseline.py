@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
 from simulation.history import Curve, HistoryError
 from simulation.history.tables import newest_scores
 

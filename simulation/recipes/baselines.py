@@ -15,18 +15,18 @@ from pydantic import ValidationError
 
 from client_sdk.learners import evaluate
 from client_sdk.learning.budget import planned_steps
-from client_sdk.protocol import Score, Task
+from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from simulation import checked
-from simulation.checked import require_learner, require_whole
 from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
-from simulation.first_model import first_model
-from simulation.options import ClassesLike, ClientsLike, InitLike
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.federated import each_round, work_of
-from simulation.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
+from simulation.simulator import checks as checked
+from simulation.simulator.checks import require_learner, require_whole
+from simulation.simulator.first_model import first_model
+from simulation.simulator.options import ClassesLike, ClientsLike, InitLike
+from simulation.simulator.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
 
 NAME = "simulation:learner"
 

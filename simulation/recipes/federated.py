@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from coordinator.engine.plan import Plan
-from simulation.behaviour import Behaviour
-from simulation.checked import require_whole
 from simulation.history import History
-from simulation.options import ClientsLike, Options
-from simulation.simulator import simulate
+from simulation.simulator.checks import require_whole
+from simulation.simulator.options import ClientsLike, Options
+from simulation.simulator.simulate import simulate
+from simulation.virtual.behaviour import Behaviour
 
 WEEK_S = 604_800.0
 """Rounds wait so long, in virtual time, for whoever still works: papers know no deadline."""

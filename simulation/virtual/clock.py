@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.agenda import Agenda
+from simulation.virtual.agenda import Agenda
 
 
 class VirtualClock:

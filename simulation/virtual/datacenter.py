@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from client_sdk.data import training_part
+from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
-from client_sdk.worker_protocol import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
-from simulation.agenda import Agenda
+from simulation.virtual.agenda import Agenda
 
 STEP_S = 0.01
 """Virtual seconds that an optimizer step takes in the datacenter."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Never
 
-from client_sdk.actions import (
+from client_sdk.device.actions import (
     Action,
     Answered,
     Failed,
@@ -24,11 +24,21 @@ from client_sdk.actions import (
     Train,
     Trained,
 )
-from client_sdk.problems import ProblemError
-from client_sdk.protocol import Assignment, CheckIn, Enrolled, Message, Noted, Receipt, Route, UpdateReport, Wait
-from client_sdk.record import Record
-from client_sdk.session import Session, participate
-from coordinator.devices_desk import Arrived
+from client_sdk.device.record import Record
+from client_sdk.device.session import Session, participate
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    Enrolled,
+    Message,
+    Noted,
+    Receipt,
+    Route,
+    UpdateReport,
+    Wait,
+)
+from client_sdk.protocol.problems import ProblemError
+from coordinator.runtime.devices import Arrived
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
 

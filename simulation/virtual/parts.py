@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.engine.state import RunState
-from simulation.behaviour import Habits, work_done
 from simulation.clients import Clients
 from simulation.engines.port import Job
+from simulation.virtual.behaviour import Habits, work_done
 
 Planned = Callable[[int], int]
 """Training examples -> optimizer steps of the whole task."""

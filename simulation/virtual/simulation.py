@@ -18,22 +18,22 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.learning.budget import planned_steps
-from client_sdk.operator_protocol import CreateRun, MetricReport, RoundView
-from client_sdk.protocol import REPORT_KEY, Score
+from client_sdk.protocol.devices import REPORT_KEY, Score
+from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
-from simulation.agenda import Agenda
-from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.engines import Failed, Job, Kernel, MakeEngine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
+from simulation.virtual.agenda import Agenda
+from simulation.virtual.behaviour import Habits
 from simulation.virtual.clock import VirtualClock
 from simulation.virtual.datacenter import Datacenter
 from simulation.virtual.settled import settled

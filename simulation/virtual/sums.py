@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.exact_sum import ExactSum
 from client_sdk.tensors import Manifest
-from coordinator.aggregator import MakeSums
+from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import Blobs
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
-from coordinator.intake import Measures
+from coordinator.folding.aggregator import MakeSums
+from coordinator.folding.validation import Measures
 from simulation.engines.port import Engine
 
 

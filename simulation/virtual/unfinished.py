@@ -13,8 +13,8 @@ from typing import Any
 
 from coordinator.engine.plan import Plan
 from coordinator.store.port import EventRow, Reader
-from simulation.behaviour import Habits, work_done
 from simulation.clients import Clients
+from simulation.virtual.behaviour import Habits, work_done
 from simulation.virtual.parts import Planned
 
 _PAGE = 5000

@@ -22,16 +22,16 @@ from operator import attrgetter
 
 import numpy as np
 
-from client_sdk.problems import ProblemError
-from client_sdk.protocol import CheckIn
+from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
-from simulation.agenda import Agenda
-from simulation.behaviour import Habits
 from simulation.clients import Clients
 from simulation.engines.port import Engine, Failed, Job
+from simulation.virtual.agenda import Agenda
+from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import Datacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.parts import Part, Planned, parts_of

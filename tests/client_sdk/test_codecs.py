@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from client_sdk import codecs
 from client_sdk.codecs import Codec, UnknownCodec
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from client_sdk.tensors import (
     HEADER_LIMIT,
     Manifest,

@@ -16,7 +16,7 @@ import pytest
 
 from client_sdk.data import Data, DataError, Examples, Shard, count, held_out_part, load_data, training_part
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, evaluate
-from client_sdk.protocol import Assignment, CheckpointRef, Score, Task
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from client_sdk import terminal
-from client_sdk.problems import problem
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
+from client_sdk.protocol.problems import problem
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk import codecs
-from client_sdk.exact_sum import EmptySum, SumOverflow
-from client_sdk.protocol import REPORT_KEY, Score, UpdateReport, Work
+from client_sdk.protocol.devices import REPORT_KEY, Score, UpdateReport, Work
 from client_sdk.tensors import ManifestMismatch, NotFinite, OutOfRange, TensorError, Tensors, from_bytes, read_header
 from client_sdk.tensors import to_bytes as file_of
+from client_sdk.tensors.exact_sum import EmptySum, SumOverflow
 from client_sdk.update import BadReport, Seconds, Update, decode_report, encode_update
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from client_sdk.protocol import SecureBounds
+from client_sdk.protocol.devices import SecureBounds
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev

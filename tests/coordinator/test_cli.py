@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.operator_protocol import EventView, RoundView, RunView
+from client_sdk.protocol.operators import EventView, RoundView, RunView
 from client_sdk.tensors import BF16, to_bytes
 from coordinator.commands.checkpoints import how_to_load
 from tests.coordinator.service.conftest import Server, server

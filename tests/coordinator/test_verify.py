@@ -14,7 +14,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.cli import app
 from coordinator.store import open_store
 from coordinator.verify import verify
-from tests.coordinator.test_workers import Center
+from tests.coordinator.runtime.test_workers import Center
 from tests.coordinator.world import World
 
 ONE = "(SELECT min(device) FROM contributions WHERE round = 1)"

@@ -17,13 +17,23 @@ import numpy as np
 import pytest
 
 from client_sdk.identity import DeviceKey
-from client_sdk.operator_protocol import CreateRun, RunView
-from client_sdk.problems import ProblemError
-from client_sdk.protocol import Assignment, CheckIn, EnrolRequest, Policy, Receipt, Score, Wait, Work, enrolment_bytes
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    EnrolRequest,
+    Policy,
+    Receipt,
+    Score,
+    Wait,
+    Work,
+    enrolment_bytes,
+)
+from client_sdk.protocol.operators import CreateRun, RunView
+from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import Blobs, MemoryBlobs
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow, Store

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from client_sdk.operator import OperatorClient
-from client_sdk.operator_protocol import RoundView
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import to_bytes
 from simulation import History
 from tests.coordinator.datacenter.agents import (

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Learner, batch_order
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 
 TOLERANCE = 1e-7
 ROUNDS = 3

@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import nn
 
-from client_sdk.client import Client
 from client_sdk.data import Examples
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.http.client import Client
+from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.learning import Learner
-from client_sdk.operator import OperatorClient
-from client_sdk.operator_protocol import RunView
-from client_sdk.protocol import Task, Work
-from client_sdk.storage import MemoryStorage
+from client_sdk.protocol.devices import Task, Work
+from client_sdk.protocol.operators import RunView
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
-from simulation.bare_loop import Part, Recipe, fedavg
+from simulation.demo.bare_loop import Part, Recipe, fedavg
 from tests.coordinator.service.conftest import Server
 
 SIZES = (3, 17, 40, 41, 64, 90)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.operator import OperatorClient
+from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import to_bytes
 from simulation import History, simulate
 from simulation.engines import EngineName

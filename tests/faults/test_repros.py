@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from client_sdk.actions import Answered, Refused, Reply, Send
-from client_sdk.problems import problem
-from client_sdk.protocol import CheckIn, Enrolled, Route, Wait
-from client_sdk.session import participate
+from client_sdk.device.actions import Answered, Refused, Reply, Send
+from client_sdk.device.session import participate
+from client_sdk.protocol.devices import CheckIn, Enrolled, Route, Wait
+from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction

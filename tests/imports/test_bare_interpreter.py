@@ -34,7 +34,7 @@ def test_the_sdk_comes_alone(statement: str) -> None:
 
 
 def test_the_coordinator_needs_no_torch() -> None:
-    loaded = top_level_modules_after("import coordinator.cli, coordinator.runtime, coordinator.service")
+    loaded = top_level_modules_after("import coordinator.cli, coordinator.runtime.coordinator, coordinator.service")
     assert not loaded & {"torch", "flwr", "ray", "simulation", "dashboards"}
 
 

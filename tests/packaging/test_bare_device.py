@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.operator import OperatorClient
+from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import from_bytes, to_bytes
 from tests.coordinator.service.conftest import Server
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from client_sdk.operator_protocol import Funnel, MetricView, RoundView, RunView
+from client_sdk.protocol.operators import Funnel, MetricView, RoundView, RunView
 from client_sdk.terminal import Failure
 from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens

@@ -11,18 +11,18 @@ from threading import Event, Lock, Thread
 import numpy as np
 import pytest
 
-from client_sdk.checkpoints import WrongBytes
-from client_sdk.client import Happening
 from client_sdk.data import Examples
+from client_sdk.device.checkpoint_cache import WrongBytes
+from client_sdk.device.storage import read_history
+from client_sdk.http.client import Happening
 from client_sdk.learners import Catalogue, LearnerError
-from client_sdk.protocol import Assignment, CheckpointRef, Task, Work
-from client_sdk.storage import read_history
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
 from simulation.fleet.checkpoints import SharedCheckpoints
-from simulation.fleet.crew import Crew, CrewFailed
 from simulation.fleet.habits import SLOWEST, Habits
-from simulation.fleet.muster import muster, split_of
+from simulation.fleet.orders import muster, split_of
+from simulation.fleet.processes import Crew, CrewFailed
 from simulation.fleet.pulse import FIRST_GUESS_S, Pulse
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
@@ -384,7 +384,7 @@ def test_a_worker_that_is_killed_ends_the_fleet(tmp_path: Path, data: str):
 
 OWNER = """
 import sys, time
-from simulation.fleet.crew import Crew
+from simulation.fleet.processes import Crew
 from simulation.fleet.worker import Orders
 with Crew([Orders.model_validate_json(sys.argv[1])]) as crew:
     print(crew._processes[0].pid, flush=True)
@@ -419,7 +419,7 @@ def test_workers_end_soon_when_told_and_when_their_owner_dies(tmp_path: Path, da
 
 @pytest.mark.slow
 def test_a_restarted_fleet_goes_on_with_the_same_devices(tmp_path: Path, data: str):
-    from client_sdk.operator import OperatorClient
+    from client_sdk.http.operator import OperatorClient
     from tests.coordinator.service.conftest import Server
 
     server = Server.start(tmp_path / "coordinator")

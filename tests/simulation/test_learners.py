@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from client_sdk.learning import Learner
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from simulation import learners
 from simulation.learners import (
     MnistCnn,

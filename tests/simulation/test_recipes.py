@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 from client_sdk.learning import Learner, accuracy
 from client_sdk.learning.errors import LearnerFailed
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
 from client_sdk.update import Update
 from coordinator.engine.plan import PlanError
 from simulation import Behaviour, Clients, Stalled, recipes

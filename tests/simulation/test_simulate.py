@@ -18,8 +18,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from client_sdk.learning import Learner, accuracy
-from client_sdk.operator_protocol import Funnel, RoundView
-from client_sdk.protocol import Task, Work
+from client_sdk.protocol.devices import Task, Work
+from client_sdk.protocol.operators import Funnel, RoundView
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.cli import app as coordinator_app
@@ -30,7 +30,7 @@ from coordinator.engine.plan import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import copy_run
-from simulation.progress import Progress
+from simulation.simulator.progress import Progress
 from simulation.virtual.simulation import _Sizes
 
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import pytest
 
 from client_sdk import cli
 from simulation import History, partition, simulate
-from simulation.command.share import Asked, shared_out, some_of
+from simulation.commands.data import Asked, shared_out, some_of
 from simulation.learners import mnist_mlp
 from tests.simulation import synthetic
 
@@ -259,7 +259,7 @@ class Told:
 
 
 def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("simulation.command.share.installed", lambda name: Told())
+    monkeypatch.setattr("simulation.commands.data.installed", lambda name: Told())
     assert list(shared_out("told", Asked(min_examples=1))[0]) == ["ann", "bob"]
     assert list(shared_out("told", Asked())[0]) == ["ann"]
     assert len(shared_out("told", Asked(clients=3, by="iid"))[0]) == 3

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol import Task, Work
+from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation import Behaviour, History, simulate
-from simulation.behaviour import Conduct, work_done
 from simulation.virtual import simulation as virtual
+from simulation.virtual.behaviour import Conduct, work_done
 
 FLEET = Behaviour(dropout=0.1, stragglers=0.3, speed_sigma=1.5, jitter_sigma=0.3, step_s=0.5)
 

@@ -26,7 +26,7 @@ class Rule(Protocol):
 
 
 class Mean:
-    """The weighted mean, sum_k w_k delta_k / sum_k w_k, from the exact sum (``client_sdk.exact_sum``)."""
+    """The weighted mean, sum_k w_k delta_k / sum_k w_k, from the exact sum (``client_sdk.tensors.exact_sum``)."""
 
     needs: Literal["sum", "all"] = "sum"
 

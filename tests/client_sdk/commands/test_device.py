@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.problems import problem
-from client_sdk.protocol import Task
+from client_sdk.device.storage import FileStorage, read_history
+from client_sdk.protocol.devices import Task
+from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
-from client_sdk.storage import FileStorage, read_history
 from tests.client_sdk.commands.word import quorate
-from tests.client_sdk.http_script import HttpScript, script, serving
-from tests.client_sdk.scripted import TOKEN
+from tests.client_sdk.device.scripted import TOKEN
+from tests.client_sdk.http.http_script import HttpScript, script, serving
 
 LEARNER = "my_learner_of_tests:train"
 
@@ -95,7 +95,7 @@ def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest
 
 
 def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from client_sdk.storage import FileStorage
+    from client_sdk.device.storage import FileStorage
 
     with serving(script()) as server, FileStorage("d1"):
         assert quorate(*device(server, "--token", TOKEN)) == 1

@@ -10,11 +10,11 @@ import typer
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.group import app as group_app
-from client_sdk.protocol import CheckIn, Policy, SecureBounds, Task
-from client_sdk.storage import read_history
+from client_sdk.device.storage import read_history
+from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from tests.client_sdk.commands.word import quorate
-from tests.client_sdk.http_script import script, serving
-from tests.client_sdk.scripted import TOKEN
+from tests.client_sdk.device.scripted import TOKEN
+from tests.client_sdk.http.http_script import script, serving
 
 LEARNER = "my_learner_of_tests:train"
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Learner, accuracy
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from torch.nn.utils import weight_norm
 
 from client_sdk.learning import Learner
 from client_sdk.learning.blueprint import blank, blueprint
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from client_sdk.update import Update
 
 X = np.random.default_rng(0).standard_normal((12, 6)).astype(np.float32)

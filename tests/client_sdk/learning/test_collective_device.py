@@ -15,9 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
-from client_sdk.operator import OperatorClient
-from client_sdk.protocol import Task
-from client_sdk.storage import read_history
+from client_sdk.device.storage import read_history
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from tests.coordinator.datacenter.models import examples, steady
 from tests.coordinator.service.conftest import Server

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Diverged, Learner, LearnerFailed, OutOfTime, PlainSGD, batch_order
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from client_sdk.tensors import digest, to_bytes
 
 WHO = {"device": "d7", "round": 3}

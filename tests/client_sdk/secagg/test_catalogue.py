@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_sdk.device.policy import refusal
+from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
-from client_sdk.policy import refusal
-from client_sdk.protocol import Assignment, CheckIn, CheckpointRef, Policy, Task
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, Task
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import plain_refusal
@@ -27,7 +28,6 @@ from client_sdk.secagg.roster import Entry, Roster
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.storage import MemoryStorage
 from tests.client_sdk.secagg import plans
 from tests.client_sdk.secagg.attempt import changed, digest, entropy
 from tests.client_sdk.secagg.cheats import Cheat, revealing

@@ -14,11 +14,9 @@ import psutil
 import pytest
 
 from client_sdk.data import names
-from client_sdk.protocol import CheckpointRef, Task
+from client_sdk.protocol.devices import CheckpointRef, Task
+from client_sdk.protocol.workers import DatacenterTask, Lease
 from client_sdk.tensors import to_bytes
-from client_sdk.worker import Halted, TrainedCheckpoint, TrainingFailed
-from client_sdk.worker_jobs import Progress
-from client_sdk.worker_protocol import DatacenterTask, Lease
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse, end_leftovers
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
@@ -26,6 +24,8 @@ from coordinator.datacenter.processes import ENV_JOB
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train
+from coordinator.datacenter.worker.client import Halted, TrainedCheckpoint, TrainingFailed
+from coordinator.datacenter.worker.jobs import Progress
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import examples, plain, slow
 

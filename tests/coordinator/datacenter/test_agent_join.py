@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk import cli
-from client_sdk.operator import OperatorClient
+from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import to_bytes
 from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
 from tests.coordinator.service.conftest import Server

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from client_sdk.learning import Learner, LearnerFailed, PlainSGD
-from client_sdk.protocol import Task
+from client_sdk.protocol.devices import Task
 from coordinator.datacenter.lamb import Lamb
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
 from coordinator.datacenter.recipe import Recipe

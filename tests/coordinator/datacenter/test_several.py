@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from client_sdk.operator import OperatorClient
-from client_sdk.operator_protocol import RoundView
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import to_bytes
 from coordinator.datacenter.processes import interface_towards, kill_all
 from tests.coordinator.datacenter.agents import (

@@ -14,7 +14,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.state import SecureRound
 from tests.coordinator.engine.story import Story, digest_of
 
 SECURE: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.engine.blame import blamed
+from coordinator.engine.secure.complaints import blamed
 
 CASES: list[tuple[dict[str, tuple[str, ...]], set[str]]] = [
     ({}, set()),

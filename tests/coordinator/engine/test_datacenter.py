@@ -9,9 +9,10 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import kinds, rounds
+from coordinator.engine import rounds
 from coordinator.engine import state as states
-from coordinator.engine.datacenter import fleet_is_back, reason_against
+from coordinator.engine.phases import round_kind as kinds
+from coordinator.engine.phases.leasing import fleet_is_back, reason_against
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
 
 BY_PLAN: dict[str, Any] = {"data": "proxy", "every": 2, "wait_s": 25, "lease_s": 40, "max_s": 300}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol import CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from client_sdk.secagg.header import Terms
 from coordinator.engine.eligibility import offer_of, reason_against
 from coordinator.engine.plan import Plan

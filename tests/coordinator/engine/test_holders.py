@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.secagg.graph import MaskGraph
-from coordinator.engine.holders import enough, lacking, needed
-from coordinator.engine.secure_state import SecureRound
+from coordinator.engine.secure.holders import enough, lacking, needed
+from coordinator.engine.secure.state import SecureRound
 
 
 def slowly(graph: MaskGraph, order: tuple[str, ...], threshold: int, present: set[str], wanted: set[str]) -> list[str]:

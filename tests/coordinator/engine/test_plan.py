@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.worker_protocol import DatacenterTask
+from client_sdk.protocol.workers import DatacenterTask
 from coordinator.engine.plan import MOST_WEIGHT, Aggregation, Cohort, Finish, Plan, PlanError, Retention
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}

@@ -10,7 +10,7 @@ import pytest
 
 from client_sdk.secagg.header import Rule
 from coordinator.engine.plan import Plan, PlanError
-from coordinator.engine.secure_plan import Secure
+from coordinator.engine.secure.plan import Secure
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
 SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.25}

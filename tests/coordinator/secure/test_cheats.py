@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.problems import ProblemError
+from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.device import Say
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker

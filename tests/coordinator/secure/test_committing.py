@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from client_sdk.secagg.lanes import lane_bits, lane_dtype
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, widen
-from coordinator.aggregator import BLOCK, Aggregator, CannotAggregate
 from coordinator.blobs import MemoryBlobs
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
 from coordinator.secure.committing import advance, commit_sum
 from tests.coordinator.engine.story import plan
 

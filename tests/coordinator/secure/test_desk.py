@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from client_sdk.problems import ProblemError
+from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.statement import Stage
 from client_sdk.secagg.survivors import Proof
-from coordinator.aggregator import Aggregator
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.secure.desk import OVER, Arrived, SecureDesk
+from coordinator.folding.aggregator import Aggregator
+from coordinator.secure.devices import OVER, Arrived, SecureDesk
 from coordinator.secure.kept import body_of, message_bytes, sum_bytes, sum_of
 from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World

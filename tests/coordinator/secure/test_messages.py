@@ -18,11 +18,11 @@ from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import Revealed
-from coordinator.secure import intake
+from coordinator.secure import validation
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.intake import Faulty
 from coordinator.secure.kept import entry_bytes, parse_entry
 from coordinator.secure.routing import Deliveries, proof
+from coordinator.secure.validation import Faulty
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
 from tests.coordinator.secure.test_opening import played
 
@@ -56,14 +56,14 @@ def test_an_advertisement_is_taken_from_its_device_alone() -> None:
     one = Someone(authority, "device-1")
     entry = one.entry(head)
     given = (one.shown.encoded, entry.signature, entry.certificate)
-    assert intake.advertised(head, authority.vouch, "device-1", *given) == entry
+    assert validation.advertised(head, authority.vouch, "device-1", *given) == entry
     assert parse_entry(entry_bytes(*given)) == entry
-    refused(intake.advertised, head, authority.vouch, "device-2", *given, match="device-2 sent it")
+    refused(validation.advertised, head, authority.vouch, "device-2", *given, match="device-2 sent it")
     other = header(attempt=1)
-    refused(intake.advertised, other, authority.vouch, "device-1", *given, match="signature", kind=BadSignature)
+    refused(validation.advertised, other, authority.vouch, "device-1", *given, match="signature", kind=BadSignature)
     authority.revoked.add("device-1")
-    refused(intake.advertised, head, authority.vouch, "device-1", *given, match="vouch")
-    refused(intake.advertised, head, authority.vouch, "device-1", b"\x02rest", *given[1:], match="advertisement")
+    refused(validation.advertised, head, authority.vouch, "device-1", *given, match="vouch")
+    refused(validation.advertised, head, authority.vouch, "device-1", b"\x02rest", *given[1:], match="advertisement")
 
 
 def test_who_would_spoil_a_roster_is_named() -> None:
@@ -101,30 +101,34 @@ def test_a_bundle_is_for_all_holders_or_a_fault() -> None:
     attempt = opened(5)
     share(attempt)
     cohort, bundle = attempt.cohort, attempt.bundles[1]
-    intake.shared(cohort, *said(attempt, 1, "share", bundle.encoded))
+    validation.shared(cohort, *said(attempt, 1, "share", bundle.encoded))
     short = Bundle(1, bundle.sealed[:-1])
     refused(
-        intake.shared, cohort, *said(attempt, 1, "share", short.encoded), match="3 peers, not for the 4", kind=Faulty
+        validation.shared,
+        cohort,
+        *said(attempt, 1, "share", short.encoded),
+        match="3 peers, not for the 4",
+        kind=Faulty,
     )
-    refused(intake.shared, cohort, *said(attempt, 1, "share", b"\x04no"), match="share bundle", kind=Faulty)
+    refused(validation.shared, cohort, *said(attempt, 1, "share", b"\x04no"), match="share bundle", kind=Faulty)
     other = said(attempt, 2, "share", attempt.bundles[1].encoded)
-    refused(intake.shared, cohort, *other, match="holders", kind=Faulty)
+    refused(validation.shared, cohort, *other, match="holders", kind=Faulty)
     place, body, signature = said(attempt, 1, "share", bundle.encoded)
-    refused(intake.shared, cohort, 2, body, signature, match="signature", kind=BadSignature)
-    refused(intake.shared, cohort, place, body[:-1] + b"\0", signature, match="signature", kind=BadSignature)
+    refused(validation.shared, cohort, 2, body, signature, match="signature", kind=BadSignature)
+    refused(validation.shared, cohort, place, body[:-1] + b"\0", signature, match="signature", kind=BadSignature)
 
 
 def test_in_a_ring_a_bundle_is_for_the_neighbours() -> None:
     attempt = opened(20, rule=RING, minimum_cohort=17)
     share(attempt)
     for place in range(20):
-        intake.shared(attempt.cohort, *said(attempt, place, "share", attempt.bundles[place].encoded))
+        validation.shared(attempt.cohort, *said(attempt, place, "share", attempt.bundles[place].encoded))
     moved = tuple((place + 1 if place + 1 < 20 else 0, sealed) for place, sealed in attempt.bundles[3].sealed)
     wrong = Bundle(3, tuple(sorted(piece for piece in moved if piece[0] != 3)))
-    refused(intake.shared, attempt.cohort, *said(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty)
+    refused(validation.shared, attempt.cohort, *said(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty)
     far = next(place for place in range(20) if place != 3 and place not in attempt.bundles[3].places)
     other = replace(attempt.bundles[3], owner=far)
-    refused(intake.shared, attempt.cohort, *said(attempt, 3, "share", other.encoded), match="another", kind=Faulty)
+    refused(validation.shared, attempt.cohort, *said(attempt, 3, "share", other.encoded), match="another", kind=Faulty)
 
 
 def test_a_masked_vector_is_what_its_device_signed_for() -> None:
@@ -145,11 +149,11 @@ def test_a_masked_vector_is_what_its_device_signed_for() -> None:
         }
 
     given, about = arrived()
-    intake.masked(cohort, *given, **about)
+    validation.masked(cohort, *given, **about)
     refused(
-        intake.masked, cohort, *given, **{**about, "digest": "0" * 64}, match="not those that the device signed for"
+        validation.masked, cohort, *given, **{**about, "digest": "0" * 64}, match="not those that the device signed for"
     )
-    refused(intake.masked, cohort, 1, *given[1:], **about, match="signature", kind=BadSignature)
+    refused(validation.masked, cohort, 1, *given[1:], **about, match="signature", kind=BadSignature)
     for changes, match in (
         ({"vector": packed + b"\0"}, "bytes, not"),
         ({"vector": packed[:-1] + b"\xff"}, "not zero"),
@@ -157,27 +161,27 @@ def test_a_masked_vector_is_what_its_device_signed_for() -> None:
         ({"lane_bits": bits + 1}, "lanes of"),
     ):
         given, about = arrived(**changes)
-        refused(intake.masked, cohort, *given, **about, match=match, kind=Faulty)
+        refused(validation.masked, cohort, *given, **about, match=match, kind=Faulty)
     body = MaskedInput(1, 39, bits, hashlib.sha256(packed).digest()).encoded
-    refused(intake.masked, cohort, *said(attempt, 2, "mask", body), **arrived()[1], match="place", kind=Faulty)
+    refused(validation.masked, cohort, *said(attempt, 2, "mask", body), **arrived()[1], match="place", kind=Faulty)
     refused(
-        intake.masked, cohort, *said(attempt, 2, "mask", b"\x05"), **arrived()[1], match="masked input", kind=Faulty
+        validation.masked, cohort, *said(attempt, 2, "mask", b"\x05"), **arrived()[1], match="masked input", kind=Faulty
     )
 
 
 def test_a_signature_stands_under_the_one_list() -> None:
     attempt, survivors = played(5, silent_masking=(4,))
-    intake.agreed(attempt.cohort, *said(attempt, 0, "survivors", survivors.encoded), survivors)
+    validation.agreed(attempt.cohort, *said(attempt, 0, "survivors", survivors.encoded), survivors)
     other = Survivors((0, 1, 2))
     refused(
-        intake.agreed,
+        validation.agreed,
         attempt.cohort,
         *said(attempt, 0, "survivors", other.encoded),
         survivors,
         match="another survivor",
     )
     _, body, signature = said(attempt, 1, "survivors", survivors.encoded)
-    refused(intake.agreed, attempt.cohort, 0, body, signature, survivors, match="signature", kind=BadSignature)
+    refused(validation.agreed, attempt.cohort, 0, body, signature, survivors, match="signature", kind=BadSignature)
 
 
 def test_one_share_of_each_dealer_is_owed() -> None:
@@ -187,7 +191,7 @@ def test_one_share_of_each_dealer_is_owed() -> None:
 
     def take(revealed: Revealed | bytes, place: int = 0) -> None:
         body = revealed if isinstance(revealed, bytes) else revealed.encoded
-        intake.revealed(cohort, *said(attempt, place, "unmask", body), survivors, sharers)
+        validation.revealed(cohort, *said(attempt, place, "unmask", body), survivors, sharers)
 
     take(whole)
     refused(take, replace(whole, shares=whole.shares[1:]), match="of each of 6")
@@ -229,10 +233,10 @@ def test_every_refusal_is_one_of_ours() -> None:
     for size in (0, 1, 9, 40):
         junk = bytes(range(size))
         with pytest.raises(SecaggError):
-            intake.shared(attempt.cohort, 0, junk, junk)
+            validation.shared(attempt.cohort, 0, junk, junk)
         with pytest.raises(SecaggError):
-            intake.agreed(attempt.cohort, 0, junk, junk, survivors)
+            validation.agreed(attempt.cohort, 0, junk, junk, survivors)
         with pytest.raises(SecaggError):
-            intake.revealed(attempt.cohort, 0, junk, junk, survivors, frozenset(range(4)))
+            validation.revealed(attempt.cohort, 0, junk, junk, survivors, frozenset(range(4)))
         with pytest.raises(SecaggError):
             parse_entry(junk)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.aggregator import Aggregator
 from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.state import RunState
-from coordinator.runlog import RunLog
-from coordinator.secure.desk import SecureDesk
+from coordinator.folding.aggregator import Aggregator
+from coordinator.runtime.run_log import RunLog
+from coordinator.secure.devices import SecureDesk
 from coordinator.secure.performing import Make
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from client_sdk.problems import ProblemError
+from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.device import Say
 from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
 from client_sdk.secagg.header import Header
@@ -24,7 +24,6 @@ from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import Stage
 from client_sdk.tensors import from_bytes, to_bytes
-from coordinator.aggregator import Aggregator
 from coordinator.blobs import Blobs, MemoryBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -32,8 +31,9 @@ from coordinator.engine import rounds
 from coordinator.engine import state as states
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import Aggregator
 from coordinator.secure.announcing import Authority
-from coordinator.secure.desk import Arrived, SecureDesk
+from coordinator.secure.devices import Arrived, SecureDesk
 from coordinator.secure.performing import Make
 from tests.client_sdk.secagg.attempt import digest
 from tests.client_sdk.secagg.fleet import LEARNER, Member, fleet

@@ -10,7 +10,7 @@ import httpx2
 import numpy as np
 
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol import (
+from client_sdk.protocol.devices import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
     PROTOCOL_VERSION,

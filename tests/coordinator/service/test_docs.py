@@ -6,8 +6,11 @@ import re
 
 import pytest
 
-from client_sdk import operator_protocol, problems, protocol, worker_protocol
-from client_sdk.protocol import Route
+from client_sdk.protocol import devices as protocol
+from client_sdk.protocol import operators as operator_protocol
+from client_sdk.protocol import problems
+from client_sdk.protocol import workers as worker_protocol
+from client_sdk.protocol.devices import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from client_sdk.problems import PROBLEMS, parse_problem
-from client_sdk.protocol import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from client_sdk.protocol.devices import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from client_sdk.protocol.problems import PROBLEMS, parse_problem
 from coordinator.blobs import BlobError, DiskFull, Missing
 from coordinator.service.errors import problem_of
 from coordinator.store.port import StoreError
@@ -123,7 +123,7 @@ def test_every_kind_of_problem_has_a_status_that_http_knows() -> None:
 
 def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
     from client_sdk.identity import DeviceKey
-    from client_sdk.protocol import EnrolRequest, enrolment_bytes
+    from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
 
     key = DeviceKey.create()
     proof = key.sign(enrolment_bytes(key.public_hex, "guessed")).hex()

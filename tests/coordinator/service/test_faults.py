@@ -20,13 +20,13 @@ import httpx2
 import pytest
 import uvicorn
 
-from client_sdk.protocol import PROTOCOL_HEADER, Assignment, CheckpointRef, Receipt, Route, Task, Wait
+from client_sdk.protocol.devices import PROTOCOL_HEADER, Assignment, CheckpointRef, Receipt, Route, Task, Wait
 from coordinator.blobs import DiskFull, FileBlobs
+from coordinator.runtime.signals import Signals
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.polls import Polls
 from coordinator.settings import Settings
-from coordinator.signals import Signals
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
@@ -277,7 +277,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
         polls = Polls(service)
-        from client_sdk.protocol import CheckIn
+        from client_sdk.protocol.devices import CheckIn
 
         never = asyncio.Event()
 

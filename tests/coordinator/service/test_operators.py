@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_sdk.operator_protocol import DeviceView, RunView
+from client_sdk.protocol.operators import DeviceView, RunView
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes, plan
 from tests.coordinator.service.test_edge import refused

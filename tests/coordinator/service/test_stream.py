@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from client_sdk.operator_protocol import EventView
+from client_sdk.protocol.operators import EventView
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until

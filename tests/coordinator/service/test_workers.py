@@ -9,9 +9,9 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.protocol import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
+from client_sdk.protocol.devices import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
+from client_sdk.protocol.workers import RESULT_HEADER
 from client_sdk.tensors import to_bytes
-from client_sdk.worker_protocol import RESULT_HEADER
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import MODEL
 from tests.coordinator.service.test_edge import refused

@@ -22,15 +22,15 @@ import torch
 from torch import nn
 
 from client_sdk.learning import Learner, accuracy
-from client_sdk.protocol import Score, Task, Work
+from client_sdk.protocol.devices import Score, Task, Work
 from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, partition, simulate
-from simulation.checked import plan_of
 from simulation.engines import Done, Engine, Failed, Job, Kernel, Result, SerialEngine, engine_called
 from simulation.engines.processes import ProcessEngine
 from simulation.history.rounds import Round
+from simulation.simulator.checks import plan_of
 
 FOUR = {"w": np.zeros(4, np.float32)}
 CHOICES: list[dict[str, Any]] = [
@@ -511,7 +511,7 @@ def test_closing_ends_workers_in_the_middle_of_a_client() -> None:
 CHILD = """
 import os, sys, time, threading
 import numpy as np
-from client_sdk.protocol import Work
+from client_sdk.protocol.devices import Work
 from client_sdk.update import Update
 from simulation import simulate
 

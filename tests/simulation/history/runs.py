@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_sdk.operator_protocol import MetricReport
-from client_sdk.protocol import Score
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.operators import MetricReport
 from tests.coordinator.world import World
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.blobs import FileBlobs, MemoryBlobs, Missing
-from coordinator.runtime import Coordinator
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore

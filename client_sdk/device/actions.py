@@ -1,0 +1,149 @@
+"""What a session asks of whoever drives it, and what it is told in return.
+
+This file knows the words between ``session.participate`` and its drivers: the HTTP client, the simulator, the fault
+explorer. It performs nothing.
+
+============ ================================================ ==========================================================
+action       the driver                                       and sends back
+============ ================================================ ==========================================================
+Save         makes it durable                                 None, once it is
+Send         delivers one request, once                       Answered, Refused, Unreachable (or Unreadable)
+Fetch        has the checkpoint's bytes, checked, at hand     Fetched, Refused, Unreachable, Failed
+Train        trains and encodes                               Trained, Failed
+Sleep        waits a time drawn from the window               None
+============ ================================================ ==========================================================
+
+``at`` is Unix seconds by the driver's clock when the reply came: the session has none of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client_sdk.device.record import Joined, Record
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Message, Route
+from client_sdk.protocol.problems import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Keep this before anything else happens. See ``record.Storage.save``."""
+
+    record: Record
+    update: bytes | None = None
+    joined: Joined | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One request. ``answers`` are the message types that a good answer may have."""
+
+    method: str
+    route: Route
+    answers: tuple[type[Message], ...]
+    path: dict[str, str | int] = field(default_factory=dict)
+    """Fills the route's template."""
+    message: Message | None = None
+    """The JSON body."""
+    update: str | None = None
+    """Digest of the saved update that is the body instead; a worker's result, whose report ``message`` is a header."""
+    token: str | None = field(default=None, repr=False)
+    """Bearer token."""
+
+    @property
+    def url(self) -> str:
+        return self.route.format(**self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Have this checkpoint at hand, checked against its digest; from a cache where it is kept."""
+
+    checkpoint: CheckpointRef
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Train from the checkpoint that was fetched last, encode, and report; be done by ``due_at``."""
+
+    assignment: Assignment
+    due_at: float
+    """Unix seconds, driver's clock: when the round's deadline passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """Wait. The driver draws the time from the window, so that devices do not come back all at once."""
+
+    min_s: float
+    max_s: float
+    reason: str
+    trouble: bool = False
+    """Whether something is wrong (the coordinator does not answer), rather than nothing to do."""
+
+
+Action = Save | Send | Fetch | Train | Sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The coordinator's good answer."""
+
+    message: Message
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The coordinator's problem document; for ``Fetch`` also ``digest-mismatch``, found by the driver."""
+
+    problem: Problem
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """No answer. Whether the request arrived is not known."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An assignment that asks for something this SDK does not know, so that it cannot agree to it."""
+
+    run: str
+    round: int
+    attempt: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The checkpoint is at hand."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The encoded update, ready to be sent as it is."""
+
+    body: bytes = field(repr=False)
+    complete: bool
+    """False where the device stopped before the whole task was done."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The device could not do it, for this reason: one sentence, shown to the operator."""
+
+    reason: str
+    at: float
+
+
+Reply = Answered | Refused | Unreachable | Unreadable | Fetched | Trained | Failed | None

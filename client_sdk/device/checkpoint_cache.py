@@ -1,0 +1,178 @@
+"""The last checkpoints a device received, kept by digest: in a folder or in memory.
+
+This file knows bytes and their SHA-256. It has never heard of tensors, of where the bytes come from, or of rounds.
+
+A download grows in pieces and can be resumed; it becomes a checkpoint only when its length and its digest are right, so
+a reader never sees another. Kept copies are checked again when they are read: a disk may rot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from client_sdk.protocol.devices import CheckpointRef
+
+KEEP = 2
+"""How many checkpoints are kept: the one in training and the one before it."""
+
+
+class WrongBytes(Exception):
+    """What was received is not the checkpoint: another length or another digest. It has been thrown away."""
+
+
+class Download(Protocol):
+    """A checkpoint on its way in."""
+
+    received: int
+    """Bytes that are here already, from an earlier try too."""
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes. WrongBytes as soon as there are more than the reference says."""
+
+    def restart(self) -> None:
+        """Forget what is here: the sender starts from the first byte."""
+
+
+class Checkpoints(Protocol):
+    """The port."""
+
+    def get(self, digest: str) -> bytes | None:
+        """The whole checkpoint, checked against its digest; None where it is not kept."""
+
+    def download(self, ref: CheckpointRef) -> AbstractContextManager[Download]:
+        """A context with a Download. Where the block ends without an error and the digest is right, the checkpoint is
+        kept.
+
+        WrongBytes on leaving it, where the digest is another.
+        """
+
+
+class MemoryCheckpoints:
+    """Checkpoints in memory. May be shared by the threads of one process: a fleet then downloads each checkpoint
+    once."""
+
+    def __init__(self, keep: int = KEEP) -> None:
+        self._keep = keep
+        self._kept: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def get(self, digest: str) -> bytes | None:
+        return self._kept.get(digest)
+
+    @contextmanager
+    def download(self, ref: CheckpointRef) -> Iterator[_MemoryDownload]:
+        download = _MemoryDownload(ref)
+        yield download
+        body = bytes(download.content)
+        _check(ref, len(body), hashlib.sha256(body).hexdigest())
+        with self._lock:
+            self._kept[ref.digest] = body
+            for old in list(self._kept)[: -self._keep]:
+                del self._kept[old]
+
+
+class FileCheckpoints:
+    """Checkpoints in a folder, made when the first one comes. Written to ``<digest>.part`` and renamed when whole."""
+
+    def __init__(self, folder: Path | str, keep: int = KEEP) -> None:
+        self._folder = Path(folder)
+        self._keep = keep
+
+    def get(self, digest: str) -> bytes | None:
+        path = self._folder / f"{digest}.safetensors"
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(content).hexdigest() != digest:
+            path.unlink(missing_ok=True)
+            return None
+        os.utime(path)
+        return content
+
+    @contextmanager
+    def download(self, ref: CheckpointRef) -> Iterator[_FileDownload]:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._folder / f"{ref.digest}.part"
+        try:
+            download = _FileDownload(ref, part)
+            try:
+                yield download
+            finally:
+                download.close()
+            _check(ref, download.received, download.hexdigest())
+        except WrongBytes:
+            part.unlink(missing_ok=True)
+            raise
+        part.replace(self._folder / f"{ref.digest}.safetensors")
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        kept = sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for old in [*kept[: -self._keep], *self._folder.glob("*.part")]:
+            old.unlink(missing_ok=True)
+
+
+class _MemoryDownload:
+    def __init__(self, ref: CheckpointRef) -> None:
+        self._ref = ref
+        self.content = bytearray()
+        self.received = 0
+
+    def write(self, chunk: bytes) -> None:
+        self.content += chunk
+        self.received += len(chunk)
+        _check_length(self._ref, self.received)
+
+    def restart(self) -> None:
+        self.content.clear()
+        self.received = 0
+
+
+class _FileDownload:
+    def __init__(self, ref: CheckpointRef, part: Path) -> None:
+        self._ref = ref
+        self._sha256 = hashlib.sha256()
+        part.touch(0o600)
+        self._file = part.open("r+b")
+        self.received = 0
+        while chunk := self._file.read(1 << 20):
+            self._sha256.update(chunk)
+            self.received += len(chunk)
+        if self.received >= ref.bytes:
+            self.restart()
+
+    def write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+        self._sha256.update(chunk)
+        self.received += len(chunk)
+        _check_length(self._ref, self.received)
+
+    def restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._sha256 = hashlib.sha256()
+        self.received = 0
+
+    def hexdigest(self) -> str:
+        return self._sha256.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _check_length(ref: CheckpointRef, received: int) -> None:
+    if received > ref.bytes:
+        raise WrongBytes(f"The checkpoint {ref.digest[:12]} has {ref.bytes} bytes; more were sent.")
+
+
+def _check(ref: CheckpointRef, received: int, digest: str) -> None:
+    if received != ref.bytes:
+        raise WrongBytes(f"The checkpoint {ref.digest[:12]} has {ref.bytes} bytes; {received} were received.")
+    if digest != ref.digest:
+        raise WrongBytes(f"The checkpoint received has digest {digest[:12]}, not {ref.digest[:12]}.")

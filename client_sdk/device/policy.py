@@ -1,0 +1,87 @@
+"""What the owner of a device agreed to, checked against an assignment before anything is trained.
+
+This file knows rules and gives their reasons as sentences, the same for log, record and coordinator. It trains nothing.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from client_sdk import codecs
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds, Task
+from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
+from client_sdk.secagg.errors import Refusal
+from client_sdk.secagg.header import Terms
+
+
+def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
+    """Why this device will not do this work, in one sentence; None when it will.
+
+    ``offer`` is what the device said of itself at check-in: its learners, its policy, its number of examples. A
+    coordinator that reads check-ins gives no such work; a device checks all the same, since nothing on the wire widens
+    its policy."""
+    task, policy = assignment.task, offer.policy
+    if policy.learners is not None and task.learner not in policy.learners:
+        allowed = ", ".join(policy.learners) or "none"
+        return f"This device's owner allows these learners only: {allowed}. The plan wants {task.learner}."
+    lacking = learner_refusal(task, offer.learners)
+    if lacking is not None:
+        return lacking
+    if assignment.secure:
+        return "This device's SDK has no secure aggregation; a newer quorate package may have it."
+    if policy.secure_only:
+        return "This device's owner allows rounds with secure aggregation only, and this round has none."
+    no_way_back = plain_refusal(frozenset(policy.secure_learners), task.learner)
+    if no_way_back is not None:
+        return no_way_back
+    epochs = epochs_asked(task, offer.examples)
+    if policy.max_epochs is not None and epochs > policy.max_epochs:
+        asked = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
+        return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {asked}."
+    try:
+        codecs.get(task.codec)
+    except ValueError as error:
+        return f"This device cannot encode as the plan asks: {error}"
+    return None
+
+
+def terms_refusal(terms: Terms, policy: Policy) -> str | None:
+    """Why this device joins no secure round of a plan with these terms; None where it does. Before training, since the
+    header comes only after it."""
+    try:
+        require_terms(terms, secure_policy(policy))
+    except Refusal as refused:
+        return str(refused)
+    return None
+
+
+def secure_policy(policy: Policy) -> SecurePolicy:
+    """The owner's bounds, as an attempt of secure aggregation takes them."""
+    bounds = policy.secure if policy.secure is not None else SecureBounds()
+    return SecurePolicy(
+        smallest_cohort=bounds.smallest_cohort,
+        most_colluding=bounds.most_colluding,
+        largest_norm=bounds.largest_norm,
+        largest_range=bounds.largest_range,
+        largest_weight_cap=bounds.largest_weight_cap,
+        smallest_sigma=bounds.smallest_sigma,
+        strict_only=bounds.strict_only,
+    )
+
+
+def learner_refusal(task: Task, learners: dict[str, str]) -> str | None:
+    """Why none of these installed ``learners`` (name -> version) can do the task; None when one can."""
+    installed = learners.get(task.learner)
+    if installed is None:
+        have = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "no learner at all"
+        return f"This device has not got the learner {task.learner}; it has {have}."
+    if task.learner_version is not None and installed != task.learner_version:
+        return f"This device has {task.learner} {installed}; the plan wants {task.learner_version}."
+    return None
+
+
+def epochs_asked(task: Task, examples: int) -> int:
+    """How many passes over ``examples`` the task begins: ``epochs``, or ``steps`` counted in passes, rounded up."""
+    if task.steps is None:
+        return task.epochs or 1
+    return ceil(task.steps * min(task.batch_size, max(examples, 1)) / max(examples, 1))

@@ -1,0 +1,102 @@
+"""What a device must remember to be crashed anywhere: its key, its enrolment, the round under way, and every round it
+joined.
+
+This file knows the record's fields and the port that keeps them. It has never heard of files, sockets or training.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Literal, Protocol
+
+from pydantic import Field
+
+from client_sdk.device.checkpoint_cache import Checkpoints
+from client_sdk.protocol.devices import Assignment, Digest, Enrolled, Message
+from client_sdk.secagg.memory import Memory
+
+RECORD_FORMAT = 1
+
+
+class StorageError(Exception):
+    """The device's storage cannot be used: its words say why, and what to do."""
+
+
+class Record(Message):
+    """Everything the device must remember between two steps of its session."""
+
+    format: int = RECORD_FORMAT
+    key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """The secret half of the device's key; empty where a key store outside holds it."""
+    coordinator: str = ""
+    """URL that ``enrolled`` belongs to. Its token is never sent anywhere else."""
+    enrolled: Enrolled | None = None
+    assignment: Assignment | None = None
+    """The round under way. At most one."""
+    assigned_at: float = 0.0
+    """Unix seconds, device's clock."""
+    update_digest: Digest | None = None
+    """The update of this round is trained, saved, and awaits its receipt."""
+    withdrawal: str | None = None
+    """The device has decided to withdraw from this round, for this reason, and has not been answered yet."""
+
+
+class Joined(Message):
+    """One round joined, and how it ended for this device. Kept for the owner: what was done with the data, and when."""
+
+    run: str
+    round: int
+    attempt: int
+    device: str
+    coordinator: str
+    plan_digest: Digest
+    """What the device agreed to."""
+    learner: str
+    checkpoint: Digest
+    """Where training started."""
+    result: Literal["receipt", "refused", "withdrawn", "dropped"]
+    """receipt: the update was acknowledged. refused: it was sent, and not accepted. withdrawn: the device said that it
+    would not report. dropped: the round went on without it."""
+    reason: str = ""
+    update_digest: Digest | None = None
+    """Of the update that left the device; None where none did."""
+    weight: int | None = None
+    """As the receipt says."""
+    joined_at: float
+    """Unix seconds, device's clock; likewise the next."""
+    ended_at: float
+
+    def same_round(self, other: Joined) -> bool:
+        """Whether both tell of the same round: a crash between two writes may repeat a line, never invent one."""
+        mine = (self.coordinator, self.device, self.run, self.round, self.attempt)
+        return mine == (other.coordinator, other.device, other.run, other.round, other.attempt)
+
+
+class Storage(Protocol):
+    """The port. After ``save`` returns, all of it survives a crash; a crash inside it leaves the old record or the new
+    one."""
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+
+    def load(self) -> Record | None:
+        """The last record saved. An update that is missing or damaged is forgotten: the device then trains anew."""
+
+    def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
+        """Keep ``record``, with the update that it newly names, and ``joined`` at the history's end (once, if
+        repeated).
+
+        Updates that the record does not name are deleted.
+        """
+
+    def load_secure(self) -> Memory:
+        """What this device remembers of secure rounds, with whichever coordinator; nothing where it joined none.
+        StorageError where that is damaged: a device that cannot know what it signed takes part in nothing."""
+
+    def save_secure(self, memory: Memory) -> None:
+        """Keep ``memory`` in the place of the older one, of which nothing is left as far as the medium allows."""
+
+    def update(self, digest: str) -> BinaryIO:
+        """The saved update, open for reading from its start. StorageError where there is none."""
+
+    def history(self) -> list[Joined]:
+        """All rounds joined, oldest first."""

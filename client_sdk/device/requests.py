@@ -1,0 +1,208 @@
+"""How a session asks the coordinator anything: again and again, no faster than allowed, under its present token.
+
+This file knows retries, backoff and enrolment. It has never heard of rounds' steps (``session``), sockets or clocks.
+
+======================================== =====================================================================
+the answer                               what happens
+======================================== =====================================================================
+a good one                               returned
+none at all                              Sleep (backoff), the same request again
+a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), the same request again
+*enrol* (token lost, device unknown)     enrols again with the same key, then the same request; ENROLMENTS times at
+                                         most, since a late copy of an enrolment replaces the token once more
+*drop*                                   returned: the caller gives up this round's work
+*stop*                                   ProblemError: the session ends
+an error page of something in between    Sleep, again; while a round is under way until its deadline, then returned
+======================================== =====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from client_sdk.device.actions import Action, Answered, Refused, Reply, Save, Send, Sleep, Unreachable, Unreadable
+from client_sdk.device.record import Record
+from client_sdk.identity import Signer
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    Enrolled,
+    EnrolRequest,
+    Message,
+    Noted,
+    Route,
+    Withdrawal,
+    enrolment_bytes,
+)
+from client_sdk.protocol.problems import Problem, ProblemError, problem
+
+ENROLMENTS = 6
+"""How often a device enrols again for one request before it gives up."""
+REASON_LIMIT = 500
+"""Characters of a withdrawal's reason: as the protocol has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """How a device waits when nobody tells it how long. Seconds; the driver draws from each window."""
+
+    retry_s: float = 1.0
+    """After a failure: between half of this and all of it; doubled at each further one."""
+    retry_most_s: float = 60.0
+    """Where doubling ends."""
+    withdrawn_s: tuple[float, float] = (30.0, 90.0)
+    """After a withdrawal, so that a device that cannot train does not spoil round after round."""
+    soon_s: tuple[float, float] = (0.2, 0.5)
+    """The least window after a *wait* that came at once, so that no answer makes a device spin."""
+
+    def backoff(self, failures: int, at_least_s: float | None = None) -> tuple[float, float]:
+        """The window after so many failures in a row (1, 2, ...); never before ``at_least_s``, a Retry-After."""
+        most = min(self.retry_most_s, self.retry_s * 2.0 ** min(failures - 1, 30))
+        if at_least_s is None:
+            return most / 2, most
+        return at_least_s, at_least_s + most
+
+
+class Asking:
+    """The record of a session, the time it last heard of, and requests that are repeated until they are answered."""
+
+    def __init__(
+        self,
+        record: Record,
+        signer: Signer,
+        offer: Callable[[], CheckIn],
+        enrolment_token: str | None,
+        label: str,
+        pacing: Pacing,
+    ) -> None:
+        self.record = record
+        self.signer = signer
+        self.offer = offer
+        self.enrolment_token = enrolment_token
+        self.label = label
+        self.pacing = pacing
+        self.now = 0.0
+
+    def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
+        """Change the record and have it kept."""
+        self.record = self.record.model_copy(update=changes)
+        yield Save(record=self.record, update=update)
+
+    def heard(self, reply: Reply) -> Reply:
+        """The reply, its time noted."""
+        if reply is not None:
+            self.now = reply.at
+        return reply
+
+    @property
+    def token(self) -> str:
+        return self.record.enrolled.token if self.record.enrolled is not None else ""
+
+    @property
+    def due_at(self) -> float:
+        """When the deadline of the round under way passes."""
+        assignment = self.record.assignment
+        return self.record.assigned_at + assignment.report_within_s if assignment is not None else float("inf")
+
+    def of_round(
+        self, method: str, route: Route, assignment: Assignment, answer: type[Message], message: Message | None = None
+    ) -> Send:
+        """A request about one round."""
+        path: dict[str, str | int] = {"run": assignment.run, "round": assignment.round}
+        return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
+
+    def enrol(self) -> Generator[Action, Reply, None]:
+        """Save the key, then ask for an id until there is one. The same key again gets the same id."""
+        token = self.enrolment_token
+        if token is None:
+            raise problem("enrolment-refused", "This device is not enrolled here; start it with an enrolment token.")
+        yield from self.save()
+        key = self.signer.public_hex
+        request = EnrolRequest(
+            public_key=key,
+            enrolment_token=token,
+            proof=self.signer.sign(enrolment_bytes(key, token)).hex(),
+            examples=self.offer().examples,
+            label=self.label,
+        )
+        send = Send(method="POST", route=Route.ENROL, answers=(Enrolled,), message=request)
+        answer = yield from self.ask(send, enrolling=True)
+        if isinstance(answer, Problem):
+            raise ProblemError(answer)
+        yield from self.save(enrolled=answer)
+
+    def ask(
+        self, send: Send, *, enrolling: bool = False, checking_in: bool = False
+    ) -> Generator[Action, Reply, Message | Problem]:
+        """The good answer to ``send``, or the problem that is final for it. See the table above."""
+        failures = 0
+        enrolments = 0
+        while True:
+            if not enrolling:
+                send = replace(send, token=self.token)
+            reply = self.heard((yield send))
+            if isinstance(reply, Answered):
+                return reply.message
+            if isinstance(reply, Unreadable):
+                yield from self._decline(reply)
+            elif isinstance(reply, Refused):
+                refused = reply.problem
+                advice = refused.advice
+                may_enrol = not enrolling and enrolments < ENROLMENTS and self.enrolment_token is not None
+                if advice == "enrol" and may_enrol:
+                    enrolments += 1
+                    if enrolments > 1:
+                        yield self.wait_after(reply, enrolments)
+                    yield from self.enrol()
+                    if self._same_device():
+                        continue
+                    return refused
+                if advice in ("stop", "enrol"):
+                    raise ProblemError(refused)
+                final = refused.is_ours or enrolling or self.now >= self.due_at
+                passing = checking_in and refused.status in (404, 409)
+                if advice == "drop" and final and not passing:
+                    return refused
+            elif not isinstance(reply, Unreachable):
+                raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
+            failures += 1
+            yield self.wait_after(reply, failures)
+
+    def wait_after(self, reply: Reply, failures: int) -> Sleep:
+        """The sleep before the next try."""
+        match reply:
+            case Refused(problem=refused):
+                low, high = self.pacing.backoff(failures, refused.retry_after_s)
+                reason = str(refused)
+            case Unreachable(reason=reason):
+                low, high = self.pacing.backoff(failures)
+            case Unreadable(reason=reason):
+                low, high = self.pacing.withdrawn_s
+            case _:
+                raise TypeError(f"nothing to wait for after {reply!r}")
+        return Sleep(min_s=low, max_s=high, reason=reason, trouble=True)
+
+    def _decline(self, unreadable: Unreadable) -> Generator[Action, Reply, None]:
+        """Withdraw, once, from a round whose assignment this SDK cannot read: it cannot agree to what it does not
+        know."""
+        yield Send(
+            method="POST",
+            route=Route.WITHDRAWN,
+            answers=(Noted,),
+            path={"run": unreadable.run, "round": unreadable.round},
+            message=Withdrawal(attempt=unreadable.attempt, reason=short(unreadable.reason)),
+            token=self.token,
+        )
+
+    def _same_device(self) -> bool:
+        """Whether the round under way, if any, was given to the id that this device has now."""
+        assignment, enrolled = self.record.assignment, self.record.enrolled
+        return assignment is None or (enrolled is not None and enrolled.device == assignment.device)
+
+
+def short(reason: str) -> str:
+    """At most REASON_LIMIT characters, on one line."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON_LIMIT else line[: REASON_LIMIT - 1] + "…"

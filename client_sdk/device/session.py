@@ -1,0 +1,258 @@
+"""What a device does, step by step, as a generator of actions; it can be crashed after any of them.
+
+This file decides; it has never heard of sockets, clocks, threads, files or chance (times come with replies, entropy as
+an argument). Whoever drives it, a phone's client, a simulator or a test, performs ``actions`` and sends replies back.
+
+::
+
+    no record -> Save(key) -> Send(enrol) -> Save(enrolled) -> waiting
+    waiting:     Send(check in)   Wait -> Sleep -> waiting
+                                  Assignment -> Save(assignment) -> the owner's policy says no -> withdrawing
+    training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
+    reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
+    withdrawing: Save(reason) -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
+
+A crash loses nothing that was yielded in a Save. A session started from the saved record goes on where it was: an
+enrolment without an answer is repeated with the same key; a saved assignment is trained anew, once the coordinator has
+said that the round still runs; a saved update is sent again, the same bytes; a withdrawal is repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Generator
+from typing import Literal
+
+from client_sdk.device.actions import Action, Failed, Fetch, Fetched, Refused, Reply, Save, Send, Sleep, Train, Trained
+from client_sdk.device.policy import refusal
+from client_sdk.device.record import Joined, Record
+from client_sdk.device.requests import Asking, Pacing, short
+from client_sdk.identity import DeviceKey, Entropy, Signer
+from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Outcome, Receipt, Route, Started, Wait, Withdrawal
+from client_sdk.protocol.problems import Problem, ProblemError
+
+Session = Generator[Action, Reply, int]
+"""Returns the number of rounds joined."""
+
+
+def participate(
+    record: Record | None,
+    *,
+    coordinator: str,
+    offer: Callable[[], CheckIn],
+    enrolment_token: str | None = None,
+    label: str = "",
+    rounds: int | None = None,
+    signer: Signer | None = None,
+    entropy: Entropy = os.urandom,
+    pacing: Pacing | None = None,
+) -> Session:
+    """A device's session with one coordinator, from its saved ``record`` (None: a new device).
+
+    ``coordinator`` is the URL that tokens belong to; a record of another one enrols anew, with the same key, and sends
+    its token nowhere else. ``offer`` is asked before each check-in: what this device has, what its owner allows, and of
+    which learners it has joined secure rounds (``Policy.secure_learners``): plain work of these is refused.
+    ``signer`` holds the key where the record does not. Ends after ``rounds`` rounds (None: never); a round counts once
+    it has ended for this device, however it ended.
+
+    Raises ProblemError where the coordinator wants no more of this device (wrong protocol version, enrolment refused);
+    its words are for people. ValueError where the key is missing.
+    """
+    if record is None:
+        record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
+    if record.coordinator != coordinator:
+        record = record.model_copy(update={"coordinator": coordinator, "enrolled": None})
+    if signer is None:
+        if not record.key_seed:
+            raise ValueError("This device's key is kept outside its record: give the signer that holds it.")
+        signer = DeviceKey.from_bytes(bytes.fromhex(record.key_seed))
+    return _Session(record, signer, offer, enrolment_token, label, pacing or Pacing()).life(rounds)
+
+
+class _Session(Asking):
+    """The steps. Each keeps one rule: what a Send depends on was yielded in a Save before."""
+
+    def life(self, rounds: int | None) -> Session:
+        if self.record.enrolled is None:
+            yield from self.enrol()
+        joined = 0
+        if self.record.assignment is not None:
+            rest = yield from self._resume(self.record.assignment)
+            joined = 1
+        else:
+            rest = None
+        while rounds is None or joined < rounds:
+            if rest is not None:
+                low, high = self.pacing.withdrawn_s
+                yield Sleep(min_s=low, max_s=high, reason=rest, trouble=True)
+            assignment, offer = yield from self._wait_for_work()
+            yield from self.save(assignment=assignment, assigned_at=self.now)
+            rest = yield from self._train(assignment, offer)
+            joined += 1
+        return joined
+
+    def _wait_for_work(self) -> Generator[Action, Reply, tuple[Assignment, CheckIn]]:
+        while True:
+            offer = self.offer()
+            asked_at = self.now
+            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer)
+            answer = yield from self.ask(send, checking_in=True)
+            if isinstance(answer, Assignment):
+                return answer, offer
+            if isinstance(answer, Problem):
+                raise ProblemError(answer)
+            if not isinstance(answer, Wait):
+                raise TypeError(f"the driver answered a check-in with {answer!r}")
+            low, high = answer.min_s, max(answer.min_s, answer.max_s)
+            if self.now - asked_at < 1.0:
+                low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
+            if high > 0:
+                yield Sleep(min_s=low, max_s=high, reason=answer.reason)
+
+    # ------------------------------------------------------------ one round; returns why to rest, None to go on at once
+
+    def _resume(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
+        """A round that a crash interrupted: which of its steps comes next is in the record."""
+        if self.record.enrolled is None or assignment.device != self.record.enrolled.device:
+            return (yield from self._end("dropped", "The coordinator knows this device by another id now."))
+        if self.record.withdrawal is not None:
+            return (yield from self._withdraw(assignment, self.record.withdrawal))
+        if self.record.update_digest is not None:
+            return (yield from self._report(assignment, self.record.update_digest))
+        outcome = yield from self._outcome(assignment)
+        if isinstance(outcome, Problem):
+            return (yield from self._end("dropped", str(outcome)))
+        if outcome.result == "counted":
+            return (yield from self._end("receipt", "It was counted; its copy here was lost.", outcome.digest))
+        if outcome.result != "pending":
+            over = outcome.reason or f"The coordinator says that this device's part is {outcome.result}."
+            return (yield from self._end("dropped", over))
+        return (yield from self._train(assignment, self.offer()))
+
+    def _train(self, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
+        reason = refusal(assignment, offer)
+        if reason is None:
+            reason = yield from self._fetch(assignment)
+        if reason is None and self.now >= self.due_at:
+            reason = "The round's deadline passed before this device could train."
+        if reason is not None:
+            return (yield from self._withdraw(assignment, reason))
+        over = yield from self._started(assignment)
+        if over is not None:
+            return (yield from self._end("dropped", over))
+        reply = self.heard((yield Train(assignment=assignment, due_at=self.due_at)))
+        if isinstance(reply, Failed):
+            return (yield from self._withdraw(assignment, reply.reason))
+        if not isinstance(reply, Trained):
+            raise TypeError(f"the driver answered Train with {reply!r}")
+        size, most = len(reply.body), assignment.max_update_bytes
+        if not reply.complete and assignment.partial == "refuse":
+            reason = "This device ran out of time, and the plan refuses partial work."
+        elif size > most:
+            reason = f"The update has {size} bytes; the coordinator takes {most}."
+        if reason is not None:
+            return (yield from self._withdraw(assignment, reason))
+        digest = hashlib.sha256(reply.body).hexdigest()
+        yield from self.save(reply.body, update_digest=digest)
+        return (yield from self._report(assignment, digest))
+
+    def _fetch(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
+        """Why the checkpoint cannot be had; None when it is at hand. Wrong bytes are fetched once more."""
+        failures = wrong = 0
+        while True:
+            reply = self.heard((yield Fetch(checkpoint=assignment.checkpoint, token=self.token)))
+            if isinstance(reply, Fetched):
+                return None
+            if isinstance(reply, Failed):
+                return reply.reason
+            if isinstance(reply, Refused):
+                refused = reply.problem
+                if refused.kind == "digest-mismatch":
+                    wrong += 1
+                    if wrong == 2:
+                        return f"Twice the checkpoint was not what had been announced. {refused}"
+                    continue
+                if refused.advice == "stop":
+                    raise ProblemError(refused)
+                if refused.advice != "retry" and refused.is_ours:
+                    return f"The checkpoint cannot be fetched. {refused}"
+            if self.now >= self.due_at:
+                return "The round's deadline passed before the checkpoint was here."
+            failures += 1
+            yield self.wait_after(reply, failures)
+
+    def _started(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
+        """Say once that training begins. Returns why the round is over for this device, where the coordinator says
+        so."""
+        send = self.of_round("POST", Route.STARTED, assignment, Noted, Started(attempt=assignment.attempt))
+        reply = self.heard((yield send))
+        if isinstance(reply, Refused) and reply.problem.advice == "stop":
+            raise ProblemError(reply.problem)
+        if isinstance(reply, Refused) and reply.problem.advice == "drop" and reply.problem.is_ours:
+            return str(reply.problem)
+        return None
+
+    def _report(self, assignment: Assignment, digest: str) -> Generator[Action, Reply, str | None]:
+        path: dict[str, str | int] = {
+            "run": assignment.run,
+            "round": assignment.round,
+            "attempt": assignment.attempt,
+        }
+        send = Send(method="PUT", route=Route.UPDATE, answers=(Receipt,), path=path, update=digest)
+        answer = yield from self.ask(send)
+        if isinstance(answer, Receipt):
+            if answer.digest == digest:
+                return (yield from self._end("receipt", "", digest, answer.weight))
+            return (yield from self._end("refused", f"The receipt is for other bytes: {answer.digest[:12]}.", digest))
+        if isinstance(answer, Problem) and answer.kind in ("late", "stale", "duplicate"):
+            outcome = yield from self._outcome(assignment)
+            if isinstance(outcome, Outcome) and outcome.result == "counted" and outcome.digest == digest:
+                return (yield from self._end("receipt", "The receipt was lost; the update was counted.", digest))
+        return (yield from self._end("refused", str(answer), digest))
+
+    def _withdraw(self, assignment: Assignment, reason: str) -> Generator[Action, Reply, str | None]:
+        reason = short(reason)
+        yield from self.save(withdrawal=reason)
+        message = Withdrawal(attempt=assignment.attempt, reason=reason)
+        yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
+        return (yield from self._end("withdrawn", reason))
+
+    def _outcome(self, assignment: Assignment) -> Generator[Action, Reply, Outcome | Problem]:
+        answer = yield from self.ask(self.of_round("GET", Route.OUTCOME, assignment, Outcome))
+        if not isinstance(answer, Outcome | Problem):
+            raise TypeError(f"the driver answered outcome with {answer!r}")
+        return answer
+
+    def _end(
+        self,
+        result: Literal["receipt", "refused", "withdrawn", "dropped"],
+        reason: str,
+        digest: str | None = None,
+        weight: int | None = None,
+    ) -> Generator[Action, Reply, str | None]:
+        """One save writes the round into the history and forgets it. Returns why to rest, after a withdrawal."""
+        record = self.record
+        assignment = record.assignment
+        if assignment is None:
+            raise RuntimeError("there is no round to end")
+        joined = Joined(
+            run=assignment.run,
+            round=assignment.round,
+            attempt=assignment.attempt,
+            device=assignment.device,
+            coordinator=record.coordinator,
+            plan_digest=assignment.plan_digest,
+            learner=assignment.task.learner,
+            checkpoint=assignment.checkpoint.digest,
+            result=result,
+            reason=reason,
+            update_digest=digest,
+            weight=weight,
+            joined_at=record.assigned_at,
+            ended_at=self.now,
+        )
+        done = {"assignment": None, "assigned_at": 0.0, "update_digest": None, "withdrawal": None}
+        self.record = record.model_copy(update=done)
+        yield Save(record=self.record, joined=joined)
+        return reason if result == "withdrawn" else None

@@ -1,0 +1,288 @@
+"""Where a device keeps its record: a folder that survives crashes, or memory for simulations.
+
+This file knows how to write so that a crash leaves the old state or the new one. It has never heard of sockets or
+training.
+
+The folder of ``FileStorage``, readable by its owner only::
+
+    lock                      held by the one process that uses the folder
+    record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
+    secure.bin                its memory of secure rounds; replaced likewise, the older file overwritten with zeros
+    update-<digest>.bin       the update that awaits its receipt; written before the record that names it
+    history.jsonl             one line for each round joined, appended before the record forgets the round
+    checkpoints/              the last checkpoints received; may be deleted at any time
+
+Zeros over a file are all that a program can do: journals, snapshots and flash memory keep older blocks. Who must be
+sure encrypts the disk. Never restore ``secure.bin`` from a backup: it says which survivor lists this device has signed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from pydantic import ValidationError
+
+from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.memory import Memory
+
+
+class MemoryStorage:
+    """Storage for simulations and tests: survives a crashed session, not the process."""
+
+    def __init__(self, checkpoints: Checkpoints | None = None) -> None:
+        self._checkpoints: Checkpoints = checkpoints if checkpoints is not None else MemoryCheckpoints()
+        self._record: Record | None = None
+        self._updates: dict[str, bytes] = {}
+        self._history: list[Joined] = []
+        self._secure = Memory()
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
+
+    def load(self) -> Record | None:
+        return self._record
+
+    def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
+        wanted = record.update_digest
+        kept = {wanted: update} if wanted and update is not None else self._updates
+        self._updates = {digest: body for digest, body in kept.items() if digest == wanted}
+        if joined is not None and not (self._history and self._history[-1].same_round(joined)):
+            self._history.append(joined)
+        self._record = record
+
+    def load_secure(self) -> Memory:
+        return self._secure
+
+    def save_secure(self, memory: Memory) -> None:
+        self._secure = memory
+
+    def update(self, digest: str) -> BinaryIO:
+        if digest not in self._updates:
+            raise StorageError(f"The update {digest[:12]} is not in this storage.")
+        return io.BytesIO(self._updates[digest])
+
+    def history(self) -> list[Joined]:
+        return list(self._history)
+
+
+class FileStorage:
+    """Storage in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
+
+    ``durable=False`` leaves out every fsync: for simulated fleets, whose devices need not survive a power cut.
+    StorageError: the folder is in use by another process, or cannot be written.
+    """
+
+    def __init__(self, folder: Path | str, *, durable: bool = True) -> None:
+        try:
+            self.folder = Path(folder).expanduser()
+        except RuntimeError:
+            raise StorageError(f"{folder} cannot be found: this system does not say which folder is home.") from None
+        self._durable = durable
+        with _told(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _lock(self.folder)
+            for leftover in self.folder.glob("*.tmp"):
+                with leftover.open("r+b") as file:
+                    self._overwrite(file)
+                leftover.unlink()
+        self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
+
+    def load(self) -> Record | None:
+        path = self.folder / "record.json"
+        with _told(self.folder):
+            if not path.exists():
+                return None
+            text = path.read_bytes()
+        try:
+            written = json.loads(text).get("format", 0)
+            if written > RECORD_FORMAT:
+                raise StorageError(f"{path} was written by a newer quorate (format {written}); upgrade this device.")
+            record = Record.model_validate_json(text)
+        except (ValidationError, ValueError, AttributeError, TypeError) as error:
+            raise StorageError(
+                f"{path} cannot be read ({type(error).__name__}); move it away to enrol anew."
+            ) from error
+        if record.update_digest is not None and not self._whole(record.update_digest):
+            record = record.model_copy(update={"update_digest": None})
+        return record
+
+    def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
+        with _told(self.folder):
+            if record.update_digest is not None and update is not None:
+                self._replace(self._update_path(record.update_digest), update)
+            if joined is not None:
+                self._append(joined)
+            self._replace(self.folder / "record.json", record.model_dump_json().encode())
+            for old in self.folder.glob("update-*.bin"):
+                if record.update_digest is None or old != self._update_path(record.update_digest):
+                    old.unlink()
+
+    def load_secure(self) -> Memory:
+        path = self.folder / "secure.bin"
+        with _told(self.folder):
+            content = path.read_bytes() if path.exists() else None
+        try:
+            return Memory.parse(content) if content is not None else Memory()
+        except SecaggError as error:
+            raise StorageError(
+                f"{path} cannot be read, so this device cannot know what it signed in secure rounds: {error}. "
+                "Enrol it anew in another folder."
+            ) from error
+
+    def save_secure(self, memory: Memory) -> None:
+        path = self.folder / "secure.bin"
+        with _told(self.folder), ExitStack() as stack:
+            older = stack.enter_context(path.open("r+b")) if path.exists() else None
+            self._replace(path, memory.encoded)
+            if older is not None:
+                self._overwrite(older)
+
+    def update(self, digest: str) -> BinaryIO:
+        with _told(self.folder):
+            return self._update_path(digest).open("rb")
+
+    def history(self) -> list[Joined]:
+        return read_history(self.folder)
+
+    def close(self) -> None:
+        """Let another process use the folder."""
+        os.close(self._lock)
+
+    def __enter__(self) -> FileStorage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _update_path(self, digest: str) -> Path:
+        return self.folder / f"update-{digest}.bin"
+
+    def _whole(self, digest: str) -> bool:
+        path = self._update_path(digest)
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.touch(0o600)
+        with temporary.open("wb") as file:
+            file.write(content)
+            self._sync(file)
+        temporary.replace(path)
+        self._sync_folder()
+
+    def _overwrite(self, file: BinaryIO) -> None:
+        """Zeros in the place of what the file holds."""
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        file.write(bytes(size))
+        self._sync(file)
+
+    def _append(self, joined: Joined) -> None:
+        path = self.folder / "history.jsonl"
+        path.touch(0o600)
+        with path.open("r+b") as file:
+            whole, last = _last_whole_line(file)
+            if last is not None and last.same_round(joined):
+                return
+            file.truncate(whole)
+            file.seek(whole)
+            file.write(joined.model_dump_json().encode() + b"\n")
+            self._sync(file)
+        self._sync_folder()
+
+    def _sync(self, file: BinaryIO) -> None:
+        file.flush()
+        if self._durable:
+            os.fsync(file.fileno())
+
+    def _sync_folder(self) -> None:
+        if self._durable:
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def read_history(folder: Path | str) -> list[Joined]:
+    """The rounds joined by the device of ``folder``, oldest first; also while a device uses it. A torn last line is
+    left out."""
+    path = Path(folder) / "history.jsonl"
+    with _told(Path(folder)):
+        if not path.exists():
+            return []
+        lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [Joined.model_validate_json(line) for line in lines]
+    except ValidationError as error:
+        raise StorageError(f"{path} cannot be read: a line of it is not a round joined.") from error
+
+
+TAIL_BYTES = 65_536
+"""How far from the file's end the last line is looked for: more than any line is long."""
+
+
+def _last_whole_line(file: BinaryIO) -> tuple[int, Joined | None]:
+    """Where the whole lines end (bytes), and the last of them."""
+    end = file.seek(0, io.SEEK_END)
+    start = max(0, end - TAIL_BYTES)
+    file.seek(start)
+    tail = file.read()
+    newline = tail.rfind(b"\n")
+    if newline < 0:
+        return start, None
+    line = tail[:newline].rsplit(b"\n", 1)[-1]
+    try:
+        return start + newline + 1, Joined.model_validate_json(line)
+    except ValidationError:
+        return start + newline + 1, None
+
+
+def _lock(folder: Path) -> int:
+    """An open descriptor that holds the folder's lock until it is closed, also by the end of the process."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        by = f" (process {holder})" if holder.isdigit() else ""
+        raise StorageError(
+            f"The folder {folder} is in use by another device{by}; stop that one or give this one a folder of its own."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What the disk refuses, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"The device's folder {folder} cannot be used: {error.strerror or error}.") from error

@@ -1,0 +1,306 @@
+"""Client: a device's session driven over HTTP, with real time, real storage and a trainer.
+
+This file performs what the session asks for, and tells whoever watches. It decides nothing about rounds (``session``)
+or retries (``asking``); how a request travels is in ``exchange``.
+
+A device in ten lines::
+
+    storage = FileStorage("~/.my-app/quorate")
+    trainer = LearnerTrainer(Catalogue({"clinic:risk": train}), data)
+    with Client("https://coordinator.example", storage, trainer, enrolment_token=token) as client:
+        client.run(stop=stop)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import SystemRandom
+from threading import Event
+from types import TracebackType
+from typing import cast
+
+import httpx2
+
+from client_sdk import codecs
+from client_sdk.device.actions import Action, Failed, Fetch, Reply, Save, Send, Sleep, Train, Trained
+from client_sdk.device.record import Record, Storage
+from client_sdk.device.requests import Pacing
+from client_sdk.device.session import participate
+from client_sdk.http.exchange import Exchange
+from client_sdk.http.transport import Interrupted, check_url, open_http, until
+from client_sdk.identity import Entropy, Signer
+from client_sdk.learners import Trainer
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Route
+from client_sdk.secagg.memory import Memory
+from client_sdk.tensors import Array, Tensors, from_bytes
+from client_sdk.update import Seconds, encode_update
+
+log = logging.getLogger("quorate.device")
+
+REPEAT_NOTICE_S = 60.0
+"""The same trouble is told again after this time."""
+SPARE = 0.05
+"""Share of the time left that is kept for encoding and sending, at most SPARE_MOST_S."""
+SPARE_MOST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that people may want to see: one plain sentence, and what it is about."""
+
+    kind: str
+    """enrolled, waiting, trouble, assigned, training, trained, receipt, refused, withdrawn or dropped."""
+    text: str
+    run: str | None = None
+    round: int | None = None
+
+
+class Client:
+    """One device of one coordinator.
+
+    ``storage`` survives crashes and is not closed here. ``trainer`` has the learners and the data. ``http``: a client
+    that is shared with others (``transport.open_http``); None: one of its own. ``on_happening`` is called from the
+    thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. ValueError where ``coordinator`` is not an
+    http or https URL.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        storage: Storage,
+        trainer: Trainer,
+        *,
+        enrolment_token: str | None = None,
+        policy: Policy | None = None,
+        label: str = "",
+        signer: Signer | None = None,
+        http: httpx2.Client | None = None,
+        hold_s: float = 25.0,
+        pacing: Pacing | None = None,
+        on_happening: Callable[[Happening], None] | None = None,
+        entropy: Entropy = os.urandom,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        self.coordinator = check_url(coordinator)
+        self._storage = storage
+        self._trainer = trainer
+        self._enrolment_token = enrolment_token
+        self._policy = policy or Policy()
+        self._label = label
+        self._signer = signer
+        self._own_http = http is None
+        self._http = http if http is not None else open_http(self.coordinator)
+        self._hold_s = hold_s
+        self._pacing = pacing
+        self._on_happening = on_happening
+        self._entropy = entropy
+        self._chance = chance if chance is not None else SystemRandom().random
+        self._exchange = Exchange(self._http, self.coordinator, storage, self._now)
+        self._stop = Event()
+        self._clock_offset = time.time() - time.monotonic()
+        self._fetch_s = 0.0
+        self._checked_in = False
+        self._told: tuple[str, float] = ("", 0.0)
+
+    def run(self, rounds: int | None = None, stop: Event | None = None) -> int:
+        """Take part for ``rounds`` rounds (None: until stopped). Returns how many ended here, however they ended.
+
+        ``stop`` ends it within a second, also while it waits for work; in training, after the step under way. What was
+        begun then stays in the storage, and the next ``run`` goes on with it.
+
+        Raises ProblemError where the coordinator wants no more of this device, StorageError where the storage cannot be
+        used.
+        """
+        self._stop = stop if stop is not None else Event()
+        record = self._storage.load()
+        self._remembered()
+        ended = 0
+        session = participate(
+            record,
+            coordinator=self.coordinator,
+            offer=self._offer,
+            enrolment_token=self._enrolment_token,
+            label=self._label,
+            rounds=rounds,
+            signer=self._signer,
+            entropy=self._entropy,
+            pacing=self._pacing,
+        )
+        try:
+            with until(self._stop.is_set):
+                action = next(session)
+                while isinstance(action, Save) or not self._stop.is_set():
+                    if isinstance(action, Save):
+                        ended += action.joined is not None
+                        self._tell_of(action, record)
+                        record = action.record
+                    action = session.send(self._perform(action))
+        except (StopIteration, Interrupted):
+            pass
+        finally:
+            session.close()
+        return ended
+
+    def close(self) -> None:
+        """Close the HTTP client, unless it is shared."""
+        if self._own_http:
+            self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ performing
+
+    def _perform(self, action: Action) -> Reply:
+        match action:
+            case Save():
+                self._storage.save(action.record, action.update, action.joined)
+                return None
+            case Send():
+                if action.route is Route.CHECK_IN and not self._checked_in:
+                    self._checked_in = True
+                    self._tell("waiting", "Waiting to be selected.")
+                return self._exchange.send(action)
+            case Fetch():
+                started = time.monotonic()
+                reply = self._exchange.fetch(action)
+                self._fetch_s += time.monotonic() - started
+                return reply
+            case Train():
+                return self._train(action)
+            case Sleep():
+                self._sleep(action)
+                return None
+
+    def _sleep(self, action: Sleep) -> None:
+        wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
+        if action.trouble:
+            self._tell_once("trouble", action.reason, f"{action.reason} Trying again in {wait_s:.0f} s.")
+        else:
+            self._tell_once("waiting", action.reason, action.reason)
+        self._stop.wait(wait_s)
+
+    def _train(self, action: Train) -> Trained | Failed:
+        assignment = action.assignment
+        checkpoint = self._storage.checkpoints.get(assignment.checkpoint.digest)
+        if checkpoint is None:
+            return Failed("The checkpoint was lost from this device's storage before training.", self._now())
+        fetch_s, self._fetch_s = self._fetch_s, 0.0
+        self._tell("training", f"Training {assignment.task.learner}.", assignment)
+        started = time.monotonic()
+        try:
+            update = self._trainer.train(
+                assignment, from_bytes(checkpoint), assignment.device, self._deadline(action.due_at)
+            )
+            if self._stop.is_set() and not update.work.complete:
+                raise Interrupted
+            train_s = time.monotonic() - started
+            codec = codecs.get(assignment.task.codec)
+            encoded = _Encoded(codec.name, codec.encode(update.delta))
+            encode_s = time.monotonic() - started - train_s
+            body = encode_update(
+                update,
+                cast("codecs.Codec", encoded),
+                run=assignment.run,
+                round=assignment.round,
+                attempt=assignment.attempt,
+                seconds=Seconds(fetch_s=fetch_s, train_s=train_s, encode_s=encode_s),
+            )
+        except Exception as error:
+            if self._stop.is_set():
+                raise Interrupted from error
+            log.exception("training failed in run %s, round %s", assignment.run, assignment.round)
+            return Failed(_sentence(error), self._now())
+        self._tell("trained", f"Trained in {train_s:.1f} s; the update has {len(body)} bytes.", assignment)
+        return Trained(body, update.work.complete, self._now())
+
+    def _deadline(self, due_at: float) -> Callable[[], float]:
+        """Seconds left for training, asked before each step; none once the device is told to stop."""
+        due_at -= min(SPARE_MOST_S, SPARE * max(0.0, due_at - self._now()))
+        return lambda: 0.0 if self._stop.is_set() else due_at - self._now()
+
+    def _remembered(self) -> Memory:
+        """What the device remembers of secure rounds, attempts that have expired deleted first."""
+        memory = self._storage.load_secure()
+        swept = memory.swept(self._now())
+        if swept is not memory:
+            self._storage.save_secure(swept)
+        return swept
+
+    def _offer(self) -> CheckIn:
+        policy, joined = self._policy, self._remembered().learners & set(self._trainer.learners)
+        if joined:
+            both = sorted(joined | set(policy.secure_learners))
+            policy = policy.model_copy(update={"secure_learners": tuple(both)})
+        return CheckIn(
+            examples=self._trainer.examples,
+            learners=self._trainer.learners,
+            policy=policy,
+            hold_s=self._hold_s,
+        )
+
+    def _now(self) -> float:
+        """Unix seconds that never go back while this client lives."""
+        return self._clock_offset + time.monotonic()
+
+    # ------------------------------------------------------------ telling
+
+    def _tell_of(self, action: Save, before: Record | None) -> None:
+        record, joined = action.record, action.joined
+        if record.enrolled is not None and (before is None or before.enrolled != record.enrolled):
+            self._tell("enrolled", f"Enrolled as {record.enrolled.device}.")
+        if joined is not None:
+            text = {
+                "receipt": f"The update was accepted. {joined.reason}".rstrip(),
+                "refused": f"The update was not accepted: {joined.reason}",
+                "withdrawn": f"Withdrew: {joined.reason}",
+                "dropped": f"The round went on without this device: {joined.reason}",
+            }[joined.result]
+            self._say(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
+        elif record.assignment is not None and (before is None or before.assignment is None):
+            work = record.assignment
+            text = f"Selected to train {work.task.learner}; {work.report_within_s:.0f} s to report."
+            self._tell("assigned", text, work)
+
+    def _tell(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
+        run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)
+        self._say(Happening(kind=kind, text=text, run=run, round=number))
+
+    def _tell_once(self, kind: str, reason: str, text: str) -> None:
+        """Tell it, unless it was the last thing told, less than REPEAT_NOTICE_S ago."""
+        last, at = self._told
+        if reason != last or self._now() - at > REPEAT_NOTICE_S:
+            self._tell(kind, text)
+            self._told = (reason, self._now())
+
+    def _say(self, happening: Happening) -> None:
+        self._told = ("", 0.0)
+        log.debug("%s", happening)
+        if self._on_happening is not None:
+            self._on_happening(happening)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A codec that has done its work, so that the report inside the body can say how long it took."""
+
+    name: str
+    tensors: Tensors
+
+    def encode(self, delta: Mapping[str, Array]) -> Tensors:
+        return self.tensors
+
+
+def _sentence(error: Exception) -> str:
+    """``ValueError: the loss is not finite``: an error's type and words on one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -1,0 +1,73 @@
+"""An evaluator: follows a run, scores each of its checkpoints on held-out data, and reports the metrics.
+
+This file knows the order of things: which checkpoint has no score yet, when there may be a new one, when it is over.
+How a model is scored is a function's business, how requests travel ``operator``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.operators import CheckpointView, MetricReport, RunView
+from client_sdk.protocol.problems import ProblemError
+from client_sdk.tensors import Tensors, from_bytes
+
+
+def follow(
+    operator: OperatorClient,
+    run: str,
+    score: Callable[[Tensors], Score],
+    *,
+    source: str = "evaluator",
+    on_score: Callable[[CheckpointView, Score], None] | None = None,
+    on_trouble: Callable[[str], None] | None = None,
+    stop: Event | None = None,
+    poll_s: float = 1.0,
+) -> RunView:
+    """Score all checkpoints of ``run`` that have no metrics of ``source`` yet, as they come, oldest first, until the
+    run has ended.
+
+    ``source`` names the data (``test``, ``hospital-7``). While the coordinator cannot be reached it is asked again, and
+    ``on_trouble`` is told once. Returns the run as it was seen last. Raises ProblemError for what the coordinator
+    refuses.
+    """
+    stop = stop if stop is not None else Event()
+    scored: set[int] | None = None
+    seen_version = -1
+    troubled = False
+    view: RunView | None = None
+    while True:
+        try:
+            if scored is None:
+                scored = {metric.version for metric in operator.metrics(run) if metric.source == source}
+            view = operator.run(run)
+            if view.version > seen_version:
+                for checkpoint in operator.checkpoints(run):
+                    if stop.is_set():
+                        return view
+                    if checkpoint.version not in scored:
+                        found = score(from_bytes(operator.checkpoint(checkpoint.digest)))
+                        report = MetricReport(
+                            version=checkpoint.version, digest=checkpoint.digest, source=source, score=found
+                        )
+                        operator.report_metrics(run, report)
+                        scored.add(checkpoint.version)
+                        if on_score is not None:
+                            on_score(checkpoint, found)
+                    seen_version = max(seen_version, checkpoint.version)
+            elif view.over:
+                return view
+            troubled = False
+        except ProblemError as error:
+            if error.problem.advice != "retry":
+                raise
+            if on_trouble is not None and not troubled:
+                on_trouble(str(error))
+            troubled = True
+        if stop.wait(poll_s) and view is not None:
+            return view
+        if stop.is_set():
+            raise InterruptedError("Stopped before the run could be read.")

@@ -1,0 +1,217 @@
+"""One request of a device over HTTP, and what came of it, in the session's words.
+
+This file knows httpx2, headers and bodies. It has never heard of retries (``asking``) or of what a request is for
+(``session``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, BinaryIO, Protocol
+
+import httpx2
+from pydantic import ValidationError
+
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
+from client_sdk.device.checkpoint_cache import Checkpoints, Download, WrongBytes
+from client_sdk.protocol.devices import (
+    DIGEST_HEADER,
+    PROTOCOL_HEADER,
+    PROTOCOL_VERSION,
+    TENSORS_MEDIA_TYPE,
+    Assignment,
+    CheckIn,
+    Message,
+    Route,
+    content_digest,
+)
+from client_sdk.protocol.problems import Problem, parse_problem, problem
+from client_sdk.protocol.workers import RESULT_HEADER, WorkerPoll
+
+ANSWER_LIMIT = 1 << 20
+"""Bytes of a JSON answer that are read: no message of the protocol comes near it."""
+ANSWER_S = 60.0
+"""Longest wait for an answer, beyond what the request itself asks to be held."""
+
+STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+"""How it shows that the other end had closed a kept connection; the request is then repeated at once, once."""
+
+
+@cache
+def installed_version() -> str:
+    """Of the quorate package; ``0`` where it runs from a folder that is not installed."""
+    try:
+        return version("quorate")
+    except PackageNotFoundError:
+        return "0"
+
+
+def headers(token: str | None = None) -> dict[str, str]:
+    """What every request carries."""
+    sent = {PROTOCOL_HEADER: str(PROTOCOL_VERSION), "User-Agent": f"quorate/{installed_version()}"}
+    if token:
+        sent["Authorization"] = f"Bearer {token}"
+    return sent
+
+
+def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
+    """The body of a streamed response, or its first ``limit`` bytes and a few."""
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > limit:
+            break
+    return bytes(body)
+
+
+class Kept(Protocol):
+    """Where checkpoints come to and bodies lie: a device's storage, or a worker's folder."""
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+
+    def update(self, digest: str) -> BinaryIO:
+        """The body of this digest, open for reading from its start."""
+
+
+class Exchange:
+    """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for words only."""
+
+    def __init__(self, http: httpx2.Client, coordinator: str, storage: Kept, now: Any) -> None:
+        self._http = http
+        self._coordinator = coordinator
+        self._storage = storage
+        self._now = now
+
+    def send(self, action: Send) -> Answered | Refused | Unreachable | Unreadable:
+        """Deliver once. A connection that had gone stale is replaced, and the request repeated: all of them may be."""
+        try:
+            try:
+                return self._once(action)
+            except STALE:
+                return self._once(action)
+        except httpx2.HTTPError as error:
+            return Unreachable(self._silence(error), self._now())
+
+    def fetch(self, action: Fetch) -> Fetched | Refused | Unreachable | Failed:
+        """Download what is not kept yet, from where an earlier try ended."""
+        try:
+            if self._storage.checkpoints.get(action.checkpoint.digest) is None:
+                try:
+                    self._receive(action)
+                except STALE:
+                    self._receive(action)
+        except _NotGiven as error:
+            return Refused(error.problem, self._now())
+        except WrongBytes as error:
+            return Refused(problem("digest-mismatch", str(error)).problem, self._now())
+        except httpx2.HTTPError as error:
+            return Unreachable(self._silence(error), self._now())
+        except OSError as error:
+            return Failed(f"This device cannot keep the checkpoint: {error.strerror or error}.", self._now())
+        return Fetched(self._now())
+
+    def _once(self, action: Send) -> Answered | Refused | Unreachable | Unreadable:
+        with self._body(action) as (content, extra):
+            hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll) else 0.0
+            request = self._http.build_request(
+                action.method,
+                action.url,
+                content=content,
+                headers={**headers(action.token), **extra},
+                timeout=httpx2.Timeout(connect=5.0, read=hold_s + ANSWER_S, write=30.0, pool=30.0),
+            )
+            with closing(self._http.send(request, stream=True)) as response:
+                body = read_limited(response)
+        at = self._now()
+        if not response.is_success:
+            return Refused(parse_problem(response.status_code, body, response.headers), at)
+        return _understood(action.answers, body, at)
+
+    @contextmanager
+    def _body(self, action: Send) -> Iterator[tuple[Any, dict[str, str]]]:
+        if action.update is not None:
+            with self._storage.update(action.update) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                extra = {
+                    "Content-Type": TENSORS_MEDIA_TYPE,
+                    "Content-Length": str(size),
+                    DIGEST_HEADER: content_digest(action.update),
+                }
+                if action.message is not None:
+                    extra[RESULT_HEADER] = action.message.model_dump_json()
+                yield file, extra
+        elif action.message is not None:
+            yield action.message.model_dump_json().encode(), {"Content-Type": "application/json"}
+        else:
+            yield None, {}
+
+    def _receive(self, action: Fetch) -> None:
+        with self._storage.checkpoints.download(action.checkpoint) as download:
+            refused = self._download(action, download)
+            if refused is not None:
+                raise _NotGiven(refused)
+
+    def _download(self, action: Fetch, download: Download) -> Problem | None:
+        extra = {"Range": f"bytes={download.received}-"} if download.received else {}
+        with self._http.stream(
+            "GET",
+            Route.CHECKPOINT.format(digest=action.checkpoint.digest),
+            headers={**headers(action.token), **extra, "Accept-Encoding": "identity"},
+        ) as response:
+            if not response.is_success:
+                if response.status_code == 416:
+                    download.restart()
+                return parse_problem(response.status_code, read_limited(response), response.headers)
+            goes_on = f"bytes {download.received}-"
+            if response.status_code != 206 or not response.headers.get("content-range", "").startswith(goes_on):
+                download.restart()
+            for chunk in response.iter_bytes():
+                download.write(chunk)
+        return None
+
+    def _silence(self, error: httpx2.HTTPError) -> str:
+        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
+        return f"The coordinator at {self._coordinator} cannot be reached ({why})."
+
+
+class _NotGiven(Exception):
+    def __init__(self, refused: Problem) -> None:
+        super().__init__(str(refused))
+        self.problem = refused
+
+
+def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | Refused | Unreadable:
+    """The message in a good answer; where there are several kinds, its field ``kind`` tells."""
+    try:
+        content: Any = json.loads(body)
+        kind = content.get("kind") if isinstance(content, Mapping) else None
+        for answer in answers:
+            field = answer.model_fields.get("kind")
+            if len(answers) == 1 or (field is not None and field.default == kind):
+                return Answered(answer.model_validate(content), at)
+        why = f"its kind {kind!r} is not known"
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(str(part) for part in first['loc']) or 'the whole'}: {first['msg']}"
+        if Assignment in answers and kind == "assignment":
+            unreadable = _unreadable(content, why, at)
+            if unreadable is not None:
+                return unreadable
+    except ValueError:
+        why = "it is not JSON"
+    detail = f"The coordinator's answer was not understood ({why})."
+    return Refused(Problem(type="about:blank", title="Answer not understood", status=502, detail=detail), at)
+
+
+def _unreadable(content: Mapping[str, Any], why: str, at: float) -> Unreadable | None:
+    run, number, attempt = content.get("run"), content.get("round"), content.get("attempt", 0)
+    if not isinstance(run, str) or not isinstance(number, int) or not isinstance(attempt, int):
+        return None
+    return Unreadable(run, number, attempt, f"This device's SDK does not know what the plan asks for ({why}).", at)

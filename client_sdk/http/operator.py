@@ -1,0 +1,271 @@
+"""An operator's requests to the coordinator: runs, rounds, metrics, checkpoints and the stream of events.
+
+This file knows the operators' routes and httpx2. It prints nothing and decides nothing; commands, evaluators and
+notebooks use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import TracebackType
+from typing import Any, BinaryIO, TypeVar
+
+import httpx2
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from client_sdk.http.exchange import headers, read_limited
+from client_sdk.http.transport import check_url, open_http
+from client_sdk.protocol.devices import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.protocol.operators import (
+    AdvanceRun,
+    CheckpointView,
+    CreateRun,
+    DeviceView,
+    EventView,
+    MetricReport,
+    MetricView,
+    RoundView,
+    RunView,
+)
+from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
+from client_sdk.protocol.workers import CreateWorker, WorkerCreated, WorkerView
+from client_sdk.tensors import canonical_bytes
+
+ANSWER_LIMIT = 256 << 20
+"""Bytes of an answer that are read: lists of long runs are long."""
+
+T = TypeVar("T")
+
+
+class OperatorClient:
+    """Everything an operator may ask. Raises ProblemError for what the coordinator refuses; where it cannot be reached
+    the problem is ``busy``, with a sentence. ValueError where ``coordinator`` is no URL."""
+
+    def __init__(self, coordinator: str, *, http: httpx2.Client | None = None) -> None:
+        self.coordinator = check_url(coordinator)
+        self._own_http = http is None
+        self._http = http if http is not None else open_http(self.coordinator)
+
+    def create_run(self, plan: dict[str, object], init: str, origin: str = "") -> RunView:
+        """Start a run of ``plan`` from the uploaded checkpoint with digest ``init``."""
+        return self._ask("POST", Route.RUNS, RunView, CreateRun(plan=plan, init=init, origin=origin))
+
+    def runs(self) -> list[RunView]:
+        """All runs, oldest first."""
+        return self._ask("GET", Route.RUNS, list[RunView])
+
+    def run(self, run: str) -> RunView:
+        return self._ask("GET", Route.RUN.format(run=run), RunView)
+
+    def pause(self, run: str) -> RunView:
+        """The round under way is still finished; no other begins."""
+        return self._act(run, "pause")
+
+    def resume(self, run: str) -> RunView:
+        return self._act(run, "resume")
+
+    def stop(self, run: str) -> RunView:
+        """For good."""
+        return self._act(run, "stop")
+
+    def advance(self, run: str, by: str) -> RunView:
+        """An exhausted run commits its model moved by one unit of the exact scale, on which nobody is spent. ``by``
+        stands in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
+        return self._ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
+
+    def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
+        """The run's rounds with a number above ``after``, in order, at most ``limit``."""
+        return self._ask("GET", Route.ROUNDS.format(run=run), list[RoundView], params={"after": after, "limit": limit})
+
+    def round(self, run: str, number: int) -> RoundView:
+        return self._ask("GET", Route.ROUND.format(run=run, round=number), RoundView)
+
+    def metrics(self, run: str) -> list[MetricView]:
+        return self._ask("GET", Route.METRICS.format(run=run), list[MetricView])
+
+    def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
+        """Scores of one checkpoint; reported again they replace the earlier ones."""
+        return self._ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
+
+    def devices(self, after: str = "", limit: int = 1000) -> list[DeviceView]:
+        """Enrolled devices whose id sorts after ``after``, at most ``limit``."""
+        return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit})
+
+    def add_worker(self, label: str = "") -> WorkerCreated:
+        """Register a datacenter's worker. Its token is in the answer, and nowhere else."""
+        return self._ask("POST", Route.WORKERS, WorkerCreated, CreateWorker(label=label))
+
+    def workers(self) -> list[WorkerView]:
+        """All workers, by id."""
+        return self._ask("GET", Route.WORKERS, list[WorkerView])
+
+    def revoke_worker(self, worker: str) -> WorkerView:
+        """Make a worker's token worthless, for good."""
+        return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
+
+    def checkpoints(self, run: str) -> list[CheckpointView]:
+        """The run's line of checkpoints, oldest first."""
+        return self._ask("GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView])
+
+    # ------------------------------------------------------------ checkpoints' bytes
+
+    def checkpoint(self, digest: str) -> bytes:
+        """A checkpoint's bytes in memory, checked against its digest. ProblemError ``digest-mismatch`` where they
+        differ."""
+        parts: list[bytes] = []
+        self._receive(digest, parts.append)
+        return b"".join(parts)
+
+    def download(self, digest: str, path: Path | str) -> int:
+        """A checkpoint into a file, checked before the file appears. Returns its length in bytes."""
+        target = Path(path)
+        with NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".part", delete=False) as file:
+            part = Path(file.name)
+            try:
+                size = self._receive(digest, file.write)
+                file.flush()
+                part.replace(target)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        return size
+
+    def upload_checkpoint(self, source: Path | str | bytes) -> str:
+        """A safetensors file, or its bytes, as a checkpoint: without its metadata, under its digest, which is returned.
+
+        TensorError (a ValueError) where it is no safetensors file.
+        """
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        body = canonical_bytes(content)
+        found = hashlib.sha256(body).hexdigest()
+        self._send(
+            "PUT",
+            Route.CHECKPOINT.format(digest=found),
+            content=body,
+            extra={"Content-Type": TENSORS_MEDIA_TYPE, DIGEST_HEADER: content_digest(found)},
+        )
+        return found
+
+    # ------------------------------------------------------------ events
+
+    def events(self, run: str, after: int = 0, *, patience_s: float = 60.0) -> Iterator[EventView]:
+        """The run's events with a sequence number above ``after``, as they happen; ends when the run has ended.
+
+        A lost connection is taken up again after the last event seen; ProblemError once the coordinator has been silent
+        for ``patience_s``.
+        """
+        heard_at = time.monotonic()
+        while True:
+            try:
+                for event in self._stream(run, after):
+                    heard_at = time.monotonic()
+                    after = event.seq
+                    yield event
+                if self.run(run).over and self.run(run).seq <= after:
+                    return
+                heard_at = time.monotonic()
+            except httpx2.HTTPError as error:
+                if time.monotonic() - heard_at > patience_s:
+                    raise self._silent(error) from error
+            except ProblemError as error:
+                if error.problem.advice != "retry" or time.monotonic() - heard_at > patience_s:
+                    raise
+            time.sleep(1.0)
+
+    def _stream(self, run: str, after: int) -> Iterator[EventView]:
+        sent = {**headers(), "Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        timeout = httpx2.Timeout(connect=5.0, read=60.0, write=30.0, pool=30.0)
+        with self._http.stream("GET", Route.EVENTS.format(run=run), headers=sent, timeout=timeout) as response:
+            if not response.is_success:
+                raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))
+            if response.status_code == 204:
+                return
+            for event in httpx2.EventSource(response):
+                if event.data:
+                    yield EventView.model_validate_json(event.data)
+
+    # ------------------------------------------------------------ asking
+
+    def close(self) -> None:
+        if self._own_http:
+            self._http.close()
+
+    def __enter__(self) -> OperatorClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _act(self, run: str, action: str) -> RunView:
+        return self._ask("POST", Route.RUN_ACTION.format(run=run, action=action), RunView)
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        answer: type[T],
+        message: BaseModel | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> T:
+        content = message.model_dump_json().encode() if message is not None else None
+        extra = {"Content-Type": "application/json"} if message is not None else {}
+        body = self._send(method, url, content=content, params=params, extra=extra)
+        try:
+            return TypeAdapter(answer).validate_json(body)
+        except ValidationError as error:
+            told = f"The answer of {self.coordinator} was not understood: is it a Quorate coordinator?"
+            raise ProblemError(
+                Problem(type="about:blank", title="Answer not understood", status=502, detail=told)
+            ) from error
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | BinaryIO | None = None,
+        params: dict[str, Any] | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> bytes:
+        try:
+            request = self._http.build_request(
+                method, url, content=content, params=params, headers={**headers(), **(extra or {})}
+            )
+            with closing(self._http.send(request, stream=True)) as response:
+                body = read_limited(response, ANSWER_LIMIT)
+        except httpx2.HTTPError as error:
+            raise self._silent(error) from error
+        if not response.is_success:
+            raise ProblemError(parse_problem(response.status_code, body, response.headers))
+        return body
+
+    def _receive(self, digest: str, take: Callable[[bytes], object]) -> int:
+        sha256 = hashlib.sha256()
+        size = 0
+        try:
+            with self._http.stream(
+                "GET", Route.CHECKPOINT.format(digest=digest), headers={**headers(), "Accept-Encoding": "identity"}
+            ) as response:
+                if not response.is_success:
+                    raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))
+                for chunk in response.iter_bytes():
+                    sha256.update(chunk)
+                    size += len(chunk)
+                    take(chunk)
+        except httpx2.HTTPError as error:
+            raise self._silent(error) from error
+        if sha256.hexdigest() != digest:
+            raise problem("digest-mismatch", f"The checkpoint received is not {digest[:12]}; ask again.")
+        return size
+
+    def _silent(self, error: httpx2.HTTPError) -> ProblemError:
+        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
+        fix = "Start it with 'quorate serve', or name another with --coordinator."
+        return problem("busy", f"No coordinator answers at {self.coordinator} ({why}). {fix}")

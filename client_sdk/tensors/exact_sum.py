@@ -1,0 +1,353 @@
+"""The exact sum: weighted updates added as integers, so that the same set gives the same bits in any order and any
+grouping.
+
+Knows flat float32 vectors and integer weights. Has never heard of names, files, devices or rounds.
+
+The sum. A value x counts as the integer q(x) = round(x * 2^32), ties to even. Of updates x_k with weights w_k the sum
+keeps, per lane, T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of
+(T, W) alone. Integers have no order.
+
+How q costs two cheap passes. For |x| < 2^19 the float64 y = x + M, M = 1.5 * 2^20, lies in [2^20, 2^21), where
+float64 has steps of 2^-32: the addition itself rounds, half to even, and the bits of y, read as an int64, are bits(M)
++ q(x). Nothing is converted. The accumulator adds w * bits(y) in int64, modulo 2^64, which is exact and reversible;
+it therefore holds T + W * bits(M), and the second term, the same in every lane, is taken off when the total is read.
+Wrapping of that helper is harmless; T itself must stay below 2^63, and a bound on it, in Python integers, is kept
+beside the lanes and checked before anything is added.
+
+Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k|
+stays below 2^31, and W <= 2^53. What would not fit is refused (SumOverflow); nothing wraps. ``range_for`` gives the
+bound per update under which a round cannot overflow. Whether a sum near its limit is refused may depend on the order;
+its bits never do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from client_sdk.tensors.floats import Float32, pieces, widen
+from client_sdk.tensors.manifest import Array, ManifestMismatch, NotFinite, OutOfRange, TensorError
+
+FRACTION_BITS = 32
+"""A value counts as a multiple of 2^-FRACTION_BITS."""
+RANGE = 65536.0
+"""Largest magnitude of a value."""
+TOTAL_LIMIT = 2**63 - 1
+"""Largest magnitude of a lane's total, in units of 2^-32."""
+WEIGHT_LIMIT = 2**53
+"""Largest total weight: still exact as a float64."""
+
+_BLOCK = 3 * 65536
+"""Elements handled at once; the scratch takes 1.5 MiB. Measured: smaller ones cost calls, larger ones caches."""
+_MEAN_BLOCK = 65536
+_ANCHOR = np.float64(1.5 * 2.0**20)
+_ANCHOR_BITS = int(_ANCHOR.view(np.int64))
+
+
+class SumError(TensorError):
+    """This cannot be done with a sum."""
+
+
+class SumOverflow(SumError):
+    """The sum could leave its range. Refused; the sum is as it was."""
+
+
+class EmptySum(SumError):
+    """A mean of no weight at all."""
+
+
+class SpoiledSum(SumError):
+    """An update ended in the middle of a stream: the sum holds part of it and takes no more calls."""
+
+
+def peak(values: Array | Iterable[Array]) -> float:
+    """The largest magnitude in an array, or in a stream of 1-d blocks; 0.0 when there is none.
+
+    Raises NotFinite for NaN or infinity, OutOfRange above RANGE.
+    """
+    largest = 0.0
+    for block in (values,) if isinstance(values, np.ndarray) else values:
+        if block.size:
+            flat = widen(block)
+            largest = max(largest, abs(_finite(float(flat.max()))), abs(_finite(float(flat.min()))))
+    if largest > RANGE:
+        raise OutOfRange(f"a value of magnitude {largest:g} is above {RANGE:g}, the most that a sum takes")
+    return largest
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def bound(blocks: Iterable[Array]) -> float:
+    """A number that no magnitude in a stream of 1-d blocks exceeds, at half the price of ``peak``; infinity where one
+    may be above RANGE, or is not finite.
+    """
+    found = max((_bound(part) for block in blocks for part in pieces(widen(block), _BLOCK)), default=0.0)
+    return found if found <= RANGE else math.inf
+
+
+def range_for(weight: int, parts: int) -> float:
+    """The largest magnitude at which ``parts`` updates of at most ``weight`` can be summed in any order without
+    SumOverflow.
+    """
+    units = min(TOTAL_LIMIT // max(1, weight * parts), int(math.ldexp(RANGE, FRACTION_BITS)))
+    return math.ldexp(units, -FRACTION_BITS)
+
+
+class ExactSum:
+    """A running sum of flat vectors of ``dimension`` values. Memory: 8 bytes a value, and one block. Used by one
+    thread at a time.
+    """
+
+    def __init__(self, dimension: int, lanes: npt.NDArray[np.int64] | None = None) -> None:
+        """``lanes``: memory of the caller's for the sum, int64 [dimension], contiguous: another process may read it."""
+        if dimension < 0:
+            raise ManifestMismatch(f"a sum of {dimension} values makes no sense")
+        if lanes is None:
+            lanes = np.zeros(dimension, np.int64)
+        elif lanes.shape != (dimension,) or lanes.dtype != np.int64 or not lanes.flags.c_contiguous:
+            raise ManifestMismatch(f"the lanes of a sum of {dimension} values are int64 [{dimension}], contiguous")
+        else:
+            lanes.fill(0)
+        self.count = 0
+        """Updates added."""
+        self.total_weight = 0
+        """The sum of their weights."""
+        self._lanes: npt.NDArray[np.int64] = lanes
+        self._magnitude = 0
+        self._scratch: npt.NDArray[np.float64] | None = None
+        self._spoiled = False
+
+    @classmethod
+    def on(cls, lanes: npt.NDArray[np.int64], state: tuple[int, int, int]) -> ExactSum:
+        """The sum that another process keeps in ``lanes``, as its ``state`` tells; to be read or merged, not added
+        to."""
+        total = cls(0)
+        total._lanes = lanes
+        total.count, total.total_weight, total._magnitude = state
+        return total
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Updates, their total weight, and the bound on the lanes' totals: what ``on`` needs beside the lanes."""
+        self._usable()
+        return self.count, self.total_weight, self._magnitude
+
+    @property
+    def dimension(self) -> int:
+        return self._lanes.size
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def add(self, values: Array, weight: int) -> None:
+        """Add one update: ``values`` [dimension] of a floating dtype, unchanged meanwhile. All or nothing.
+
+        Values are checked on the way, while they are in the cache; what was added before a bad one is taken off
+        again, exactly. Raises ManifestMismatch (shape), NotFinite, OutOfRange (a value, or a weight that is no whole
+        number from 0 up), SumOverflow.
+        """
+        if values.shape != (self.dimension,):
+            raise ManifestMismatch(f"the sum takes {self.dimension} values, not shape {list(values.shape)}")
+        weight = self._admitted(weight)
+        flat = widen(values)
+        try:
+            magnitude = self._fold_or_undo(flat, weight)
+        except SumOverflow:
+            self._tighten()
+            magnitude = self._fold_or_undo(flat, weight)
+        self._count_in(1, weight, magnitude)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def add_blocks(self, blocks: Iterable[Array], weight: int, peak: float) -> None:
+        """Add one update that comes in 1-d blocks, together [dimension], whose largest magnitude is known: ``peak``,
+        from ``peak()``.
+
+        A sum that could not take ``peak`` refuses before it takes the first block. Values are checked again as they
+        pass. An error in the middle (a failing disk, a value that ``peak`` had not announced) cannot be undone, since
+        the blocks are gone: the sum is spoiled. Raises as ``add``.
+        """
+        weight = self._admitted(weight)
+        if not 0.0 <= peak <= RANGE:
+            raise OutOfRange(f"a peak of {peak:g} is not between 0 and {RANGE:g}")
+        if self._magnitude + weight * _units(peak) > TOTAL_LIMIT:
+            self._tighten()
+            if self._magnitude + weight * _units(peak) > TOTAL_LIMIT:
+                raise _overflow(weight)
+        start, magnitude, factor = 0, 0, np.int64(weight)
+        for block in blocks:
+            for part in pieces(widen(block), _BLOCK):
+                if start + part.size > self.dimension:
+                    raise ManifestMismatch(f"the blocks hold more than the sum's {self.dimension} values")
+                magnitude = max(magnitude, self._bound(part, weight))
+                self._spoiled = True
+                self._fold(part, factor, start)
+                start += part.size
+        if start != self.dimension:
+            raise ManifestMismatch(f"the blocks hold {start} values, the sum takes {self.dimension}")
+        self._count_in(1, weight, magnitude)
+
+    def merge(self, other: ExactSum) -> None:
+        """Add what ``other`` holds, as if each of its updates had been added here. Raises ManifestMismatch,
+        SumOverflow.
+        """
+        self._usable()
+        other._usable()
+        if other.dimension != self.dimension:
+            raise ManifestMismatch(f"a sum of {other.dimension} values cannot join one of {self.dimension}")
+        self._admitted(other.total_weight)
+        if self._magnitude + other._magnitude > TOTAL_LIMIT:
+            self._tighten()
+            other._tighten()
+            if self._magnitude + other._magnitude > TOTAL_LIMIT:
+                raise _overflow(other.total_weight)
+        magnitude = other._magnitude
+        count, weight = other.count, other.total_weight
+        self._spoiled = True
+        np.add(self._lanes, other._lanes, out=self._lanes)
+        self._count_in(count, weight, magnitude)
+
+    def same_as(self, other: ExactSum) -> bool:
+        """Whether both hold the same: as many updates of the same total weight, whose totals have the same bits."""
+        mine, its = (self.count, self.total_weight, self.dimension), (other.count, other.total_weight, other.dimension)
+        return mine == its and np.array_equal(self.totals(), other.totals())
+
+    def copy(self) -> ExactSum:
+        """An independent sum with the same content."""
+        self._usable()
+        twin = ExactSum(0)
+        twin.count, twin.total_weight, twin._magnitude = self.count, self.total_weight, self._magnitude
+        twin._lanes = self._lanes.copy()
+        return twin
+
+    def totals(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
+        """T of the lanes [start, stop), in units of 2^-32."""
+        self._usable()
+        return self._lanes[start:stop] - _wrapped(self.total_weight * _ANCHOR_BITS)
+
+    def mean_block(self, start: int, stop: int) -> Float32:
+        """The weighted mean of the lanes [start, stop), float32. Raises EmptySum when the weights add up to nothing."""
+        self._usable()
+        if not self.total_weight:
+            raise EmptySum(f"the mean of {self.count} updates with a total weight of 0 does not exist")
+        self._scratch = None  # made again should more be added: memory for whoever now works with the mean
+        mean = self.totals(start, stop).astype(np.float64)
+        mean *= 2.0**-FRACTION_BITS
+        mean /= np.float64(self.total_weight)
+        return mean.astype(np.float32)
+
+    def mean(self) -> Float32:
+        """The weighted mean [dimension], float32. Raises EmptySum when the weights add up to nothing."""
+        mean = np.empty(self.dimension, np.float32)
+        for start in range(0, max(1, self.dimension), _MEAN_BLOCK):
+            mean[start : start + _MEAN_BLOCK] = self.mean_block(start, start + _MEAN_BLOCK)
+        return mean
+
+    # ------------------------------------------------------------ checks
+
+    def _usable(self) -> None:
+        if self._spoiled:
+            raise SpoiledSum("an update ended in the middle: this sum holds part of it and must be made anew")
+
+    def _admitted(self, weight: int) -> int:
+        self._usable()
+        if isinstance(weight, bool | np.bool_) or not isinstance(weight, int | np.integer) or weight < 0:
+            raise OutOfRange(f"a weight is a whole number from 0 up, not {weight!r}")
+        if self.total_weight + int(weight) > WEIGHT_LIMIT:
+            raise SumOverflow(f"the weights would add up to more than {WEIGHT_LIMIT}")
+        return int(weight)
+
+    def _bound(self, part: Float32, weight: int) -> int:
+        """A bound on weight * |q| over ``part``, in units. Raises NotFinite, OutOfRange, SumOverflow.
+
+        Only where a cheap bound is too large is max|x| looked for.
+        """
+        cheap = _bound(part)
+        if cheap <= RANGE and self._magnitude + weight * _units(cheap) <= TOTAL_LIMIT:
+            return weight * _units(cheap)
+        units = weight * _units(peak(part))
+        if self._magnitude + units > TOTAL_LIMIT:
+            raise _overflow(weight)
+        return units
+
+    def _tighten(self) -> None:
+        """Replace the bound on |T|, a sum of bounds, by the largest |T| there is."""
+        self._magnitude = 0
+        for start in range(0, self.dimension, _MEAN_BLOCK):
+            block = self.totals(start, start + _MEAN_BLOCK)
+            self._magnitude = max(self._magnitude, int(block.max()), -int(block.min()))
+
+    # ------------------------------------------------------------ changes
+
+    def _fold_or_undo(self, flat: Float32, weight: int) -> int:
+        start, magnitude, factor = 0, 0, np.int64(weight)
+        try:
+            for part in pieces(flat, _BLOCK):
+                magnitude = max(magnitude, self._bound(part, weight))
+                self._spoiled = True
+                self._fold(part, factor, start)
+                start += part.size
+        except TensorError:
+            for part_start in range(0, start, _BLOCK):
+                self._fold(flat[part_start : min(start, part_start + _BLOCK)], -factor, part_start)
+            self._spoiled = False
+            raise
+        return magnitude
+
+    def _fold(self, part: Float32, weight: np.int64, start: int) -> None:
+        """lanes += weight * (bits(M) + q(part)), modulo 2^64."""
+        if self._scratch is None:
+            self._scratch = _scratch_for(self._lanes)
+        rounded = self._scratch[: part.size]
+        np.copyto(rounded, part)
+        np.add(rounded, _ANCHOR, out=rounded)
+        bits = rounded.view(np.int64)
+        if weight != 1:
+            np.multiply(bits, weight, out=bits)
+        lanes = self._lanes[start : start + part.size]
+        np.add(lanes, bits, out=lanes)
+
+    def _count_in(self, count: int, weight: int, magnitude: int) -> None:
+        """The end of every change. An interrupt before it leaves lanes and weight apart, and so the sum spoiled."""
+        self.count += count
+        self.total_weight += weight
+        self._magnitude += magnitude
+        self._spoiled = False
+
+
+def _bound(part: Float32) -> float:
+    """The root of dot(x, x) bounds max|x| at half the price of finding it; infinity where an x is not finite, or where
+    the squares overflow. 1.02 covers float32's rounding of the dot product: a relative error below
+    _BLOCK * 2^-24 = 1.2 %.
+    """
+    square = float(part.dot(part))
+    return math.sqrt(square * 1.02) if 0.0 <= square < math.inf else math.inf
+
+
+def _scratch_for(lanes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """A block of float64, half a page away from ``lanes`` modulo a page: a processor that compares only the low bits of
+    addresses would otherwise take the read of one for the write of the other, and wait (5 % of the sum).
+    """
+    size = 8 * min(lanes.size, _BLOCK)
+    room = np.empty(size + 4096, np.uint8)
+    start = (lanes.ctypes.data + 2048 - room.ctypes.data) % 4096
+    return room[start : start + size].view(np.float64)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise NotFinite("the values hold NaN or infinity")
+    return value
+
+
+def _units(bound: float) -> int:
+    """A magnitude in units of 2^-32, rounded up."""
+    return math.ceil(math.ldexp(bound, FRACTION_BITS))
+
+
+def _wrapped(value: int) -> np.int64:
+    """``value`` modulo 2^64, as an int64."""
+    return np.int64((value + 2**63) % 2**64 - 2**63)
+
+
+def _overflow(weight: int) -> SumOverflow:
+    return SumOverflow(f"a weight of {weight} with values this large would take the sum out of its range of 2^31")

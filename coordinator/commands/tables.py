@@ -1,0 +1,99 @@
+"""How runs, rounds and times read in a terminal. Knows views, prints tables; asks nobody."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable
+
+from client_sdk.protocol.operators import RoundView, RunView
+from client_sdk.terminal import say, say_table
+
+
+def say_runs(runs: Iterable[RunView]) -> None:
+    """One line for each run."""
+    columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
+    rows = [
+        (
+            view.run,
+            view.status,
+            view.phase,
+            view.round,
+            f"{view.rounds_committed} of {view.rounds_wanted}",
+            view.funnel.selected,
+            view.funnel.reported,
+            view.version,
+            view.reason or None,
+        )
+        for view in runs
+    ]
+    say_table(columns, rows, "No runs yet. Start one: quorate run create plan.toml --init model.safetensors")
+
+
+def say_run(view: RunView, *, plan: bool = False) -> None:
+    """A run in a few lines; with its plan when asked."""
+    funnel = view.funnel
+    say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
+    if view.exhausted:
+        say(f"  exhausted   {view.exhausted}")
+    where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
+    say(
+        f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "
+        f"round {view.round} is {view.phase}{where}"
+    )
+    say(
+        f"  devices     {funnel.waiting} waited, {funnel.selected} selected, {funnel.training} training, "
+        f"{funnel.reported} reported, {funnel.late} late, {funnel.dropped} dropped, {funnel.withdrawn} withdrawn, "
+        f"{funnel.refused} refused"
+    )
+    say(f"  checkpoint  version {view.version}, {view.checkpoint}")
+    say(f"  created     {moment(view.created_at)}" + (f", from {view.origin}" if view.origin else ""))
+    if plan:
+        say(f"  plan        {view.plan_digest}")
+        say(json.dumps(view.plan, indent=2))
+
+
+def say_rounds(rounds: Iterable[RoundView]) -> None:
+    """One line for each round."""
+    columns = (
+        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why",
+    )  # fmt: skip
+    rows = [
+        (
+            view.round,
+            view.kind,
+            view.status,
+            view.funnel.selected,
+            view.funnel.reported,
+            view.funnel.late,
+            view.funnel.dropped,
+            view.funnel.withdrawn,
+            None if view.closed_at is None else f"{view.closed_at - view.opened_at:.1f}",
+            f"{view.bytes_in / 1e6:.1f}",
+            _why(view),
+        )
+        for view in rounds
+    ]
+    say_table(columns, rows, "No rounds yet: a round opens when the run is created, and fills when devices check in.")
+
+
+def _why(view: RoundView) -> str | None:
+    """Why a round is of its kind, how far its worker is, and why it ended so."""
+    told = [view.because]
+    if view.lease is not None:
+        fine = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
+        told.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{fine}")
+    elif view.kind == "datacenter" and view.status == "open":
+        told.append("no worker has it yet: 'quorate worker list' says who asked, and each worker says what it lacks")
+    return "; ".join(part for part in (*told, view.reason) if part) or None
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def moment(at: float | None) -> str:
+    """Unix seconds as this machine's local time; ``never`` for None."""
+    if at is None:
+        return "never"
+    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,345 @@
+"""Worker: a datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
+
+This file performs what the session asks for, and tells whoever watches. It decides nothing about leases
+(``worker_session``), and has never heard of torch: the trainer is whoever launches the processes.
+
+A worker in five lines::
+
+    worker = Worker("https://coordinator.example", token, trainer, Path("/var/lib/quorate-worker"))
+    with worker:
+        worker.run(stop=stop)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+from threading import Event
+from types import TracebackType
+from typing import Protocol
+
+import httpx2
+
+from client_sdk.device.actions import Answered, Failed, Fetch, Refused, Send, Sleep, Unreachable, Unreadable
+from client_sdk.device.requests import Pacing
+from client_sdk.http.client import Happening
+from client_sdk.http.exchange import Exchange
+from client_sdk.http.transport import Interrupted, check_url, open_http, until
+from client_sdk.protocol.devices import Noted, Route, Wait
+from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
+from coordinator.datacenter.worker.actions import (
+    Attend,
+    Begin,
+    Ended,
+    Finished,
+    Halt,
+    Job,
+    Train,
+    Unable,
+    WorkerAction,
+    WorkerReply,
+)
+from coordinator.datacenter.worker.jobs import Progress, RunningJob, WorkerFolder
+from coordinator.datacenter.worker.session import work
+
+log = logging.getLogger("quorate.worker")
+HALT_S = 60.0
+"""How long a job that was told to stop is waited for before the worker goes on without it."""
+
+
+class TrainingFailed(Exception):
+    """The round cannot be trained here or anywhere: one plain sentence, shown to the operator."""
+
+
+class NotNow(Exception):
+    """The round cannot be trained here now, and may be elsewhere or later: one plain sentence. It is given back."""
+
+
+class Halted(Exception):
+    """The trainer stopped because it was told to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What this worker has: decides which rounds it can take."""
+
+    learners: dict[str, str]
+    """``package:name`` -> version of the learners installed here."""
+    data: tuple[str, ...]
+    """Names of the data held here."""
+    nproc: int = 1
+    """The most processes that can train together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedCheckpoint:
+    """The result: a safetensors file without metadata, of the names, shapes and dtypes that training started from."""
+
+    path: Path
+    steps: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """Who trains. The port between the worker and torch."""
+
+    def offer(self) -> Offer:
+        """Asked before each poll."""
+
+    def train(
+        self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
+    ) -> TrainedCheckpoint:
+        """Trains from ``checkpoint`` to the end of the lease's task; called in a thread of its own.
+
+        ``note`` as often as it likes. Ends soon after ``halted()`` is true, raising Halted, and keeps what it saved:
+        the next lease of the same run and checkpoint may be this worker's again. NotNow where another worker, or this
+        one later, may do it. TrainingFailed where it cannot be done; any other exception counts as such too.
+        """
+
+
+class Worker:
+    """One worker of one coordinator.
+
+    ``folder`` keeps the checkpoints received, and says who this is when it is started again: two workers have two.
+    ``http``: a client that is shared (``transport.open_http``); None: one of
+    its own. ``on_happening`` is called from the thread that runs. ValueError where ``coordinator`` is not an http or
+    https URL.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        token: str,
+        trainer: Trainer,
+        folder: Path,
+        *,
+        http: httpx2.Client | None = None,
+        hold_s: float = 25.0,
+        pacing: Pacing | None = None,
+        on_happening: Callable[[Happening], None] | None = None,
+        instance: str | None = None,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        self.coordinator = check_url(coordinator)
+        self.instance = instance or os.urandom(8).hex()
+        self._token = token
+        self._trainer = trainer
+        self._own_http = http is None
+        self._http = http if http is not None else open_http(self.coordinator)
+        self._hold_s = hold_s
+        self._pacing = pacing
+        self._on_happening = on_happening
+        self._chance = chance if chance is not None else SystemRandom().random
+        self._clock_offset = time.time() - time.monotonic()
+        self._files = WorkerFolder(folder)
+        self._exchange = Exchange(self._http, self.coordinator, self._files, self._now)
+        self._stop = Event()
+        self._job: RunningJob | None = None
+        self._lease: Lease | None = None
+
+    def run(self, leases: int | None = None, stop: Event | None = None) -> int:
+        """Take datacenter rounds: ``leases`` of them, or until stopped. Returns how many leases ended.
+
+        ``stop`` ends it soon, also in training; the lease is then given back, and another worker may take the round.
+        Raises ProblemError where the coordinator wants no more of this worker.
+        """
+        self._stop = stop if stop is not None else Event()
+        ended = 0
+        session = work(self._token, self._poll, leases=leases, pacing=self._pacing)
+        try:
+            with until(self._stop.is_set):
+                action = next(session)
+                while not self._stop.is_set():
+                    ended += isinstance(action, Ended)
+                    action = session.send(self._perform(action))
+        except (StopIteration, Interrupted):
+            pass
+        finally:
+            session.close()
+            self._halt()
+            if self._lease is not None and self._stop.is_set():
+                self._give_back(self._lease)
+        return ended
+
+    def knock(self) -> None:
+        """Ask once whether this worker is welcome, offering nothing, so that no round is given.
+
+        Raises ProblemError where it is not; where no coordinator answers the problem is ``busy``, with a sentence.
+        """
+        poll = WorkerPoll(instance=self.instance, hold_s=0)
+        reply = self._exchange.send(
+            Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll, token=self._token)
+        )
+        if isinstance(reply, Refused):
+            raise ProblemError(reply.problem)
+        if not isinstance(reply, Answered):
+            raise problem("busy", reply.reason)
+
+    def close(self) -> None:
+        """Close the HTTP client, unless it is shared."""
+        if self._own_http:
+            self._http.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ performing
+
+    def _perform(self, action: WorkerAction) -> WorkerReply:
+        match action:
+            case Send():
+                return self._send(action)
+            case Begin():
+                self._begin(action.job)
+            case Attend():
+                return self._attend(action.for_s)
+            case Halt():
+                self._halt()
+            case Ended():
+                self._ended(action)
+            case Sleep():
+                wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
+                self._tell("trouble" if action.trouble else "waiting", action.reason)
+                self._stop.wait(wait_s)
+        return None
+
+    def _send(self, action: Send) -> Answered | Refused | Unreachable:
+        reply = self._exchange.send(action)
+        if isinstance(reply, Answered) and isinstance(reply.message, Lease):
+            self._lease = lease = reply.message
+            text = f"Has round {lease.round} of {lease.run} (lease {lease.attempt}, fence {lease.fence})."
+            self._tell("leased", text, lease)
+        return Unreachable(reply.reason, reply.at) if isinstance(reply, Unreadable) else reply
+
+    def _begin(self, job: Job) -> None:
+        if isinstance(job, Train):
+            self._tell("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
+        self._job = RunningJob(lambda running: self._do(job, running), self._now)
+
+    def _do(self, job: Job, running: RunningJob) -> WorkerReply:
+        """In the job's thread."""
+        with until(lambda: running.halted.is_set() or self._stop.is_set()):
+            match job:
+                case Fetch():
+                    return self._exchange.fetch(job)
+                case Send():
+                    return self._send(job)
+                case Train():
+                    return self._train(job, running)
+
+    def _train(self, job: Train, running: RunningJob) -> WorkerReply:
+        lease = job.lease
+        try:
+            result = self._trainer.train(
+                lease, self._files.path(lease.checkpoint.digest), running.note, running.halted.is_set
+            )
+            digest, size = self._files.hold(result.path)
+        except (Halted, Interrupted):
+            return Failed("The training was stopped.", self._now())
+        except NotNow as error:
+            return Unable(str(error), self._now())
+        except TrainingFailed as error:
+            return Failed(str(error), self._now())
+        except Exception as error:
+            if running.halted.is_set():
+                return Failed("The training was stopped.", self._now())
+            log.exception("training failed in run %s, round %s", lease.run, lease.round)
+            return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}", self._now())
+        return Finished(
+            digest=digest,
+            bytes=size,
+            steps=result.steps,
+            examples=result.examples,
+            metrics=result.metrics,
+            at=self._now(),
+        )
+
+    def _attend(self, for_s: float) -> WorkerReply:
+        job = self._job
+        if job is None:
+            raise RuntimeError("there is no job to attend to")
+        ends_at = time.monotonic() + for_s
+        while not self._stop.is_set():
+            left_s = ends_at - time.monotonic()
+            if job.done.wait(max(0.0, min(0.5, left_s))):
+                self._job = None
+                return job.reply()
+            if left_s <= 0:
+                going = job.going()
+                if going.step:
+                    told = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
+                    self._tell("progress", f"Step {going.step}" + (f": {told}" if told else ""))
+                return going
+        raise Interrupted
+
+    def _halt(self) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            job.halted.set()
+            if not job.done.wait(HALT_S):
+                log.warning("the training does not stop; going on without it")
+
+    def _ended(self, action: Ended) -> None:
+        self._lease = None
+        where = f"round {action.lease.round} of {action.lease.run}"
+        text = {
+            "committed": f"The result of {where} is version {action.version}.",
+            "lost": f"The lease of {where} is lost: {action.reason}",
+            "failed": f"Could not train {where}: {action.reason}",
+            "refused": f"The result of {where} was not taken: {action.reason}",
+            "given-back": f"Gave {where} back: {action.reason}",
+        }[action.result]
+        self._tell(action.result, text, action.lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        """Once, as the process ends: without an answer the lease ends by itself."""
+        reason = "The worker is being stopped."
+        message = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=False, reason=reason)
+        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
+        self._exchange.send(
+            Send(
+                method="POST",
+                route=Route.LEASE_END,
+                answers=(Noted,),
+                path=path,
+                message=message,
+                token=self._token,
+            )
+        )
+        self._lease = None
+        self._tell("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
+
+    def _poll(self) -> WorkerPoll:
+        offer = self._trainer.offer()
+        return WorkerPoll(
+            instance=self.instance,
+            installation=self._files.installation(),
+            learners=offer.learners,
+            data=offer.data,
+            nproc=offer.nproc,
+            hold_s=self._hold_s,
+        )
+
+    def _now(self) -> float:
+        """Unix seconds that never go back while this worker lives."""
+        return self._clock_offset + time.monotonic()
+
+    def _tell(self, kind: str, text: str, lease: Lease | None = None) -> None:
+        happening = Happening(
+            kind=kind, text=text, run=lease.run if lease else None, round=lease.round if lease else None
+        )
+        log.debug("%s", happening)
+        if self._on_happening is not None:
+            self._on_happening(happening)

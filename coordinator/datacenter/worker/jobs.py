@@ -1,0 +1,111 @@
+"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write.
+
+Knows threads and files. It has never heard of leases' rules or of HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import BinaryIO
+
+from client_sdk.device.actions import Failed
+from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints
+from client_sdk.http.transport import Interrupted
+from coordinator.datacenter.worker.actions import Going, WorkerReply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a training is."""
+
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    """``loss``, ``samples_per_s``, ``communication_share``: finite."""
+
+
+class RunningJob:
+    """A job in a thread of its own: ``done`` once ``reply`` is there; ``halted`` tells it to stop."""
+
+    def __init__(self, do: Callable[[RunningJob], WorkerReply], now: Callable[[], float]) -> None:
+        self.done = Event()
+        self.halted = Event()
+        self._do = do
+        self._now = now
+        self._lock = Lock()
+        self._progress = Progress(step=0)
+        self._reply: WorkerReply = None
+        self._error: BaseException | None = None
+        Thread(target=self._run, name="quorate-job", daemon=True).start()
+
+    def note(self, progress: Progress) -> None:
+        """The job has come so far. From any thread."""
+        with self._lock:
+            self._progress = progress
+
+    def going(self) -> Going:
+        with self._lock:
+            progress = self._progress
+        return Going(progress.step, dict(progress.metrics), self._now())
+
+    def reply(self) -> WorkerReply:
+        """What came of it, once it is done. Raises what the job raised."""
+        if self._error is not None:
+            raise self._error
+        return self._reply
+
+    def _run(self) -> None:
+        try:
+            self._reply = self._do(self)
+        except Interrupted:
+            self._reply = Failed("The job was stopped.", self._now())
+        except BaseException as error:  # noqa: BLE001 - raised again by reply()
+            self._error = error
+        finally:
+            self.done.set()
+
+
+class WorkerFolder:
+    """The checkpoints received, and the result that awaits its receipt, wherever the trainer put it."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._checkpoints_folder = Path(folder) / "checkpoints"
+        self._checkpoints = FileCheckpoints(self._checkpoints_folder)
+        self._results: dict[str, Path] = {}
+        self._installation = Path(folder) / "installation"
+
+    def installation(self) -> str:
+        """What tells this folder from all others, drawn when it is asked for the first time."""
+        with suppress(FileNotFoundError):
+            if found := self._installation.read_text("ascii", "replace").strip()[:64]:
+                return found
+        drawn = os.urandom(8).hex()
+        self._installation.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self._installation.with_name(f".installation-{drawn}")
+        fresh.write_text(drawn + "\n", "ascii")
+        fresh.replace(self._installation)
+        return drawn
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
+
+    def path(self, digest: str) -> Path:
+        """Where a checkpoint that was received lies."""
+        return self._checkpoints_folder / f"{digest}.safetensors"
+
+    def hold(self, path: Path) -> tuple[str, int]:
+        """(digest, bytes) of a result, which ``update`` then opens. The last one only."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+        self._results = {digest: path}
+        return digest, size
+
+    def update(self, digest: str) -> BinaryIO:
+        return self._results[digest].open("rb")

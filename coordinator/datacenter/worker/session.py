@@ -1,0 +1,261 @@
+"""What a datacenter's worker does, step by step, as a generator of actions; it can be crashed after any of them.
+
+This file decides; it has never heard of sockets, clocks, threads, files, torch or chance. Whoever drives it, the HTTP
+worker or the fault explorer, performs ``worker_actions`` and sends replies back.
+
+::
+
+    polling:     Send(poll)   Wait -> Sleep -> polling
+                              Lease -> fetching -> training -> delivering -> Ended -> polling
+    fetching, training:  the job runs, a heartbeat every heartbeat_s; lease lost -> Halt -> Ended -> polling
+    delivering:  Send(result) again and again until a receipt or a final refusal
+    cannot:      Send(lease end) -> Ended -> Sleep -> polling
+
+A worker keeps no record: a crash loses the lease, which ends by itself or with the next poll of the same worker, and
+what the training had saved is the trainer's to find again. So nothing here depends on what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Literal
+
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.requests import Pacing, short
+from client_sdk.protocol.devices import Message, Noted, Route, Wait
+from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from coordinator.datacenter.worker.actions import (
+    Attend,
+    Begin,
+    Ended,
+    Finished,
+    Going,
+    Halt,
+    Job,
+    Train,
+    Unable,
+    WorkerAction,
+    WorkerReply,
+)
+
+WorkerSession = Generator[WorkerAction, WorkerReply, int]
+"""Returns the number of leases that ended."""
+
+
+def work(
+    token: str, offer: Callable[[], WorkerPoll], *, leases: int | None = None, pacing: Pacing | None = None
+) -> WorkerSession:
+    """A worker's session with one coordinator, which registered it and gave it ``token``.
+
+    ``offer`` is asked before each poll: what this worker has. Its ``instance`` is another one each time the process
+    starts. Ends after ``leases`` leases (None: never).
+
+    Raises ProblemError where the coordinator wants no more of this worker (wrong protocol version, token not valid).
+    """
+    return _Session(token, offer, pacing or Pacing()).life(leases)
+
+
+class _Session:
+    def __init__(self, token: str, offer: Callable[[], WorkerPoll], pacing: Pacing) -> None:
+        self.token = token
+        self.offer = offer
+        self.pacing = pacing
+        self.now = 0.0
+        self.going = Going(0, {}, 0.0)
+
+    def life(self, leases: int | None) -> WorkerSession:
+        ended = 0
+        while leases is None or ended < leases:
+            lease = yield from self._poll()
+            end = yield from self._take(lease)
+            yield end
+            ended += 1
+            if end.result in ("failed", "refused", "given-back") and ended != leases:
+                low, high = self.pacing.withdrawn_s
+                yield Sleep(min_s=low, max_s=high, reason="Rests before it asks for another round.", trouble=True)
+        return ended
+
+    def _poll(self) -> Generator[WorkerAction, WorkerReply, Lease]:
+        while True:
+            asked_at = self.now
+            poll = self.offer()
+            answer = yield from self._ask(self._send("POST", Route.LEASES, (Lease, Wait), poll), polling=True)
+            if isinstance(answer, Lease):
+                return answer
+            if isinstance(answer, Problem):
+                raise ProblemError(answer)
+            if not isinstance(answer, Wait):
+                raise TypeError(f"the driver answered a poll with {answer!r}")
+            low, high = answer.min_s, max(answer.min_s, answer.max_s)
+            if self.now - asked_at < 1.0:
+                low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
+            if high > 0:
+                yield Sleep(min_s=low, max_s=high, reason=answer.reason)
+
+    # ------------------------------------------------------------ one lease
+
+    def _take(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, Ended]:
+        due_at = self.now + lease.within_s
+        self.going = Going(0, {}, self.now)
+        wrong = failures = 0
+        while True:
+            reply = yield from self._while_kept(lease, Fetch(checkpoint=lease.checkpoint, token=self.token))
+            if isinstance(reply, Fetched):
+                break
+            if isinstance(reply, str):
+                return Ended(lease=lease, result="lost", reason=reply)
+            if isinstance(reply, Failed):
+                return (yield from self._give_back(lease, "given-back", reply.reason))
+            failures += 1
+            if isinstance(reply, Refused):
+                if reply.problem.advice in ("stop", "enrol"):
+                    raise ProblemError(reply.problem)
+                wrong += reply.problem.kind == "digest-mismatch"
+                final = reply.problem.advice == "drop" and reply.problem.is_ours
+                if wrong >= 2 or final:
+                    told = f"The checkpoint cannot be had. {reply.problem}"
+                    return (yield from self._give_back(lease, "given-back", told))
+            lost = yield from self._pause(lease, reply, failures)
+            if lost is not None:
+                return Ended(lease=lease, result="lost", reason=lost)
+        trained = yield from self._while_kept(lease, Train(lease=lease, due_at=due_at))
+        if isinstance(trained, str):
+            return Ended(lease=lease, result="lost", reason=trained)
+        if isinstance(trained, Failed):
+            return (yield from self._give_back(lease, "failed", trained.reason))
+        if isinstance(trained, Unable):
+            return (yield from self._give_back(lease, "given-back", trained.reason))
+        if not isinstance(trained, Finished):
+            raise TypeError(f"the driver answered Train with {trained!r}")
+        if trained.bytes > lease.max_result_bytes:
+            told = f"The result has {trained.bytes} bytes; the coordinator takes {lease.max_result_bytes}."
+            return (yield from self._give_back(lease, "failed", told))
+        return (yield from self._deliver(lease, trained))
+
+    def _while_kept(
+        self, lease: Lease, job: Job, *, to_the_end: bool = False
+    ) -> Generator[WorkerAction, WorkerReply, WorkerReply | str]:
+        """What came of the job, or why the lease is lost. ``to_the_end``: its answer is waited for all the same."""
+        lost: str | None = None
+        yield Begin(job)
+        while True:
+            reply = self._heard((yield Attend(lease.heartbeat_s)))
+            if not isinstance(reply, Going):
+                return reply
+            if isinstance(job, Train):
+                self.going = reply
+            if lost is None:
+                lost = yield from self._keep(lease)
+            if lost is not None and not to_the_end:
+                yield Halt(lost)
+                return lost
+
+    def _keep(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, str | None]:
+        """One heartbeat. Why the lease is lost, where the coordinator says so; silence says nothing."""
+        message = Heartbeat(
+            attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
+        )
+        reply = self._heard((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseKept, message)))
+        if isinstance(reply, Refused) and reply.problem.is_ours and reply.problem.advice != "retry":
+            return str(reply.problem)
+        return None
+
+    def _pause(
+        self, lease: Lease, reply: WorkerReply | str, failures: int
+    ) -> Generator[WorkerAction, WorkerReply, str | None]:
+        """Before the next try, while the lease is kept."""
+        lost = yield from self._keep(lease)
+        if lost is None:
+            low, high = self._backoff(reply, failures)
+            most = lease.heartbeat_s / 2
+            yield Sleep(min_s=min(low, most), max_s=min(high, most), reason=_why(reply), trouble=True)
+        return lost
+
+    def _deliver(self, lease: Lease, trained: Finished) -> Generator[WorkerAction, WorkerReply, Ended]:
+        """Send the result until there is an answer to it: that answer, not the heartbeats', says what became of it."""
+        report = ResultReport(
+            fence=lease.fence, steps=trained.steps, examples=trained.examples, metrics=dict(trained.metrics)
+        )
+        send = Send(
+            method="PUT",
+            route=Route.RESULT,
+            answers=(ResultReceipt,),
+            path={"run": lease.run, "round": lease.round, "attempt": lease.attempt},
+            message=report,
+            update=trained.digest,
+            token=self.token,
+        )
+        failures = 0
+        while True:
+            reply = yield from self._while_kept(lease, send, to_the_end=True)
+            if isinstance(reply, Answered) and isinstance(reply.message, ResultReceipt):
+                if reply.message.digest == trained.digest:
+                    return Ended(lease=lease, result="committed", version=reply.message.version)
+                return Ended(lease=lease, result="refused", reason="The receipt is for other bytes.")
+            if isinstance(reply, Refused):
+                refused = reply.problem
+                if refused.advice in ("stop", "enrol"):
+                    raise ProblemError(refused)
+                if refused.kind == "lease-lost":
+                    return Ended(lease=lease, result="lost", reason=str(refused))
+                if refused.advice == "drop" and refused.is_ours:
+                    return (yield from self._give_back(lease, "refused", str(refused)))
+            elif not isinstance(reply, Unreachable):
+                raise TypeError(f"the driver answered a result with {reply!r}")
+            failures += 1
+            low, high = self._backoff(reply, failures)
+            most = lease.heartbeat_s / 2
+            yield Sleep(min_s=min(low, most), max_s=min(high, most), reason=_why(reply), trouble=True)
+            yield from self._keep(lease)
+
+    def _give_back(
+        self, lease: Lease, result: Literal["given-back", "failed", "refused"], reason: str
+    ) -> Generator[WorkerAction, WorkerReply, Ended]:
+        reason = short(reason)
+        message = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=result != "given-back", reason=reason)
+        yield from self._ask(self._of_round("POST", Route.LEASE_END, lease, Noted, message))
+        return Ended(lease=lease, result=result, reason=reason)
+
+    # ------------------------------------------------------------ asking
+
+    def _ask(self, send: Send, *, polling: bool = False) -> Generator[WorkerAction, WorkerReply, Message | Problem]:
+        """The good answer, or the problem that is final. Silence and passing problems: again, ever more slowly."""
+        failures = 0
+        while True:
+            reply = self._heard((yield send))
+            if isinstance(reply, Answered):
+                return reply.message
+            if isinstance(reply, Refused):
+                if reply.problem.advice in ("stop", "enrol"):
+                    raise ProblemError(reply.problem)
+                passing = polling and reply.problem.status in (404, 409)
+                if reply.problem.advice == "drop" and reply.problem.is_ours and not passing:
+                    return reply.problem
+            elif not isinstance(reply, Unreachable):
+                raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
+            failures += 1
+            low, high = self._backoff(reply, failures)
+            yield Sleep(min_s=low, max_s=high, reason=_why(reply), trouble=True)
+
+    def _heard(self, reply: WorkerReply) -> WorkerReply:
+        if reply is not None:
+            self.now = reply.at
+        return reply
+
+    def _send(self, method: str, route: Route, answers: tuple[type[Message], ...], message: Message) -> Send:
+        return Send(method=method, route=route, answers=answers, message=message, token=self.token)
+
+    def _of_round(self, method: str, route: Route, lease: Lease, answer: type[Message], message: Message) -> Send:
+        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
+        return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
+
+    def _backoff(self, reply: WorkerReply | str, failures: int) -> tuple[float, float]:
+        after = reply.problem.retry_after_s if isinstance(reply, Refused) else None
+        return self.pacing.backoff(failures, after)
+
+
+def _why(reply: WorkerReply | str) -> str:
+    if isinstance(reply, Refused):
+        return str(reply.problem)
+    return reply.reason if isinstance(reply, Unreachable) else "No answer."

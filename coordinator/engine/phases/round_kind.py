@@ -1,0 +1,68 @@
+"""Whose turn the next round is: the fleet's or the datacenter's.
+
+::
+
+    federated --patience rounds in a row abandoned--> datacenter, round after round, until enough devices wait
+    federated --the next version is one of every k--> datacenter, once
+    datacenter --committed while enough devices wait--> federated
+    datacenter --given up (devices wait, it failed, it took too long)--> federated, once at least
+    datacenter --FAILURES rounds in a row that a worker could not train--> federated, for the length of a rest
+
+Looks at the state between two rounds and at the time, and at nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from client_sdk.protocol.operators import Kind
+from coordinator.engine.state import RunState
+
+FAILURES = 3
+"""Datacenter rounds in a row that a worker could not train, after which the datacenter rests."""
+REST_S = 600.0
+"""The first rest. Each further failure doubles it."""
+MOST_REST_S = 86_400.0
+
+
+class Turn(NamedTuple):
+    kind: Kind
+    because: str = ""
+    """Why it is not the fleet's turn, or why it is again, for people."""
+    planned: bool = False
+    """Whether it is the datacenter's by plan, and not for want of devices."""
+    falls_back: bool = False
+
+
+def wanted(state: RunState, at: float) -> Turn:
+    """The kind of the round that opens next."""
+    section = state.plan.datacenter
+    if section is None:
+        return Turn("federated")
+    if state.rests_until is not None and at < state.rests_until:
+        told = f"the datacenter rests after {state.failures} rounds in a row that could not be trained there"
+        return Turn("federated", f"{told}, the last one because {state.failure.rstrip('.')}")
+    if state.fleet_first:
+        return Turn("federated")
+    if section.every is not None and (state.version + 1) % section.every == 0:
+        told = "every version is" if section.every == 1 else f"one version in {section.every} is"
+        return Turn("datacenter", f"{told} made in the datacenter, by plan", planned=True)
+    if state.back_with is not None:
+        told = f"{state.back_with} eligible devices waited when the last round in the datacenter ended"
+        return Turn("federated", told)
+    if section.patience is None:
+        return Turn("federated")
+    if state.away_since is not None:
+        told = f"too few devices wait: the run fell back to the datacenter in round {state.away_since}"
+        return Turn("datacenter", told, falls_back=True)
+    if state.abandoned_in_a_row >= section.patience:
+        rounds = f"{state.abandoned_in_a_row} federated round{'s' if state.abandoned_in_a_row > 1 else ''} in a row"
+        return Turn("datacenter", f"{rounds} had to be abandoned", falls_back=True)
+    return Turn("federated")
+
+
+def rest_s(failures: int) -> float:
+    """How long the datacenter rests after so many failures in a row; 0 for few."""
+    if failures < FAILURES:
+        return 0.0
+    return min(MOST_REST_S, REST_S * 2.0 ** min(failures - FAILURES, 32))

@@ -1,0 +1,1 @@
+"""The phases of secure rounds: the decisions only. ``coordinator.secure`` performs them."""

@@ -1,0 +1,180 @@
+"""The server's half of secure aggregation: which event of a secure round is decided where, and what is waited for.
+
+::
+
+    selecting --> collecting --> sharing --> masking --> agreeing --> unmasking --> committing
+       Drawn        Advertised      Shared      Masked      Signed       Revealed      CommitSum
+                    \\___ keying ___/ \\____ masking ____/ \\_______ unmasking ______/
+                         ^                    |
+                         +---- attempt + 1 ---+      before anybody could sign, under new keys
+
+From *agreeing* on the survivor list is fixed and nothing is tried again: who signs is spent on this checkpoint. Knows
+the order of the exchanges. Has never heard of keys, shares or vectors: it sees digests and counts, and nothing of one
+device is ever unmasked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.collecting import membership, refuse
+from coordinator.engine.phases.lifecycle import Step
+from coordinator.engine.secure import keying, masking, unmasking
+from coordinator.engine.secure.exhausted import advance_action, advanced
+from coordinator.engine.secure.messages import present, route, under_way
+from coordinator.engine.state import RunState
+
+OfAttempt = (
+    ev.Announced
+    | ev.Advertised
+    | ev.Rostered
+    | ev.Shared
+    | ev.Masked
+    | ev.Complained
+    | ev.Faulted
+    | ev.Spent
+    | ev.Signed
+    | ev.Revealed
+    | ev.Opened
+    | ev.OpeningFailed
+)
+SecureEvent = OfAttempt | ev.Discarded | ev.Advanced
+
+
+def happened(state: RunState, event: SecureEvent) -> Step:
+    """What one of these events makes of the state. Total, like ``rounds.step``."""
+    match event:
+        case ev.Discarded():
+            return _discarded(state, event)
+        case ev.Advanced():
+            return advanced(state, event)
+        case ev.Advertised():
+            return keying.advertised(state, event)
+        case ev.Shared():
+            return masking.shared(state, event)
+        case ev.Masked():
+            return masking.masked(state, event)
+        case ev.Complained():
+            return masking.complained(state, event)
+        case ev.Faulted():
+            return masking.faulted(state, event)
+        case ev.Spent():
+            return spent(state, event)
+        case ev.Signed():
+            return unmasking.signed(state, event)
+        case ev.Revealed():
+            return unmasking.revealed(state, event)
+        case _:
+            return _performed(state, event)
+
+
+def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed) -> Step:
+    """What the coordinator's own actions came to; stale where the attempt is over."""
+    if state.secure is None or (event.round, event.attempt) != (state.round, state.attempt):
+        told = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
+        return refuse(state, "stale", told)
+    match event:
+        case ev.Announced():
+            return keying.announced(state, event)
+        case ev.Rostered():
+            return keying.rostered(state, event)
+        case ev.Opened():
+            return unmasking.opened(state, event)
+        case ev.OpeningFailed():
+            return unmasking.opening_failed(state, event)
+
+
+def reported(state: RunState, event: ev.Reported) -> Step:
+    """In a secure round a device shows keys; an update in the clear is refused, whatever it holds."""
+    against = membership(state, event.round, event.attempt, event.device)
+    told = "this round is secure: a device advertises keys and sends its update masked"
+    return refuse(state, *(against or ("invalid-update", told)))
+
+
+def withdrew(state: RunState, event: ev.Withdrew) -> Step:
+    """A device leaves a secure round at any time; in the sum it stays where it has masked."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against)
+    member = state.members[event.device]
+    if member.status == "withdrawn" or event.device in state.excluded or state.phase == "committing":
+        return state, []
+    state = state.with_member(event.device, replace(member, status="withdrawn"))
+    if state.phase == "agreeing":
+        following, more = unmasking.agree_if_complete(state, event.at)
+    elif state.phase == "unmasking":
+        following, more = unmasking.open_if_complete(state, event.at)
+    else:
+        following, more = masking.withdrew(state, event.at, event.device)
+    return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
+def spent(state: RunState, event: ev.Spent) -> Step:
+    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is
+    believed, since it harms nobody but itself."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against)
+    if state.secure is None:
+        return refuse(state, "stale", f"round {event.round} is not a secure round")
+    if event.device in state.spent:
+        return state, []
+    reason = "it has signed on this checkpoint in an earlier round"
+    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    return withdrew(
+        state, ev.Withdrew(at=event.at, round=event.round, attempt=event.attempt, device=event.device, reason=reason)
+    )
+
+
+def time_is_up(state: RunState, at: float) -> Step:
+    """The deadline of a phase of a secure round has passed."""
+    match state.phase:
+        case "collecting":
+            return keying.time_to_advertise_is_up(state, at)
+        case "sharing" if not under_way(state)[0].roster:
+            return keying.fresh(state, at, "the attempt expired before its roster was there")
+        case "sharing" | "masking":
+            return masking.go_on(state, at, time_is_up=True)
+        case "agreeing":
+            return unmasking.agreed(state, at)
+        case _:
+            return unmasking.time_to_reveal_is_up(state, at)
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    """What must be in flight in a secure round, in the phases that it has for itself and in *collecting* and
+    *committing*."""
+    if state.advancing:
+        return [advance_action(state)]
+    if state.secure is None:
+        return []
+    secure = state.secure
+    match state.phase:
+        case "collecting":
+            waiting = tuple(d for d in present(state, state.members) if d not in secure.advertised)
+            told = route(state, waiting) if secure.header else fx.Announce(round=state.round, attempt=state.attempt)
+            return [fx.Wake(devices=waiting), told]
+        case "sharing" if not secure.roster:
+            return [keying.gather_action(state)]
+        case "sharing" | "masking":
+            return [route(state, masking.awaited(state))]
+        case "agreeing":
+            return [route(state, (d for d in present(state, secure.masked) if d not in secure.signed))]
+        case "unmasking":
+            waiting = tuple(d for d in present(state, secure.signed) if d not in secure.revealed)
+            shown: list[fx.Action] = [route(state, waiting)]
+            return [*shown, fx.Open(round=state.round, attempt=state.attempt)] if secure.opening else shown
+        case "committing":
+            return [unmasking.commit_sum_action(state)]
+        case _:
+            return []
+
+
+def _discarded(state: RunState, event: ev.Discarded) -> Step:
+    """Nothing of that round is left on any disk."""
+    if event.round not in state.leftovers:
+        return state, []
+    rest = {number: blobs for number, blobs in state.leftovers.items() if number != event.round}
+    return replace(state, leftovers=rest), []

@@ -1,0 +1,69 @@
+"""The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
+
+Its ways out are devices that have not signed, a datacenter round, and the owner's: the model moved by one unit of the
+exact scale is another checkpoint, on which nobody has signed. Knows who is spent. Has never heard of the exchanges, or
+of how a model is moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.collecting import refuse
+from coordinator.engine.phases.lifecycle import Step, record
+from coordinator.engine.state import RunState
+
+
+def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
+    """In what words the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
+    many of them are spent. Empty otherwise."""
+    if not state.spent or event.waiting + event.unspendable < fewest:
+        return ""
+    return (
+        f"the run is exhausted at version {state.version}: {event.unspendable} devices that wait have signed on this "
+        f"checkpoint or are barred, {event.waiting} can still contribute, and a secure round needs {fewest}"
+    )
+
+
+def advanced(state: RunState, event: ev.Advanced) -> Step:
+    """The owner's way out. Nothing else moves a model that nobody has trained."""
+    if state.advancing:
+        return refuse(state, "conflict", f"run {state.run} is being advanced already, by {state.advancing}")
+    if not state.exhausted:
+        return refuse(state, "conflict", f"run {state.run} is not exhausted: it goes on without this")
+    if state.status != "running":
+        return refuse(state, "conflict", f"run {state.run} is {state.status}: resume it first")
+    if state.phase not in ("selecting", "leasing"):
+        return refuse(state, "conflict", f"run {state.run} is not stuck: round {state.round} is {state.phase}")
+    if event.round != state.round:
+        return refuse(state, "stale", f"the run is at round {state.round}, not {event.round}")
+    audit = fx.RecordAudit(
+        by=event.by,
+        action="advance",
+        detail=f"round {state.round} moves version {state.version} by one unit, without contributions: "
+        + state.exhausted,
+    )
+    state = replace(
+        state,
+        phase="committing",
+        kind="secure",
+        because="",
+        planned=False,
+        away_since=None,
+        lease=None,
+        give_up_at=None,
+        deadline=None,
+        advancing=event.by,
+    )
+    return state, [audit, record(state, "open"), advance_action(state)]
+
+
+def advance_action(state: RunState) -> fx.Advance:
+    return fx.Advance(round=state.round, parent=state.checkpoint)
+
+
+def origin(state: RunState) -> str:
+    """Where the checkpoint of such a round comes from, for people."""
+    return f"round {state.round}, moved by one unit for {state.advancing}: no device contributed"

@@ -1,0 +1,205 @@
+"""Keying: a cohort is drawn, trains and advertises keys, the roster is made; and once more where an attempt failed.
+
+::
+
+    drawn --> collecting (header announced, devices train and advertise)
+                  |  cohort.goal and secure.reserve have advertised, or nobody is left to hear of, or the deadline:
+                  |  with at least max(quorum, minimum_cohort)
+                  v
+              sharing, without a roster (Gather) --> sharing, with it: see ``masking``
+                  ^
+    fresh --------+  before exchange 4: attempt + 1 under new keys, ``secure.attempts`` times at most
+
+Knows who is counted on. Has never heard of what keys are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.collecting import refuse
+from coordinator.engine.phases.lifecycle import Step, abandon, contributions, record
+from coordinator.engine.secure.complaints import blamed
+from coordinator.engine.secure.exhausted import why_exhausted
+from coordinator.engine.secure.messages import (
+    accepted,
+    answered,
+    kept,
+    lasts_until,
+    not_now,
+    present,
+    refused,
+    route,
+    under_way,
+)
+from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.state import Member, RunState
+
+
+def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
+    """The cohort begins to train, where it is large enough for a roster. Who is spent or barred is not of it."""
+    cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
+    fewest = plan.fewest_advertisers(state.plan.cohort)
+    state = replace(state, waiting=event.waiting, pool=event.pool)
+    if len(cohort) < fewest:
+        exhausted = why_exhausted(state, event, fewest)
+        found = exhausted or f"{event.waiting} eligible devices waited; a secure round needs at least {fewest}"
+        state = replace(state, exhausted=exhausted or state.exhausted)
+        return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
+    deadline = event.at + state.plan.cohort.collect_s
+    state = replace(
+        state,
+        phase="collecting",
+        collecting_at=event.at,
+        deadline=deadline,
+        members={device: Member(examples=examples) for device, examples in cohort},
+        secure=SecureRound(),
+        exhausted="",
+    )
+    devices = tuple(state.members)
+    return state, [
+        fx.Claim(round=state.round, attempt=state.attempt, devices=devices, until=deadline),
+        record(state, "open"),
+        fx.Wake(devices=devices),
+        fx.Announce(round=state.round, attempt=state.attempt),
+    ]
+
+
+def announced(state: RunState, event: ev.Announced) -> Step:
+    """The first header of an attempt stands: devices may have seen it."""
+    secure, _ = under_way(state)
+    if secure.header:
+        if secure.header == event.header:
+            return state, []
+        return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
+    secure = replace(secure, header=event.header, expires_at=event.expires_at)
+    state = replace(state, secure=secure)
+    until = lasts_until(state, event.at) if state.attempt else min(state.deadline or event.at, event.expires_at)
+    state = replace(state, deadline=until)
+    return state, [route(state, present(state, state.members))]
+
+
+def advertised(state: RunState, event: ev.Advertised) -> Step:
+    said = answered(state, event, "advertised", ("collecting",))
+    if said is not None:
+        return said
+    if not under_way(state)[0].header:
+        return refused(state, event, "stale", f"the header of attempt {state.attempt} has not been announced yet")
+    state = kept(state, event, "advertised")
+    state = state.with_member(event.device, replace(state.members[event.device], status="reported"))
+    following, more = gather_if_complete(state, event.at)
+    return following, [accepted(event), *more]
+
+
+def gather_if_complete(state: RunState, at: float) -> Step:
+    """Closes the roster when it is full or nobody is left to hear of; gives up when there can be none."""
+    secure, plan = under_way(state)
+    have, left = len(secure.advertised), len(present(state, state.members))
+    fewest = plan.fewest_advertisers(state.plan.cohort)
+    if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
+        return gather(state, at)
+    if left < fewest:
+        told = f"{left} of {len(state.members)} devices are left, and a secure round takes {fewest}"
+        return abandon(state, at, told)
+    return state, []
+
+
+def time_to_advertise_is_up(state: RunState, at: float) -> Step:
+    secure, plan = under_way(state)
+    have, fewest = len(secure.advertised), plan.fewest_advertisers(state.plan.cohort)
+    if have >= fewest:
+        return gather(state, at)
+    told = f"{have} of {len(state.members)} devices advertised keys by the deadline; a secure round takes {fewest}"
+    return abandon(state, at, told)
+
+
+def gather(state: RunState, at: float) -> Step:
+    """The roster's devices are fixed. Making it has no deadline but the attempt's own."""
+    secure, _ = under_way(state)
+    state = replace(state, phase="sharing", deadline=float(secure.expires_at))
+    return state, [record(state, "open"), gather_action(state)]
+
+
+def gather_again(state: RunState, at: float) -> Step:
+    """A device was left out before anybody saw the roster: it is made of the others, where they are enough."""
+    secure, plan = under_way(state)
+    have = len(secure.advertised)
+    if have >= plan.fewest_advertisers(state.plan.cohort):
+        return state, [gather_action(state)]
+    return fresh(state, at, f"{have} devices are left for the roster")
+
+
+def gather_action(state: RunState) -> fx.Gather:
+    secure, _ = under_way(state)
+    return fx.Gather(round=state.round, attempt=state.attempt, advertised=tuple(sorted(secure.advertised.items())))
+
+
+def rostered(state: RunState, event: ev.Rostered) -> Step:
+    secure, _ = under_way(state)
+    if secure.roster:
+        if secure.roster == event.digest:
+            return state, []
+        return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another roster")
+    against = not_now(state, ("sharing",))
+    if against is not None:
+        return refuse(state, *against)
+    if list(event.order) != sorted(secure.advertised):
+        return refuse(state, "stale", "this is not the roster of the devices that have advertised")
+    secure = replace(
+        secure,
+        roster=event.digest,
+        order=event.order,
+        threshold=event.threshold,
+        signers=event.signers,
+        fewest=event.fewest,
+        ring=event.ring,
+        neighbours=event.neighbours,
+    )
+    state = replace(state, secure=secure)
+    state = replace(state, deadline=lasts_until(state, event.at))
+    return state, [record(state, "open"), route(state, present(state, secure.order))]
+
+
+def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
+    """This attempt is over before anybody could sign: the round is keyed anew, without those who failed it."""
+    secure, plan = under_way(state)
+    quiet = dict.fromkeys(silent, f"it was not heard of in the {state.phase} of attempt {state.attempt}")
+    excluded = {**quiet, **blamed(secure.complaints), **state.excluded}
+    state = replace(state, excluded=excluded)
+    left, fewest = present(state, state.members), plan.fewest_advertisers(state.plan.cohort)
+    if state.attempt + 1 >= plan.attempts:
+        times = f"{plan.attempts} time{'s' if plan.attempts > 1 else ''}"
+        return abandon(state, at, f"{reason}; it was keyed {times}, the most that the plan allows")
+    if len(left) < fewest:
+        return abandon(state, at, f"{reason}; {len(left)} devices are left to key it anew, and it takes {fewest}")
+    refusals = [
+        fx.RecordRefusal(
+            round=state.round,
+            device=item.device,
+            digest=item.digest,
+            kind="abandoned",
+            reason=f"attempt {state.attempt} of the round was given up: {reason}",
+        )
+        for item in contributions(state)
+    ]
+    state = replace(
+        state,
+        phase="collecting",
+        attempt=state.attempt + 1,
+        deadline=at + plan.exchange_s,
+        secure=SecureRound(older=secure.blobs),
+        members={
+            device: replace(member, status="training") if member.status == "reported" else member
+            for device, member in state.members.items()
+        },
+    )
+    return state, [
+        *refusals,
+        fx.Release(round=state.round, devices=None),
+        fx.Claim(round=state.round, attempt=state.attempt, devices=left, until=at + plan.exchange_s),
+        record(state, "open"),
+        fx.Announce(round=state.round, attempt=state.attempt),
+    ]

@@ -1,0 +1,121 @@
+"""A device's message of a secure round, before anything is decided by it: whether it may be said now, whether it was
+said before, and how the state keeps it.
+
+Knows membership, digests and the order of phases. Has never heard of what a message is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from coordinator.engine import effects as fx
+from coordinator.engine.phases.collecting import membership, refuse
+from coordinator.engine.phases.lifecycle import Step
+from coordinator.engine.secure import events as ev
+from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.state import RunState
+
+Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
+Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
+
+_ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
+
+
+def under_way(state: RunState) -> tuple[SecureRound, Secure]:
+    """The attempt and the plan's section; only for states of a secure round under way."""
+    if state.secure is None or state.plan.secure is None:
+        raise AssertionError(f"round {state.round} of run {state.run} is not a secure round under way")
+    return state.secure, state.plan.secure
+
+
+def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+    """Why this device has no place in this attempt: (kind, reason), or None."""
+    against = membership(state, round, attempt, device)
+    if against is not None:
+        return against
+    if state.secure is None:
+        return "stale", f"round {round} is not a secure round"
+    if device in state.excluded:
+        return "not-selected", f"device {device} was left out of round {round}: {state.excluded[device]}"
+    return None
+
+
+def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
+    """Why what belongs into these phases of an attempt comes too early or too late; None: it comes in time."""
+    if state.phase in phases:
+        return None
+    what = f"the {phases[0]} of attempt {state.attempt} of round {state.round}"
+    if state.phase in _ORDER and _ORDER.index(state.phase) < _ORDER.index(phases[0]):
+        return "stale", f"{what} has not begun: it is {state.phase}"
+    return "late", f"{what} has ended: it is {state.phase}"
+
+
+def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
+    """The answer to a message that changes nothing: refused, or said before. None: it is to be taken."""
+    against = not_of_it(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refused(state, event, *against)
+    said: Mapping[str, str] = getattr(state.secure, exchange)
+    if said.get(event.device) == event.digest:
+        return state, [accepted(event)]
+    if event.device in said:
+        return refused(state, event, "duplicate", "another message of this device came first in this exchange")
+    binds = exchange in ("signed", "revealed")
+    if state.members[event.device].status == "withdrawn" and not binds:
+        return refused(state, event, "withdrawn", "the device has withdrawn from this round")
+    against = not_now(state, phases)
+    return None if against is None else refused(state, event, *against)
+
+
+def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
+    """The state unchanged and the reason. That of a masked vector which came too late is recorded, as for an update."""
+    step = refuse(state, kind, reason)
+    if isinstance(event, ev.Masked) and kind in ("late", "duplicate", "withdrawn"):
+        step[1].append(
+            fx.RecordRefusal(round=event.round, device=event.device, digest=event.digest, kind=kind, reason=reason)
+        )
+    return step
+
+
+def kept(state: RunState, event: Message, exchange: Exchange) -> RunState:
+    """The state with this message in it."""
+    secure, _ = under_way(state)
+    said: Mapping[str, str] = getattr(secure, exchange)
+    member = state.members[event.device]
+    state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
+    more: dict[str, Mapping[str, str]] = {exchange: {**said, event.device: event.digest}}
+    return replace(state, secure=replace(secure, **more))  # type: ignore[arg-type]
+
+
+def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
+    """The attempt without what this device said in an exchange; its blob goes when the round ends."""
+    said: Mapping[str, str] = getattr(secure, exchange)
+    if device not in said:
+        return secure
+    rest: dict[str, Mapping[str, str]] = {exchange: {other: said[other] for other in said if other != device}}
+    return replace(secure, older=(*secure.older, said[device]), **rest)  # type: ignore[arg-type]
+
+
+def accepted(event: Message) -> fx.Accepted:
+    """The answer to a message that was taken."""
+    return fx.Accepted(device=event.device, digest=event.digest, weight=0)
+
+
+def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
+    """Those of these devices that may still say something: neither withdrawn nor left out. Sorted."""
+    members, gone = state.members, state.excluded
+    return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
+
+
+def route(state: RunState, devices: Iterable[str]) -> fx.Route:
+    """The hint that the answers of this phase are ready for these devices."""
+    return fx.Route(round=state.round, attempt=state.attempt, phase=state.phase, devices=tuple(sorted(devices)))
+
+
+def lasts_until(state: RunState, at: float) -> float:
+    """The deadline of an exchange that begins now: never after the attempt has expired."""
+    secure, plan = under_way(state)
+    return min(at + plan.exchange_s, float(secure.expires_at))

@@ -1,0 +1,194 @@
+"""Exchanges 4 and 5: survivors sign the one list, then reveal shares, and the sum is opened.
+
+::
+
+    agreeing --> unmasking     every survivor can be shown signatures enough, or all have signed, or the deadline
+    unmasking --> committing   Opened; tried as soon as every secret has shares enough, once more at the end
+              --> abandoned    the time is up, or no sum can be opened: dealers of secrets that are lost are barred
+
+Nothing is tried again under new keys here: who has signed is spent on this checkpoint, for good. Knows who has signed
+and revealed. Has never heard of what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine.phases.collecting import refuse
+from coordinator.engine.phases.lifecycle import Step, abandon, contributions, record
+from coordinator.engine.secure import events as ev
+from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.messages import (
+    accepted,
+    answered,
+    kept,
+    lasts_until,
+    not_now,
+    present,
+    refused,
+    route,
+    under_way,
+)
+from coordinator.engine.state import RunState
+
+
+def signed(state: RunState, event: ev.Signed) -> Step:
+    """The device is spent, whatever becomes of the round: so a late signature is taken too."""
+    said = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
+    if said is not None:
+        return said
+    if event.device not in under_way(state)[0].masked:
+        return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
+    state = kept(state, event, "signed")
+    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    if state.phase == "agreeing":
+        following, more = agree_if_complete(state, event.at)
+        return following, [accepted(event), *more]
+    shown = [route(state, [event.device])] if state.phase == "unmasking" else []
+    return state, [accepted(event), *shown]
+
+
+def agree_if_complete(state: RunState, at: float) -> Step:
+    """Ends the exchange when everybody can be shown enough, or nobody is left to hear of."""
+    secure, _ = under_way(state)
+    waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
+    shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
+    if shown or not waiting:
+        return agreed(state, at)
+    if len(secure.signed) + len(waiting) < secure.signers:
+        return _too_few_signed(state, at)
+    return state, []
+
+
+def agreed(state: RunState, at: float) -> Step:
+    """On to the shares, where those who can be shown enough are enough to rebuild every secret."""
+    secure, _ = under_way(state)
+    blind = set(lacking(secure, secure.signed, secure.signed))
+    if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
+        return _too_few_signed(state, at)
+    state = replace(state, phase="unmasking", deadline=lasts_until(state, at))
+    return state, [record(state, "open"), route(state, secure.signed)]
+
+
+def _too_few_signed(state: RunState, at: float) -> Step:
+    secure, _ = under_way(state)
+    told = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
+    if len(secure.signed) >= secure.signers:
+        told = (
+            f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
+        )
+    return abandon(state, at, told)
+
+
+def revealed(state: RunState, event: ev.Revealed) -> Step:
+    said = answered(state, event, "revealed", ("unmasking",))
+    if said is not None:
+        return said
+    if event.device not in under_way(state)[0].signed:
+        return refused(state, event, "conflict", f"device {event.device} has not signed the survivor list")
+    state = kept(state, event, "revealed")
+    following, more = open_if_complete(state, event.at)
+    return following, [accepted(event), fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
+def open_if_complete(state: RunState, at: float) -> Step:
+    """Opens as soon as every secret has shares enough; after a failure, when all have revealed."""
+    secure, _ = under_way(state)
+    if secure.opening:
+        return state, []
+    waiting = _silent(state)
+    if secure.failed:
+        return _once_more(state, at) if not waiting else (state, [])
+    if not lacking(secure, secure.revealed, secure.shared):
+        return _open(state)
+    return (state, []) if waiting else _too_few_revealed(state, at)
+
+
+def time_to_reveal_is_up(state: RunState, at: float) -> Step:
+    secure, _ = under_way(state)
+    if secure.opening:  # nobody is waited for but the opening
+        return replace(state, deadline=None), []
+    return _once_more(state, at) if secure.failed else _too_few_revealed(state, at)
+
+
+def opened(state: RunState, event: ev.Opened) -> Step:
+    """The sum is there: it is all that the round will ever know."""
+    secure, _ = under_way(state)
+    if secure.sum == event.digest:
+        return state, []
+    against = not_now(state, ("unmasking",))
+    if against is not None:
+        return refuse(state, *against)
+    if not secure.opening and not secure.failed:
+        return refuse(state, "stale", f"nobody has asked for the sum of round {event.round}")
+    secure = replace(secure, opening=0, sum=event.digest, weight=event.weight, set_aside=event.set_aside)
+    state = replace(state, phase="committing", deadline=None, secure=secure)
+    return state, [fx.Release(round=state.round, devices=None), record(state, "open"), commit_sum_action(state)]
+
+
+def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
+    """More shares may rebuild what these could not; nothing mends an impossible sum."""
+    against = not_now(state, ("unmasking",))
+    if against is not None:
+        return refuse(state, *against)
+    secure, _ = under_way(state)
+    if not secure.opening:
+        return refuse(state, "stale", f"no opening of round {event.round} is under way")
+    if not event.lost:
+        return abandon(state, event.at, f"the sum cannot be used: {event.reason}")
+    again = not secure.failed
+    secure = replace(secure, opening=0, failed=secure.opening, lost=event.lost, failure=event.reason)
+    state = replace(state, secure=secure)
+    if not again:
+        return _give_up_lost(state, event.at)
+    time_is_up = state.deadline is None or event.at >= state.deadline
+    return _once_more(state, event.at) if time_is_up or not _silent(state) else (state, [])
+
+
+def commit_sum_action(state: RunState) -> fx.CommitSum:
+    secure, _ = under_way(state)
+    return fx.CommitSum(
+        round=state.round,
+        parent=state.checkpoint,
+        sum=secure.sum,
+        weight=secure.weight,
+        contributions=contributions(state),
+    )
+
+
+def _silent(state: RunState) -> list[str]:
+    """Survivors who may still reveal their shares; one who has not signed yet may do so."""
+    secure, _ = under_way(state)
+    return [device for device in present(state, secure.masked) if device not in secure.revealed]
+
+
+def _open(state: RunState) -> Step:
+    secure, _ = under_way(state)
+    state = replace(state, secure=replace(secure, opening=len(secure.revealed)))
+    return state, [fx.Open(round=state.round, attempt=state.attempt)]
+
+
+def _once_more(state: RunState, at: float) -> Step:
+    """The second opening, where there is anything new to try."""
+    secure, _ = under_way(state)
+    if len(secure.revealed) <= secure.failed:
+        return _give_up_lost(state, at)
+    state, effects = _open(state)
+    return replace(state, deadline=None), effects
+
+
+def _give_up_lost(state: RunState, at: float) -> Step:
+    """Whose secret cannot be rebuilt has cost the round, and takes part no more."""
+    secure, _ = under_way(state)
+    why = f"its secret could not be rebuilt in round {state.round}"
+    state = replace(state, barred={**state.barred, **dict.fromkeys(secure.lost, why)})
+    names = ", ".join(secure.lost)
+    return abandon(state, at, f"the secrets that {names} shared cannot be rebuilt: {secure.failure}")
+
+
+def _too_few_revealed(state: RunState, at: float) -> Step:
+    secure, _ = under_way(state)
+    short = lacking(secure, secure.revealed, secure.shared)
+    told = f"{len(secure.revealed)} of {len(secure.masked)} survivors revealed their shares"
+    return abandon(state, at, f"{told}: {len(short)} secrets lack shares")

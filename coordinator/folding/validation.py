@@ -1,0 +1,89 @@
+"""Whether the body of an update is what its task asks for: names, shapes, dtypes, values, and the report that goes with
+it.
+
+All of it is checked before the update is acknowledged, so that a round never fails for one device's update. The body is
+read by blocks: however many arrive at once, memory stays small. This file has never heard of rounds' states or HTTP; it
+raises problems for the peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from client_sdk import codecs
+from client_sdk.protocol.devices import UpdateReport
+from client_sdk.protocol.problems import problem
+from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
+from client_sdk.tensors.exact_sum import bound, peak, range_for
+from client_sdk.update import decode_report
+from coordinator.engine.aggregation.weights import heaviest
+from coordinator.engine.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What a pass over an update's values found."""
+
+    peak: float
+    """At least the largest magnitude, as it will be added: after clipping. Never so much that the round's sum could
+    overflow."""
+    scale: float | None
+    """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
+
+
+def check(
+    path: Path, manifest: Manifest, plan: Plan, *, run: str, round: int, attempt: int
+) -> tuple[UpdateReport, Measures]:
+    """The report of an update and its values' measures. ``manifest``: of an update of this run, decoded.
+
+    ProblemError for anything wrong.
+    """
+    try:
+        header = read_header(path)
+        report = decode_report(header)
+        if (report.run, report.round, report.attempt) != (run, round, attempt):
+            raise problem(
+                "invalid-update",
+                f"the body was made for run {report.run}, round {report.round}, attempt {report.attempt}, "
+                f"but was sent to run {run}, round {round}, attempt {attempt}",
+            )
+        wanted = plan.task.codec
+        if report.codec != wanted:
+            raise problem("invalid-update", f"the body is encoded with {report.codec}; the task asks for {wanted}")
+        codecs.get(wanted).wire(manifest).require(header.manifest)
+        return report, measure(path, plan)
+    except TensorError as error:
+        raise problem("invalid-update", str(error)) from None
+
+
+def measure(path: Path, plan: Plan) -> Measures:
+    """Looks at all values of an update.
+
+    TensorError for NaN, infinity, and values that could take the round's sum out of range.
+    """
+    header = read_header(path)
+    codec = codecs.get(plan.task.codec)
+    return measure_blocks(lambda: codec.blocks(path, header), plan)
+
+
+def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
+    """The same for values that come in blocks, whatever they come from. ``blocks`` may be called twice."""
+    most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
+    limit = plan.aggregation.clip_norm
+    if limit is None and (largest := bound(blocks())) <= most:
+        return Measures(peak=largest, scale=None)
+    largest = peak(blocks())
+    scale = None
+    if limit is not None:
+        norm = l2_norm_of_blocks(blocks(), largest)
+        if norm > limit:
+            scale = limit / norm
+            largest = min(largest, limit * (1 + 2**-20))
+    if largest > most:
+        raise OutOfRange(
+            f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
+            f"of weight {heaviest(plan.aggregation)} can be summed with"
+        )
+    return Measures(peak=largest, scale=scale)

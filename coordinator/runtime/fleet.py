@@ -1,0 +1,235 @@
+"""The fleet: who is enrolled, who waits, who works on what. Waiting belongs to the fleet, not to a run.
+
+Check-ins that arrive together are written in one transaction. Nothing here decides who is selected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Sequence
+
+from client_sdk.identity import verify
+from client_sdk.protocol.devices import CheckIn, Enrolled, EnrolRequest, Wait, enrolment_bytes
+from client_sdk.protocol.operators import DeviceView
+from client_sdk.protocol.problems import problem
+from coordinator.engine.eligibility import offer_of, reason_against
+from coordinator.engine.state import RunState
+from coordinator.runtime.clock import Clock
+from coordinator.runtime.group_commit import Combiner
+from coordinator.runtime.ineligible import TurnedAway
+from coordinator.runtime.signals import Signals
+from coordinator.settings import Settings
+from coordinator.store.port import Conflict, DeviceRow, Store, WaitingRow
+
+Entropy = Callable[[int], bytes]
+_HELD_WAIT_S = (0.0, 1.0)
+"""Window after a check-in was held to its end: the device keeps its place in the pool if it comes back at once."""
+
+_TOKEN_S = 5.0
+"""How long a token that was looked up is known without looking again: a round is four requests in a row."""
+_TOKENS = 20_000
+"""The most tokens known at a time."""
+
+
+class Fleet:
+    def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings, entropy: Entropy) -> None:
+        self._store = store
+        self._clock = clock
+        self._signals = signals
+        self._settings = settings
+        self._entropy = entropy
+        self._turned_away = TurnedAway()
+        self._tokens: dict[str, tuple[DeviceRow, float]] = {}
+        self._arrivals: Combiner[WaitingRow, None] = Combiner(self._write_waiting)
+
+    # ------------------------------------------------------------ enrolment
+
+    def enrol(self, request: EnrolRequest) -> Enrolled:
+        """The same key again gives the same id and a fresh token, so an answer that was lost costs nothing."""
+        wanted = self._settings.enrolment_token or ""
+        if not wanted or not hmac.compare_digest(wanted.encode(), request.enrolment_token.encode()):
+            raise problem(
+                "enrolment-refused",
+                "the enrolment token is not this coordinator's; ask its operator for the current one",
+            )
+        if not verify(
+            request.public_key,
+            enrolment_bytes(request.public_key, request.enrolment_token),
+            bytes.fromhex(request.proof),
+        ):
+            raise problem("enrolment-refused", "the proof is not a signature by the device's key over this enrolment")
+        token = self._entropy(32).hex()
+        known = self._store.device_by_key(request.public_key)
+        if known is not None:
+            with self._store.transaction() as tx:
+                tx.set_token(known.device, _hash(token))
+            self._tokens.clear()
+            return Enrolled(device=known.device, token=token, examples_cap=known.examples_cap)
+        cap = min(request.examples or self._settings.examples_cap, self._settings.examples_cap)
+        row = DeviceRow(
+            device="d" + self._entropy(8).hex(),
+            public_key=request.public_key,
+            token_hash=_hash(token),
+            label=request.label,
+            examples_cap=cap,
+            enrolled_at=self._clock.now(),
+        )
+        try:
+            with self._store.transaction() as tx:
+                tx.insert_device(row)
+        except Conflict:  # the same device, enrolling twice at once
+            return self.enrol(request)
+        return Enrolled(device=row.device, token=token, examples_cap=cap)
+
+    def authenticate(self, token: str) -> DeviceRow:
+        """The device of a token. One that another replica has replaced is taken for up to ``_TOKEN_S`` more."""
+        hashed, now = _hash(token), self._clock.now()
+        row, until = self._tokens.get(hashed, (None, 0.0))
+        if row is not None and 0 <= until - now <= _TOKEN_S:
+            return row
+        row = self._store.device_by_token(hashed)
+        if row is None:
+            raise problem("unauthenticated", "this device token is not valid here; enrol again")
+        if len(self._tokens) >= _TOKENS:
+            self._tokens.clear()
+        self._tokens[hashed] = (row, now + _TOKEN_S)
+        return row
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, device: DeviceRow, check_in: CheckIn) -> None:
+        """Puts the device into the pool until its hold, and some time to come back, have passed.
+
+        ``check_in.examples`` is capped already.
+        """
+        self.wait_all([(device, check_in)])
+
+    def wait_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> None:
+        """The same for many devices at once."""
+        now = self._clock.now()
+        rows = [
+            WaitingRow(
+                device=device.device,
+                examples=check_in.examples,
+                offer=offer_of(check_in),
+                since=now,
+                expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
+            )
+            for device, check_in in arrivals
+        ]
+        for result in self._arrivals.submit_all(rows):
+            if isinstance(result, BaseException):
+                raise result
+        self._signals.wake("fleet")
+
+    def leave(self, device: str) -> None:
+        """The device no longer waits."""
+        with self._store.transaction() as tx:
+            tx.drop_waiting([device])
+
+    def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
+        """Why no running run can use this device, with a window; None when one can, or when there is none to ask."""
+        open_runs = [state for state in states if state.status == "running"]
+        if not open_runs:
+            return None
+        offer, reasons = offer_of(check_in), {}
+        for state in open_runs:
+            against = _against(state, offer, check_in.examples)
+            if against is None:
+                return None
+            reasons[state.run] = against
+        for run, against in reasons.items():
+            self._turned_away.note(run, device, against, self._clock.now())
+        return self.pace("; ".join(f"run {run}: {against}" for run, against in reasons.items()))
+
+    def turned_away(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
+        """What the devices that asked during this round's selection, or wait for other runs, were told about this run;
+        empty when there are none.
+        """
+        for row in rows:
+            against = _against(state, row.offer, row.examples)
+            if against is not None:
+                self._turned_away.note(state.run, row.device, against, now)
+        return self._turned_away.told(state.run, min(state.opened_at, now - self._settings.pace_max_s))
+
+    def pace(self, reason: str) -> Wait:
+        return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
+
+    def hold_over(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait:
+        """The answer to a check-in whose hold ran out: what the runs that this device may work for are doing."""
+        offer = offer_of(check_in)
+        running = [s for s in states if s.status == "running" and _unfit(s, offer) is None]
+        if not running:
+            paused = ", ".join(state.run for state in states if state.status == "paused")
+            return self.pace(f"no run is under way; paused: {paused}" if paused else "no run is under way")
+        told = "; ".join(f"run {state.run} is {state.phase} round {state.round}" for state in running)
+        return Wait(reason=f"not selected yet: {told}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
+
+    def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:
+        """(device, examples) of those who may work for the run, by device id. Nobody who is spent on its checkpoint,
+        or barred from it."""
+        verdicts: dict[str, bool] = {}
+        left_out = {*state.spent, *state.barred}
+        chosen = []
+        for row in rows:
+            verdict = verdicts.get(row.offer)
+            if verdict is None:
+                verdict = verdicts[row.offer] = _unfit(state, row.offer) is None
+            if verdict and row.examples >= state.plan.cohort.min_examples and row.device not in left_out:
+                chosen.append((row.device, row.examples))
+        return sorted(chosen)
+
+    def counts(self) -> dict[str, int]:
+        """Waiting devices by offer."""
+        return self._store.waiting_by_offer(self._clock.now())
+
+    def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
+        """About how many waiting devices may work for the run: sizes are looked at when the cohort is drawn."""
+        return sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
+
+    # ------------------------------------------------------------ for people
+
+    def devices(self, limit: int, after: str) -> list[DeviceView]:
+        waiting = {row.device for row in self._store.waiting(self._clock.now())}
+        claims = {claim.device: claim for claim in self._store.claims()}
+        views = []
+        for row in self._store.devices(limit, after):
+            claim = claims.get(row.device)
+            views.append(
+                DeviceView(
+                    device=row.device,
+                    label=row.label,
+                    examples_cap=row.examples_cap,
+                    enrolled_at=row.enrolled_at,
+                    last_seen_at=row.last_seen_at,
+                    state="assigned" if claim else "waiting" if row.device in waiting else "away",
+                    run=claim.run if claim else None,
+                    round=claim.round if claim else None,
+                )
+            )
+        return views
+
+    def _write_waiting(self, rows: Sequence[WaitingRow]) -> list[None]:
+        with self._store.transaction() as tx:
+            tx.put_waiting(rows)
+            tx.seen([row.device for row in rows], self._clock.now())
+        return [None] * len(rows)
+
+
+def _unfit(state: RunState, offer: str) -> str | None:
+    """Why a device with this offer may not work for the run, whatever it holds; None: it may."""
+    return reason_against(state.plan.task, offer, state.plan.terms)
+
+
+def _against(state: RunState, offer: str, examples: int) -> str | None:
+    """Why a device with this offer and so many examples may not work for the run; None: it may."""
+    against = _unfit(state, offer)
+    least = state.plan.cohort.min_examples
+    if against is None and examples < least:
+        return f"the plan wants devices with at least {least} examples; this one has {examples}"
+    return against
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,121 @@
+"""How a run begins: a plan that makes sense, an initial checkpoint that fits it, a free name, a selection seed."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+
+import numpy as np
+
+from client_sdk import codecs
+from client_sdk.protocol.operators import CreateRun
+from client_sdk.protocol.problems import problem
+from client_sdk.tensors import FLOATING, HEADER_LIMIT, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
+from coordinator.blobs import Blobs, Missing
+from coordinator.engine.plan import Plan, PlanError
+from coordinator.runtime.clock import Clock
+from coordinator.runtime.fleet import Entropy
+from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
+
+_MOST_OF_A_NAME = 10_000
+_CHUNK = 1 << 18
+_REPORT_ROOM = 16 * 1024
+"""Bytes of an update's header that its report may need: 128 metrics with names of 64 letters."""
+
+
+def check_checkpoint(path: Path) -> None:
+    """ProblemError unless the file is a canonical checkpoint: safetensors, no metadata, no NaN or infinity."""
+    try:
+        header = read_header(path)
+        if header.metadata:
+            raise problem(
+                "invalid-request",
+                "a checkpoint is addressed by its bytes without __metadata__: remove it, "
+                "as `quorate run create --init` does",
+            )
+        with path.open("rb") as file:
+            for name, spec in header.manifest.items():
+                if spec.dtype not in FLOATING:
+                    continue
+                file.seek(header.offsets[name][0])
+                left = spec.nbytes
+                while left:
+                    data = file.read(min(left, _CHUNK))
+                    left -= len(data)
+                    if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
+                        raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+    except TensorError as error:
+        raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
+
+
+def create_run(
+    request: CreateRun, store: Store, blobs: Blobs, clock: Clock, entropy: Entropy, taken: Container[str] = ()
+) -> RunRow:
+    """Writes the run and version 0 of its line in one transaction."""
+    try:
+        plan = Plan.parse(request.plan)
+    except PlanError as error:
+        raise problem("invalid-plan", str(error)) from None
+    if plan.secure is not None:
+        raise problem(
+            "invalid-plan",
+            "secure: this coordinator does not serve secure rounds over HTTP yet: leave the section [secure] out",
+        )
+    try:
+        size = blobs.size(request.init)
+        header = read_header(blobs.path(request.init))
+    except Missing:
+        raise problem("unknown-checkpoint", f"the initial checkpoint {request.init} has not been uploaded") from None
+    except TensorError as error:
+        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: {error}") from None
+    if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
+        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: it carries metadata")
+    try:
+        codecs.get(plan.task.codec)
+    except codecs.UnknownCodec as error:
+        raise problem("invalid-plan", f"task.codec: {error}") from None
+    try:
+        header.manifest.select(plan.task.averaged)
+    except ManifestMismatch as error:
+        raise problem("invalid-plan", f"task.averaged: {error}") from None
+    if header.data_start > HEADER_LIMIT - _REPORT_ROOM:
+        raise problem(
+            "invalid-request",
+            f"the checkpoint's header has {header.data_start} bytes: names and shapes of a model may take "
+            f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
+        )
+    now = clock.now()
+    seed = int.from_bytes(entropy(8), "big") >> 1
+    for number in range(1, _MOST_OF_A_NAME):
+        run = plan.name if number == 1 else f"{plan.name}-{number}"
+        if run in taken or store.run(run) is not None:
+            continue
+        row = RunRow(
+            run=run,
+            name=plan.name,
+            plan=plan.model_dump(mode="json"),
+            plan_digest=plan.digest,
+            selection_seed=seed,
+            init=request.init,
+            origin=request.origin,
+            created_at=now,
+        )
+        first = CheckpointRow(
+            run=run,
+            version=0,
+            digest=request.init,
+            parent_version=None,
+            round=None,
+            origin=request.origin,
+            bytes=size,
+            optimizer=None,
+            created_at=now,
+        )
+        try:
+            with store.transaction() as tx:
+                tx.insert_run(row)
+                tx.insert_checkpoint(first)
+        except Conflict:
+            continue
+        return row
+    raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {plan.name} already: choose another name")

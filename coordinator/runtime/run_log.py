@@ -1,0 +1,144 @@
+"""One run's state in this process: a cache of the fold of its log, tagged with the last sequence number.
+
+Whoever wants the run to change submits a proposal. Proposals that arrive together share one transaction, which holds
+the run's lock in the store: catch up with what other replicas appended, step, append, write the records. Only when that
+is durable does the cache move on, are proposers answered, and are actions handed out. Nothing here knows what an event
+means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events, rounds
+from coordinator.engine import state as states
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.runtime import records
+from coordinator.runtime.clock import Clock
+from coordinator.runtime.group_commit import Combiner
+from coordinator.store.port import FenceLost, RunRow, Store, Transaction
+
+Make = Callable[[Transaction, RunState, float], events.Event | None]
+"""An event from the caught-up state and the time, or None for nothing. Reads the transaction, never writes to it."""
+
+_ACTIONS = get_args(fx.Action)
+_PAGE = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    make: Make
+    fence: int | None
+
+
+class RunLog:
+    """``submit`` is safe from any thread; ``state`` is the newest durable state that this process knows."""
+
+    def __init__(
+        self, row: RunRow, store: Store, clock: Clock, hand_out: Callable[[str, list[fx.Action]], None]
+    ) -> None:
+        self.run = row.run
+        self.row = row
+        self._store = store
+        self._clock = clock
+        self._hand_out = hand_out
+        self._combiner: Combiner[_Proposal, list[fx.Effect]] = Combiner(self._commit)
+        plan = Plan.parse(row.plan)
+        start = rounds.begin(row.run, plan, row.init) if row.snapshot is None else states.from_json(row.snapshot)
+        self._cache: tuple[RunState, int] = (start, row.snapshot_seq)
+
+    @property
+    def state(self) -> RunState:
+        return self._cache[0]
+
+    @property
+    def seq(self) -> int:
+        return self._cache[1]
+
+    def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
+        """Has the event applied and returns its effects, once they are durable.
+
+        ``fence``: refused with FenceLost unless it is the run's.
+        """
+        return self._combiner.submit(_Proposal(make, fence))
+
+    def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
+        """The same for many events at once: the effects or the error of each."""
+        return self._combiner.submit_all([_Proposal(make, None) for make in makes])
+
+    def caught_up(self) -> tuple[RunState, int]:
+        """(state, seq) with whatever other replicas appended: one cheap read when they appended nothing."""
+        if self._store.head(self.run) != self._cache[1]:
+            self.submit(lambda tx, state, now: None)
+        return self._cache
+
+    def catch_up(self) -> RunState:
+        return self.caught_up()[0]
+
+    def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
+        results: list[list[fx.Effect] | BaseException] = []
+        logged: list[tuple[float, str, dict[str, object]]] = []
+        rows: list[tuple[float, fx.Record]] = []
+        actions: list[fx.Action] = []
+        with self._store.transaction(self.run) as tx:
+            before, seq = self._caught_up(tx)
+            state = before
+            for proposal in batch:
+                now = self._clock.now()
+                try:
+                    self._hold_fence(tx, proposal.fence)
+                    event = proposal.make(tx, state, now)
+                except Exception as error:  # noqa: BLE001 - the error is this proposer's, not the batch's
+                    results.append(error)
+                    continue
+                if event is None:
+                    results.append([])
+                    continue
+                following, effects = rounds.step(state, event)
+                recorded = refused = False
+                for effect in effects:
+                    if isinstance(effect, records.RECORDS):
+                        rows.append((event.at, effect))
+                        recorded = True
+                    elif isinstance(effect, _ACTIONS):
+                        actions.append(effect)
+                    elif isinstance(effect, fx.Refused):
+                        refused = True
+                if following is not state or (recorded and not refused):
+                    logged.append((event.at, events.kind_of(event), events.to_json(event)))
+                results.append(effects)
+                state = following
+            records.write(tx, self.run, rows)
+            if logged:
+                seq = tx.append(self.run, logged)
+            if state.round != before.round or (state.phase == "idle" and before.phase != "idle"):
+                tx.snapshot(self.run, seq, states.to_json(state))
+        self._cache = (state, seq)
+        if logged or actions:
+            self._hand_out(self.run, actions)
+        return results
+
+    def _hold_fence(self, tx: Transaction, fence: int | None) -> None:
+        """FenceLost for a proposal whose fence is not the run's.
+
+        Looked up first: a store's refusal would end the batch.
+        """
+        if fence is None:
+            return
+        row = tx.run(self.run)
+        if row is None or row.fence != fence:
+            raise FenceLost(f"another replica has taken the commit of run {self.run}")
+        tx.require_fence(self.run, fence)
+
+    def _caught_up(self, tx: Transaction) -> tuple[RunState, int]:
+        state, seq = self._cache
+        head = tx.head(self.run)
+        while seq < head:
+            for row in tx.events(self.run, seq, _PAGE):
+                state, _ = rounds.step(state, events.from_json(row.kind, row.at, row.body))
+                seq = row.seq
+        return state, seq

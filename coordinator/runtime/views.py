@@ -1,0 +1,95 @@
+"""What operators read: rows of the store and states of runs as messages of the protocol.
+
+Decides nothing, changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from client_sdk.protocol.operators import CheckpointView, EventView, Funnel, MetricView, RoundView, RunView
+from coordinator.engine.rounds import public_body
+from coordinator.engine.state import RunState
+from coordinator.store.port import CheckpointRow, EventRow, MetricRow, Reader, RefusalRow, RoundRow, RunRow
+
+
+def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -> RunView:
+    return RunView(
+        run=row.run,
+        name=row.name,
+        status=state.status,
+        reason=state.reason,
+        phase=state.phase,
+        round=state.round,
+        version=state.version,
+        checkpoint=state.checkpoint,
+        rounds_committed=state.version,
+        rounds_wanted=state.plan.finish.rounds,
+        plan=row.plan,
+        plan_digest=row.plan_digest,
+        origin=row.origin,
+        created_at=row.created_at,
+        seq=seq,
+        funnel=latest.funnel if latest else Funnel(),
+        kind=latest.kind if latest else "federated",
+        exhausted=state.exhausted,
+    )
+
+
+def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
+    """A round's row; the one under way as it is at this moment."""
+    live = row.status == "open" and row.round == state.round and state.phase != "idle"
+    body = cast("dict[str, Any]", public_body(state) if live else row.body)
+    funnel = Funnel.model_validate(body.get("funnel", {}))
+    refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
+    late = len({item.device for item in refusals if item.kind == "late"})
+    refused = len({item.device for item in refusals if item.kind not in ("late", "abandoned", "duplicate")})
+    missing = max(0, funnel.selected - funnel.reported - funnel.withdrawn - late - refused)
+    closed = row.closed_at is not None or row.status != "open"
+    funnel = funnel.model_copy(update={"late": late, "refused": refused, "dropped": missing if closed else 0})
+    return RoundView(
+        round=row.round,
+        attempt=row.attempt,
+        kind=cast("Any", row.kind),
+        because=body.get("because", ""),
+        status=cast("Any", row.status),
+        reason=row.reason,
+        opened_at=row.opened_at,
+        collecting_at=row.collecting_at,
+        closed_at=row.closed_at,
+        funnel=funnel,
+        bytes_in=body.get("bytes_in", 0),
+        weight=body.get("weight", 0),
+        version=body.get("version"),
+        digest=body.get("digest"),
+        metrics=body.get("metrics", {}),
+        lease=body.get("lease"),
+    )
+
+
+def checkpoint_view(row: CheckpointRow, digests: dict[int, str]) -> CheckpointView:
+    return CheckpointView(
+        version=row.version,
+        digest=row.digest,
+        parent=None if row.parent_version is None else digests[row.parent_version],
+        round=row.round,
+        origin=row.origin,
+        bytes=row.bytes,
+        created_at=row.created_at,
+    )
+
+
+def metric_view(row: MetricRow) -> MetricView:
+    return MetricView(
+        version=row.version, source=row.source, name=row.name, value=row.value, examples=row.examples, at=row.at
+    )
+
+
+def event_view(row: EventRow) -> EventView:
+    return EventView(seq=row.seq, at=row.at, kind=row.kind, body=row.body)
+
+
+def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:
+    """The last word on this device's update in a round, if it was refused."""
+    mine = [item for item in refusals if item.device == device]
+    return mine[-1] if mine else None

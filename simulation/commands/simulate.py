@@ -1,0 +1,241 @@
+"""``quorate simulate``: a federated run on this machine, from a plan's file and the name of a data set.
+
+Knows the command line; what a simulation is, ``simulation.simulator.simulate`` knows.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, cast, get_args
+
+import typer
+
+from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+
+_SPREAD = "Partition"
+_FLEET = "Behaviour of the fleet"
+_SCORES = "Scores"
+_ONE = "One client again"
+
+
+@spoken
+def simulate(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="NAME|FILE.npz", help="What is shared out: a data set, or a file."),
+    ],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Play so many rounds at most now. (default: until the plan's finish)")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the partition, the first weights, the selection and the behaviour.")
+    ] = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="A data folder to keep the run in; started again, it goes on.")
+    ] = None,
+    init: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help="First checkpoint. (default: the learner's)")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What trains the clients: serial or processes.")] = "serial",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of --engine processes. (default: one for each core)")
+    ] = None,
+    datacenter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.npz",
+            help="What the datacenter holds, for a plan with [datacenter]. (default: the data that the plan names)",
+        ),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_SPREAD, help="How many. (default: one for each user, or 100)"),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SPREAD,
+            help="natural, dirichlet, iid, shards, labels, quantity or noise. (default: natural where the data has "
+            "users, else dirichlet)",
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet and quantity: the smaller, the more uneven."),
+    ] = None,
+    size_sigma: Annotated[
+        float | None, typer.Option(rich_help_panel=_SPREAD, help="How unequal sizes are; 0: equal.")
+    ] = None,
+    shards_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of shards: 2.")] = None,
+    labels_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of labels: 2.")] = None,
+    noise_sigma: Annotated[float | None, typer.Option(rich_help_panel=_SPREAD, help="Of noise: 0.1.")] = None,
+    min_examples: Annotated[
+        int | None, typer.Option(min=0, rich_help_panel=_SPREAD, help="How few a client may have.")
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_SPREAD, help="Share of its examples that a client keeps for scoring."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", rich_help_panel=_SPREAD, help="Draw who holds what."),
+    ] = None,
+    test: Annotated[
+        str,
+        typer.Option(
+            metavar="N|all", rich_help_panel=_SCORES, help="Score on so many examples of the data's test part; 0: none."
+        ),
+    ] = "10000",
+    score_clients: Annotated[
+        str,
+        typer.Option(metavar="N|all", rich_help_panel=_SCORES, help="Score on so many clients' held-out examples."),
+    ] = "0",
+    score_every: Annotated[
+        int, typer.Option(min=1, rich_help_panel=_SCORES, help="Score each so-many-th checkpoint.")
+    ] = 1,
+    dropout: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a selected device vanishes.")
+    ] = 0.0,
+    stragglers: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work.")
+    ] = 0.0,
+    step_s: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step.")
+    ] = 0.05,
+    speed_sigma: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="Spread of speed between devices; 0: all alike.")
+    ] = 0.0,
+    jitter_sigma: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="The same from round to round, on top.")
+    ] = 0.0,
+    network_s: Annotated[
+        float, typer.Option(rich_help_panel=_FLEET, help="Virtual seconds of a device on the network in a round.")
+    ] = 2.0,
+    only: Annotated[
+        str | None, typer.Option(metavar="CLIENT", rich_help_panel=_ONE, help="Train just this client, with --round.")
+    ] = None,
+    round_: Annotated[
+        int | None, typer.Option("--round", min=1, rich_help_panel=_ONE, help="As in this round.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw funnel, metrics and participation (.png, .svg, .pdf).")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each round.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a plan on simulated clients, by the coordinator, the sessions and the learning code of deployment.
+
+    A line for each round goes to standard error. Ctrl-C ends it between two steps; with --folder, the same command
+    goes on from there.
+    """
+    from client_sdk.data import load_data
+    from client_sdk.learners import catalogue_for
+    from coordinator.engine.plan import Plan
+    from simulation.commands.data import Asked, shared_out, some_of
+    from simulation.commands.outcome import document, way_on
+    from simulation.commands.rerun import again, hint
+    from simulation.engines import EngineName
+    from simulation.errors import ClientFailed, SimulationError
+    from simulation.partitioning import By
+    from simulation.simulator import simulate as simulator
+    from simulation.virtual.behaviour import Behaviour
+
+    if by is not None and by not in get_args(By):
+        fail(f"There is no way to partition called {by}; there are {', '.join(get_args(By))}.")
+    if engine not in get_args(EngineName):
+        fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
+    if (only is None) != (round_ is None):
+        fail("--only and --round go together: which client, and as in which round.")
+    for path, endings in ((plot, (".png", ".svg", ".pdf")), (picture, (".svg",))):
+        if path is not None and path.suffix.lower() not in endings:
+            fail(f"The picture {path} must end in {' or '.join(endings)}.")
+        if path is not None and not path.absolute().parent.is_dir():
+            fail(f"There is no folder {path.parent} for the picture.")
+    scored, tested = _number("--score-clients", score_clients), _number("--test", test)
+    behaviour = Behaviour(
+        dropout=dropout,
+        stragglers=stragglers,
+        step_s=step_s,
+        speed_sigma=speed_sigma,
+        jitter_sigma=jitter_sigma,
+        network_s=network_s,
+    )
+    whole = Plan.from_toml(plan)
+    learner = catalogue_for([whole.task.learner]).load(whole.task.learner)
+    asked = Asked(
+        clients=clients,
+        by=cast("By | None", by),
+        alpha=alpha,
+        seed=seed,
+        min_examples=min_examples,
+        size_sigma=size_sigma,
+        shards_per_client=shards_per_client,
+        labels_per_client=labels_per_client,
+        noise_sigma=noise_sigma,
+        held_out=held_out,
+    )
+    fleet, test_part = shared_out(data, asked)
+    if only is not None and round_ is not None:
+        again(
+            whole, learner, fleet, only, round_,
+            behaviour=behaviour, init=init, seed=seed, folder=folder, as_json=as_json,
+        )  # fmt: skip
+        return
+    if picture is not None:
+        fleet.draw(picture)
+    if not quiet:
+        note(f"{data}: {fleet.summary()}")
+    held = whole.datacenter.data if whole.datacenter is not None else None
+    if datacenter is not None and held is None:
+        fail("--datacenter is given, and the plan has no section [datacenter].")
+    try:
+        history = simulator.simulate(
+            whole,
+            learner,
+            fleet,
+            test=some_of(test_part, tested, seed),
+            score_clients=scored,
+            score_every=score_every,
+            behaviour=behaviour,
+            datacenter=None if held is None else {held: load_data(datacenter or held)},
+            engine=cast("EngineName", engine),
+            workers=workers,
+            init=init,
+            seed=seed,
+            folder=folder,
+            rounds=rounds,
+            progress=not quiet,
+        )
+    except ClientFailed as error:
+        note(str(error).rsplit("\n\n", 1)[0])
+        fail(
+            f"client {error.client!r} failed in round {error.round}. To train just this client again: "
+            f"{hint(error.client, error.round, folder, error.init)}"
+        )
+    except SimulationError as error:
+        words, _, trace = str(error).partition("\n\n")
+        if trace:
+            note(trace)
+        fail(words)
+    if as_json:
+        say_json(document(history, fleet, folder))
+    else:
+        say(history.summary())
+    if plot is not None:
+        history.plot(plot)
+    for line in way_on(history, folder, shlex.join(["quorate", *sys.argv[1:]])):
+        (note if as_json else say)(line)
+    if history.interrupted:
+        raise typer.Exit(130)
+
+
+def _number(option: str, text: str) -> int | Literal["all"]:
+    """A count, or all."""
+    if text == "all":
+        return "all"
+    if not text.isdecimal():
+        fail(f"{option} {text}: give a whole number from 0, or all.")
+    return int(text)

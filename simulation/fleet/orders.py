@@ -1,0 +1,51 @@
+"""A fleet's options checked, and cut into orders for its worker processes.
+
+This file knows options and asks the coordinator one question: whether it is there. It starts nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast, get_args
+
+from client_sdk.http.operator import OperatorClient
+from simulation.fleet.habits import Habits
+from simulation.fleet.split import By, Split
+from simulation.fleet.worker import Orders
+
+
+def split_of(*, data: str, devices: int, by: str, alpha: float, size_sigma: float, seed: int) -> Split:
+    """The split of a command's options. ValueError where there is no such way to split."""
+    if by not in get_args(By):
+        raise ValueError(f"--by {by}: known are {', '.join(get_args(By))}.")
+    return Split(data=data, devices=devices, by=cast("By", by), alpha=alpha, size_sigma=size_sigma, seed=seed)
+
+
+def muster(
+    split: Split,
+    habits: Habits,
+    *,
+    coordinator: str,
+    enrolment_token: str,
+    folder: Path,
+    learner: str,
+    processes: int,
+) -> list[Orders]:
+    """One Orders for each worker process that has a device. ProblemError where no coordinator answers."""
+    with OperatorClient(coordinator) as operator:
+        operator.runs()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    workers = min(processes, split.devices)
+    return [
+        Orders(
+            coordinator=operator.coordinator,
+            enrolment_token=enrolment_token,
+            folder=folder.resolve(),
+            split=split,
+            habits=habits,
+            learner=learner,
+            worker=worker,
+            workers=workers,
+        )
+        for worker in range(workers)
+    ]

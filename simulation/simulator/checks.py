@@ -1,0 +1,171 @@
+"""What a user asks of ``simulate``, checked before anything starts. Each mistake is one sentence that says the fix."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import index
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from coordinator.engine.plan import Plan, PlanError
+from simulation.clients import Clients
+from simulation.simulator.options import BehaviourLike, ClassesLike, PlanLike
+from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
+from simulation.virtual.behaviour import Behaviour, Habits
+
+LEARNER = "simulation:learner"
+"""The name that a plan without one gives to the learner that is handed over."""
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """``value`` is a whole number from ``least`` up."""
+    try:
+        fits = not isinstance(value, bool) and index(value) >= least
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
+def require_learner(learner: Any) -> None:
+    """``learner`` is an object with ``train``, or a function."""
+    what = ""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(learner, torch.nn.Module):
+        what = f"a {type(learner).__name__} is a torch module"
+    elif inspect.isclass(learner):
+        what = f"{learner.__name__} is a class"
+    elif not (callable(learner) or hasattr(learner, "train")):
+        what = f"a {type(learner).__name__} is none"
+    if what:
+        raise ValueError(
+            "a learner is a client_sdk.learning.Learner(model=lambda: ..., loss=...), an object with train(...), or a "
+            f"function train(model, data, task); {what}"
+        )
+
+
+def plan_of(plan: PlanLike) -> Plan:
+    """A plan from whatever the user wrote it as. PlanError."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, str | PathLike):
+        return Plan.from_toml(Path(plan))
+    if not isinstance(plan, Mapping):
+        raise PlanError(
+            f"a plan is a Plan, a dict or the path of a TOML file; a {type(plan).__name__} is none of these"
+        )
+    task = plan.get("task", {})
+    whole = {"name": "simulation", **plan}
+    if isinstance(task, Mapping):
+        whole["task"] = {"learner": LEARNER, **task}
+    return Plan.parse(whole)
+
+
+def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> None:
+    """ValueError where the plan's datacenter rounds could not be simulated."""
+    if plan.datacenter is None:
+        if data:
+            raise ValueError("datacenter= is given, and the plan has no section [datacenter]")
+        return
+    if plan.datacenter.data not in data:
+        raise ValueError(
+            f"the plan's datacenter rounds train on {plan.datacenter.data!r}: give datacenter="
+            f"{{{plan.datacenter.data!r}: data}}, or leave the section [datacenter] out"
+        )
+    if not hasattr(learner, "loss"):
+        raise ValueError("datacenter rounds need a client_sdk.learning.Learner")
+
+
+def require_enough(plan: Plan, clients: Clients) -> None:
+    """ValueError where no round of this plan could ever be made of these clients. Looks at no more of them than it
+    must: their data may be made when it is asked for."""
+    least, quorum, able = plan.cohort.min_examples, plan.cohort.quorum_count, 0
+    for number in range(len(clients)):
+        able += clients.holdings.examples(number) >= least
+        if able >= quorum:
+            return
+    having = f" with at least {least} example{'s' * (least > 1)}" if able < len(clients) else ""
+    raise ValueError(
+        f"the plan's quorum is {quorum} reports and there are {able} clients{having}: "
+        f"lower cohort.goal ({plan.cohort.goal}) or cohort.quorum, or bring more clients"
+    )
+
+
+def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
+    """ValueError where the plan's end hangs on a score that nobody would give."""
+    metric, source = plan.finish.metric, plan.finish.source
+    if metric is None or source == DEVICES:
+        return
+    fix = ""
+    if source == CENTRAL and test is None:
+        fix = "give test="
+    elif (source in (CLIENTS, LOW, HIGH) or source.startswith(BY_CLASS)) and not scored:
+        fix = "give score_clients="
+    elif source not in (CENTRAL, CLIENTS, LOW, HIGH) and not source.startswith(BY_CLASS):
+        fix = f"there are {CENTRAL}, {CLIENTS}, {LOW}, {HIGH}, {BY_CLASS}<name> and {DEVICES}"
+    if fix:
+        raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
+
+
+def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
+    """ValueError where the plan's end hangs on a metric that is not among the first scores, (source, name)."""
+    metric, source = plan.finish.metric, plan.finish.source
+    if metric is None or source == DEVICES or (source, metric) in scored:
+        return
+    there = ", ".join(f"{name} of {of}" for of, name in sorted(scored)) or "none at all"
+    raise ValueError(f"the plan's finish looks at {metric} of {source!r}, and the first model's scores are: {there}")
+
+
+def class_of(classes: ClassesLike, clients: Clients) -> Callable[[str], str]:
+    """Client -> its class; "" for all where there are none. ValueError for a mapping that leaves clients out."""
+    if classes is None:
+        return lambda client: ""
+    if isinstance(classes, Mapping):
+        missing = next((client for client in clients if client not in classes), None)
+        if missing is not None:
+            raise ValueError(f"classes gives client {missing!r} no class")
+    elif not callable(classes):
+        raise ValueError("classes is a mapping client -> class, or a function")
+    name_of = classes.__getitem__ if isinstance(classes, Mapping) else classes
+
+    def named(client: str) -> str:
+        name = name_of(client)
+        if not isinstance(name, str):
+            raise ValueError(f"classes gives client {client!r} the class {name!r}, which is no text")
+        return name
+
+    return named
+
+
+def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clients, seed: int) -> Habits:
+    """Who behaves how. ValueError for a class without a behaviour (of the first thousand clients)."""
+    if behaviour is None:
+        behaviour = Behaviour()
+    if not isinstance(behaviour, Behaviour):
+        if not isinstance(behaviour, Mapping) or not all(isinstance(one, Behaviour) for one in behaviour.values()):
+            raise ValueError("behaviour is a Behaviour, or a mapping class -> Behaviour")
+        for number in range(min(1000, len(clients))):
+            name = of(clients.id(number))
+            if name not in behaviour:
+                raise ValueError(
+                    f"client {clients.id(number)!r} is of the class {name!r}, for which no behaviour is given; "
+                    f"given are: {', '.join(sorted(behaviour)) or 'none'}"
+                )
+    return Habits(behaviour, of, seed)
+
+
+def scored_clients(count: int | Literal["all"], clients: Clients, seed: int) -> Sequence[str]:
+    """The clients whose held-out examples are scored: drawn once. ValueError."""
+    if count == "all":
+        return list(clients)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f'score_clients={count!r} is a number of clients from 0, or "all"')
+    if count >= len(clients):
+        return list(clients)
+    rng = np.random.Generator(np.random.PCG64([seed, 0]))
+    return [clients.id(int(number)) for number in sorted(rng.choice(len(clients), count, replace=False))]

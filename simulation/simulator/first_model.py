@@ -1,0 +1,82 @@
+"""The first checkpoint of a run: the learner's own, arrays, a torch ``state_dict()`` or a safetensors file.
+
+This file knows arrays, and torch tensors where torch is there. It has never heard of rounds. A mistake is a ValueError
+of one sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_sdk.tensors import Manifest, TensorError, Tensors, from_bytes
+from simulation.simulator.options import InitLike
+
+
+def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], Tensors], str]:
+    """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
+    if isinstance(init, Mapping):
+        tensors = first_tensors(init, learner)
+        return lambda: tensors, "given"
+    if init is not None and not isinstance(init, str | PathLike):
+        hint = ": give its state_dict()" if hasattr(init, "state_dict") else ""
+        raise ValueError(
+            f"init is a dict of arrays, a state_dict() or a safetensors file; a {type(init).__name__} is none{hint}"
+        )
+    if init is not None:
+        path = Path(init)
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"the first checkpoint {path} cannot be read: {error.strerror or error}") from None
+        try:
+            read = from_bytes(body)
+        except TensorError as error:
+            raise ValueError(f"{path} is not a checkpoint: {error}") from None
+        require_fit(read, learner)
+        return lambda: read, path.name
+    if not hasattr(learner, "initial"):
+        raise ValueError(
+            f"a {type(learner).__name__} makes no first checkpoint: give init=, a dict of arrays or a safetensors file"
+        )
+    return lambda: learner.initial(seed), f"learner, seed {seed}"
+
+
+def first_tensors(init: Mapping[str, Any], learner: Any) -> Tensors:
+    """A first checkpoint from arrays, or from torch tensors as ``state_dict()`` gives them. Must fit the learner, where
+    the learner can tell."""
+    tensors = {name: _array(name, value) for name, value in init.items()}
+    require_fit(tensors, learner)
+    return tensors
+
+
+def require_fit(tensors: Tensors, learner: Any) -> None:
+    """A checkpoint that can travel, and that the learner's ``load`` takes, where it has one."""
+    try:
+        Manifest.of(tensors)
+        if hasattr(learner, "load"):
+            learner.load(tensors)
+    except TensorError as error:
+        raise ValueError(f"init will not do: {error}") from None
+    except Exception as error:
+        raise ValueError(f"init does not fit the learner: {error}") from error
+
+
+def _array(name: str, value: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        from client_sdk.learning.errors import LearningError
+        from client_sdk.learning.state import host
+
+        try:
+            return host(name, value.detach().cpu()).copy()
+        except LearningError as error:
+            raise ValueError(f"init will not do: {error}") from None
+    if not isinstance(name, str) or not isinstance(value, np.ndarray):
+        raise ValueError(f"init is a dict name -> array; {name!r} is a {type(value).__name__}")
+    return value.copy()

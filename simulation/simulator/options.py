@@ -1,0 +1,45 @@
+"""What ``simulate`` takes beside a plan, a learner and clients, as types: said once, for all who hand it on.
+
+This file knows names. What they mean, the documentation of ``simulate`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+from client_sdk.tensors import Tensors
+from coordinator.engine.plan import Plan
+from simulation.clients import Clients
+from simulation.engines import EngineName, MakeEngine
+from simulation.virtual.behaviour import Behaviour
+
+PlanLike = Plan | Mapping[str, Any] | str | PathLike[str]
+ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
+BehaviourLike = Behaviour | Mapping[str, Behaviour] | None
+ClassesLike = Mapping[str, str] | Callable[[str], str] | None
+InitLike = Tensors | str | PathLike[str] | None
+
+
+class Options(TypedDict, total=False):
+    """Of any run."""
+
+    test: Any
+    score_clients: int | Literal["all"]
+    score_every: int
+    behaviour: BehaviourLike
+    classes: ClassesLike
+    engine: EngineName | MakeEngine
+    workers: int | None
+    init: InitLike
+    seed: int
+    folder: str | PathLike[str] | None
+    progress: bool | None
+
+
+class AllOptions(Options, total=False):
+    """Those too that recipes decide themselves."""
+
+    datacenter: Mapping[str, Any] | None
+    rounds: int | None

@@ -1,0 +1,108 @@
+"""How far a simulation has come: one line for each round, with the time that is left.
+
+On a terminal and in a notebook the line of the round under way is live; in a log there is nothing, unless lines were
+asked for. This file knows what it is told, and a stream.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from client_sdk.protocol.operators import RoundView
+
+_OFTEN_S = 0.1
+_NOTEBOOK_OFTEN_S = 0.5
+_CLEAR = "\r\x1b[2K"
+
+
+class Progress:
+    """``wanted``: True: a line a round in any case; False: nothing; None: live lines on a terminal or in a notebook,
+    nothing in a log."""
+
+    def __init__(self, rounds: int, wanted: bool | None, stream: TextIO | None = None) -> None:
+        """``rounds``: how many are to be committed."""
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
+        terminal, notebook = _is_terminal(self._stream), _is_notebook(self._stream)
+        self._shown = self._stream is not None and (terminal or notebook if wanted is None else wanted)
+        self._live = self._shown and (terminal or notebook)
+        self._clears = terminal
+        self._often_s = _OFTEN_S if terminal else _NOTEBOOK_OFTEN_S
+        self._width = 0
+        self._rounds = rounds
+        self._began = self._looked = time.monotonic()
+        self._committed = 0
+
+    def training(self, round: int, done: int, of: int) -> None:
+        """So many clients of the round have trained."""
+        now = time.monotonic()
+        if self._live and now - self._looked >= self._often_s:
+            self._looked = now
+            self._line(f"round {round}: {done} of {of} clients trained{self._left(done / max(1, of))}")
+
+    def ended(self, round: RoundView, scores: Mapping[str, float]) -> None:
+        """A round has ended, with these scores of the model that it led to."""
+        committed = round.status == "committed"
+        self._committed += committed
+        if not self._shown:
+            return
+        if committed:
+            seconds = (round.closed_at or 0.0) - round.opened_at
+            told = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
+            told += "".join(f", {name} {value:.4g}" for name, value in scores.items())
+            told += self._left(0.0)
+        else:
+            told = f"abandoned: {round.reason}"
+        self._line(f"round {round.round}: {told}", end="\n")
+
+    def close(self, last: str = "") -> None:
+        """Leaves the terminal clean, with a last line where there is something to say."""
+        if self._live:
+            self._line("")
+        if self._shown and last:
+            self._line(last, end="\n")
+
+    def _left(self, share: float) -> str:
+        done = self._committed + share
+        left = self._rounds - done
+        if done <= 0 or left <= 0:
+            return ""
+        return f", {_span((time.monotonic() - self._began) / done * left)} left"
+
+    def _line(self, text: str, end: str = "") -> None:
+        """In the place of the line under way. A notebook has no way to clear one but to write over it."""
+        if self._stream is None:
+            return
+        if self._live:
+            begin = _CLEAR if self._clears else "\r" + " " * self._width + "\r" if self._width else ""
+            self._width = 0 if end else len(text)
+            text = begin + text
+        self._stream.write(text + end)
+        self._stream.flush()
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whatever has taken the place of ``sys.stderr`` need not know; there may be none at all."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def _is_notebook(stream: Any) -> bool:
+    """Whether what is written there stands under a notebook's cell."""
+    return type(stream).__module__.split(".")[0] == "ipykernel"
+
+
+def _span(seconds: float) -> str:
+    """A time for people: 48 s, 3 min 05 s, 2 h 04 min, 3 d 02 h."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"

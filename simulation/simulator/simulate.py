@@ -1,0 +1,285 @@
+"""``simulate``: a federated run on one machine, by the engine, the sessions and the learning code of deployment.
+
+::
+
+    history = simulate(plan, learner, clients=partition(dataset, 1000, by="dirichlet", alpha=0.3))
+
+This file leads a ``Simulation`` from round to round. What its arguments mean is checked in ``checked``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Literal, Unpack, overload
+
+from client_sdk.learners import evaluate
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.problems import ProblemError
+from client_sdk.tensors import TensorError, Tensors, to_bytes
+from client_sdk.update import Update
+from coordinator.blobs import BlobError
+from coordinator.datafolder import FolderError
+from coordinator.engine.plan import Plan
+from coordinator.store import StoreError
+from simulation.clients import Clients
+from simulation.clients.pool import as_given
+from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
+from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
+from simulation.history import History
+from simulation.simulator import checks as checked
+from simulation.simulator.first_model import first_model
+from simulation.simulator.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
+from simulation.simulator.progress import Progress
+from simulation.simulator.rerun import rerun
+from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source
+from simulation.virtual.behaviour import Habits
+from simulation.virtual.simulation import Simulation
+
+ABANDONED_MOST = 25
+"""Rounds abandoned in a row after which a simulation gives up: nothing about a simulated fleet would change."""
+
+
+@overload
+def simulate(
+    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllOptions]
+) -> Update: ...
+@overload
+def simulate(
+    plan: PlanLike,
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    only: None = None,
+    round: None = None,
+    **options: Unpack[AllOptions],
+) -> History: ...
+def simulate(
+    plan: PlanLike,
+    learner: Any,
+    clients: ClientsLike,
+    *,
+    test: Any = None,
+    score_clients: int | Literal["all"] = 0,
+    score_every: int = 1,
+    behaviour: BehaviourLike = None,
+    classes: ClassesLike = None,
+    datacenter: Mapping[str, Any] | None = None,
+    engine: EngineName | MakeEngine = "serial",
+    workers: int | None = None,
+    init: InitLike = None,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    rounds: int | None = None,
+    progress: bool | None = None,
+    only: str | None = None,
+    round: int | None = None,
+) -> History | Update:
+    """Runs ``plan`` over simulated ``clients`` until it is finished, and returns its history.
+
+    - ``plan``: a ``Plan``, the same as a dict, or the path of its TOML file. ``task.learner`` may be left out.
+    - ``learner``: a ``Learner``, or whatever a device can train with (``client_sdk.learners``).
+    - ``clients``: id -> data, a sequence of data, or what ``partition`` makes. Data: ``(x, y)``, an object with ``.x``
+      and ``.y``, a torch Dataset, a list of pairs, or an object with parts ``.train`` and ``.test``.
+    - ``test``: central test data; each ``score_every``-th checkpoint, the first and the last are scored on it (source
+      ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
+      ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
+      and ``class.<name>``).
+    - ``behaviour``: who vanishes, who is slow, for all devices or by class; None: an ideal fleet. ``classes``: the
+      class of each client.
+    - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
+      are trained in this process, as by one rank.
+    - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
+      ``Kernel`` to an ``Engine``. All give the same bits.
+    - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` or a safetensors file; None: the learner's,
+      from ``seed``.
+    - ``seed``: of the first weights, of who arrives when, of the selection and of the behaviour. Batches are shuffled
+      by the plan's ``task.seed``.
+    - ``folder``: a coordinator's data folder, in which the run is kept after each round: ``quorate serve --data``
+      opens it. A run of the same plan that is there already goes on where it was. None: kept until the history is
+      gone.
+    - ``rounds``: how many rounds to play at most in this call, abandoned ones counted; None: until the plan's
+      ``finish``.
+    - ``progress``: True: a line for each round; False: none; None: live lines on a terminal and in a
+      notebook.
+
+    - ``only`` and ``round``: train just this client, as in that round, in this process, and return its ``Update``:
+      what its code raises comes through. Starts from ``init``, from the ``folder``'s checkpoint of that round, or, in
+      round 1, from the learner's first weights. Nothing is kept.
+
+    Ctrl-C ends it between two steps and returns the history so far (``history.interrupted``). Raises PlanError and
+    ValueError for what makes no sense, ClientFailed when the user's own code fails on a client, Stalled when round
+    after round is abandoned, another SimulationError for a folder that cannot be used, a full disk or a worker that
+    died; all but the first two have the history so far in ``.history``.
+    """
+    if (only is None) != (round is None):
+        raise ValueError("only= and round= go together: which client, and as in which round")
+    checked.require_learner(learner)
+    checked.require_whole("seed", seed, 0)
+    if round is not None:
+        checked.require_whole("round", round, 1)
+    if only is not None and round is not None:
+        return rerun(
+            checked.plan_of(plan), learner, Clients.of(clients), only, round,
+            behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
+        )  # fmt: skip
+    asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
+    if rounds is not None:
+        checked.require_whole("rounds", rounds, 1)
+    checked.require_datacenter(asked.plan, datacenter or {}, learner)
+    first, origin = first_model(init, learner, seed)
+    failing = _Failing(folder)
+    try:
+        simulation = Simulation(
+            asked.plan,
+            learner,
+            asked.clients,
+            asked.habits,
+            class_of=asked.class_of,
+            make_engine=engine_called(engine, workers),
+            init=first,
+            origin=origin,
+            folder=None if folder is None else Path(folder),
+            seed=seed,
+            failed=failing,
+            datacenter=datacenter or {},
+        )
+    except (StoreError, BlobError) as error:
+        raise SimulationError(f"the run cannot be kept in {folder or 'a temporary folder'}: {error}") from error
+    except FolderError as error:
+        raise SimulationError(str(error)) from error
+    except (ProblemError, TensorError) as error:
+        raise ValueError(f"the run cannot begin: {error}") from error
+    with simulation:
+        failing.model = simulation.model
+        left = asked.plan.finish.rounds - simulation.state.version
+        shown = Progress(left if rounds is None else min(left, rounds), progress)
+        return _led(simulation, learner, asked, rounds, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked for, checked."""
+
+    plan: Plan
+    clients: Clients
+    test: Any
+    scored: Sequence[str]
+    score_every: int
+    class_of: Callable[[str], str]
+    habits: Habits
+
+
+def _asked(
+    plan: PlanLike,
+    clients: ClientsLike,
+    test: Any,
+    score_clients: int | Literal["all"],
+    score_every: int,
+    behaviour: BehaviourLike,
+    classes: ClassesLike,
+    seed: int,
+) -> _Asked:
+    checked.require_whole("score_every", score_every, 1)
+    whole, known = checked.plan_of(plan), Clients.of(clients)
+    checked.require_enough(whole, known)
+    of = checked.class_of(classes, known)
+    habits = checked.habits_of(behaviour, of, known, seed)
+    scored = checked.scored_clients(score_clients, known, seed)
+    checked.require_scores(whole, test, scored)
+    return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
+
+
+def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:
+    """Round after round, until the run is over or enough have been played."""
+    wall: dict[int, float] = {}
+    interrupted = False
+    try:
+        if not simulation.resumed:
+            _score(simulation, learner, asked)
+            checked.require_watched(asked.plan, simulation.history(wall).curves)
+            simulation.keep()
+        while not simulation.state.over and (rounds is None or len(wall) < rounds):
+            began, before = time.monotonic(), simulation.state
+            state = simulation.play_round(shown.training)
+            scores = {}
+            if state.version != before.version and (state.over or state.version % asked.score_every == 0):
+                scores = _score(simulation, learner, asked)
+            simulation.keep()
+            wall[before.round] = time.monotonic() - began
+            shown.ended(simulation.ended(before.round), scores)
+            if state.abandoned_in_a_row >= ABANDONED_MOST:
+                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round]
+                why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
+                raise Stalled(
+                    f"{state.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
+                    f"{simulation.ended(before.round).reason}{why}. A simulated fleet does not change by itself: "
+                    f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
+                )
+    except KeyboardInterrupt:
+        interrupted = True
+    except SimulationError as error:
+        error.history = simulation.history(wall, interrupted=True)
+        raise
+    except (StoreError, BlobError) as error:
+        broken = SimulationError(f"round {simulation.state.round} could not be kept: {error}")
+        broken.history = simulation.history(wall, interrupted=True)
+        raise broken from error
+    finally:
+        shown.close()
+    return simulation.history(wall, interrupted=interrupted)
+
+
+def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, float]:
+    """Scores the newest checkpoint as was asked. Returns what a progress line shows."""
+    model, shown = simulation.model(), {}
+    found: dict[str, Score] = {}
+    if asked.test is not None:
+        found[CENTRAL] = _central(learner, asked, model)
+    if asked.scored:
+        held_out = by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+        if not held_out:
+            raise ValueError(
+                f"score_clients asks for the scores of {len(asked.scored)} clients, and none of them has held-out "
+                "examples: partition(..., held_out=0.2), or --held-out 0.2, makes some"
+            )
+        found |= held_out
+    for source, score in found.items():
+        simulation.score(source, score)
+    for source in (CENTRAL, CLIENTS):
+        if source in found:
+            shown = found[source].metrics
+            break
+    return dict(shown)
+
+
+def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
+    try:
+        return evaluate(learner, asked.plan.task.learner, model, asked.test)
+    except Exception as error:
+        raise SimulationError(not_scored("the model", error, on=" on the test data")) from error
+
+
+class _Failing:
+    """Told of a client on which the user's own code failed: raises ClientFailed, with what it takes to run it again."""
+
+    def __init__(self, folder: str | PathLike[str] | None) -> None:
+        self._folder = folder
+        self.model: Callable[[], Tensors] | None = None
+
+    def __call__(self, job: Job, failed: Failed) -> None:
+        where, init = f"folder={str(self._folder)!r}", None
+        if self._folder is None and self.model is not None:
+            path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"
+            path.write_bytes(to_bytes(self.model()))
+            init = str(path)
+            where = f"init={init!r}"
+        words = (
+            f"client {job.device!r} failed in round {job.round}: {failed.reason}\n\n{failed.trace.rstrip()}\n\n"
+            f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
+        )
+        raise ClientFailed(job.device, job.round, words, init) from failed.error

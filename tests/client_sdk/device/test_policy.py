@@ -1,0 +1,161 @@
+"""What an owner allows, sentence by sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client_sdk.device.policy import epochs_asked, learner_refusal, refusal, secure_policy, terms_refusal
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
+from client_sdk.secagg.consent import SecurePolicy
+from client_sdk.secagg.header import Rule, Terms
+from tests.client_sdk.device.scripted import LEARNER, offer
+
+
+def assignment(secure: bool = False, **task: object) -> Assignment:
+    return Assignment(
+        run="run-1",
+        round=1,
+        device="d0",
+        checkpoint=CheckpointRef(version=0, digest="00" * 32, bytes=1),
+        plan_digest="ab" * 32,
+        task=Task.model_validate({"learner": LEARNER, **task}),
+        report_within_s=60,
+        secure=secure,
+        max_update_bytes=100,
+    )
+
+
+def test_an_open_policy_takes_what_is_installed() -> None:
+    assert refusal(assignment(), offer()) is None
+    assert refusal(assignment(learner_version="1.0"), offer()) is None
+
+
+@pytest.mark.parametrize(
+    ("work", "policy", "sentence"),
+    [
+        (assignment(learner="x:y"), Policy(), "This device has not got the learner x:y; it has clinic:risk 1.0."),
+        (assignment(learner_version="2.0"), Policy(), "This device has clinic:risk 1.0; the plan wants 2.0."),
+        (
+            assignment(),
+            Policy(learners=("a:b", "c:d")),
+            "This device's owner allows these learners only: a:b, c:d. The plan wants clinic:risk.",
+        ),
+        (assignment(), Policy(learners=()), "This device's owner allows these learners only: none. The plan wants"),
+        (
+            assignment(),
+            Policy(secure_only=True),
+            "allows rounds with secure aggregation only, and this round has none.",
+        ),
+        (assignment(epochs=6), Policy(max_epochs=5), "allows 5 epochs a round; the plan asks for 6 epochs."),
+        (
+            assignment(steps=100, batch_size=10),
+            Policy(max_epochs=5),
+            "allows 5 epochs a round; the plan asks for 100 steps, 17 epochs of its data.",
+        ),
+        (assignment(codec="quantum@9"), Policy(), "This device cannot encode as the plan asks"),
+    ],
+)
+def test_each_refusal_says_why(work: Assignment, policy: Policy, sentence: str) -> None:
+    reason = refusal(work, offer(policy=policy))
+    assert reason is not None
+    assert sentence in reason
+
+
+def test_after_a_secure_round_of_a_learner_no_plain_plan_for_it() -> None:
+    joined = offer(policy=Policy(secure_learners=(LEARNER,)))
+    assert refusal(assignment(), joined) == (
+        "This device has joined secure rounds of clinic:risk; its owner alone can let it take a plain plan again."
+    )
+    assert refusal(assignment(), offer(policy=Policy(secure_learners=("other:net",)))) is None
+
+
+TERMS = Terms(
+    q=16,
+    max_norm=4.0,
+    max_abs=1.0,
+    weight_cap=1000,
+    cipher="aes-256-ctr",
+    rule=Rule(profile="strict"),
+    minimum_cohort=64,
+)
+FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "changes", "words"),
+    [
+        ({"smallest_cohort": 65}, {}, "hides among 65"),
+        ({"largest_norm": 3.5}, {}, "L2 clip of at most 3.5; the plan asks for 4"),
+        ({"largest_range": 0.5}, {}, "range of at most 0.5"),
+        ({"largest_weight_cap": 999}, {}, "weight cap of at most 999"),
+        ({"strict_only": True}, {"rule": FAST}, "strict secure rounds only"),
+        ({"smallest_sigma": 90}, {"rule": FAST}, "wants 90 bits of secrecy; the plan asks for 80"),
+        ({}, {"minimum_cohort": 63}, "hides among 64"),
+    ],
+)
+def test_the_owners_bounds_on_secure_rounds(bounds: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    assert terms_refusal(TERMS, Policy()) is None
+    assert terms_refusal(replace(TERMS, rule=FAST), Policy()) is None
+    policy = Policy(secure=SecureBounds(**bounds)) if bounds else Policy()
+    assert words in (terms_refusal(replace(TERMS, **changes), policy) or "")
+
+
+def test_bounds_reach_the_attempt_as_they_were_set() -> None:
+    assert secure_policy(Policy()) == SecurePolicy()
+    said = {
+        "smallest_cohort": 100,
+        "most_colluding": 33,
+        "largest_norm": 2.0,
+        "largest_range": 0.5,
+        "largest_weight_cap": 9,
+        "smallest_sigma": 90,
+        "strict_only": True,
+    }
+    assert set(said) == set(SecureBounds.model_fields)
+    assert secure_policy(Policy(secure=SecureBounds.model_validate(said))) == SecurePolicy(**said)
+
+
+def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:
+    plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
+    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + ',"hold_s":25.0}'
+
+
+def test_what_is_set_travels_with_the_check_in() -> None:
+    policy = Policy(secure=SecureBounds(smallest_cohort=100, largest_norm=2.0), secure_learners=(LEARNER,))
+    sent = CheckIn(policy=policy)
+    assert CheckIn.model_validate_json(sent.model_dump_json()) == sent
+    assert '"smallest_cohort":100' in sent.model_dump_json()
+    assert f'"secure_learners":["{LEARNER}"]' in sent.model_dump_json()
+
+
+def test_secure_rounds_wait_for_an_sdk_that_has_them() -> None:
+    assert "has no secure aggregation" in str(refusal(assignment(secure=True), offer(policy=Policy(secure_only=True))))
+
+
+def test_a_device_without_learners_says_so() -> None:
+    assert learner_refusal(Task(learner="x:y"), {}) == (
+        "This device has not got the learner x:y; it has no learner at all."
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "epochs"),
+    [
+        ({}, 60, 1),
+        ({"epochs": 3}, 60, 3),
+        ({"steps": 6, "batch_size": 10}, 60, 1),
+        ({"steps": 7, "batch_size": 10}, 60, 2),
+        ({"steps": 5, "batch_size": 1000}, 60, 5),
+        ({"steps": 5}, 0, 5),
+    ],
+)
+def test_steps_are_counted_in_passes_over_this_devices_data(task: dict[str, int], examples: int, epochs: int) -> None:
+    assert epochs_asked(Task.model_validate({"learner": LEARNER, **task}), examples) == epochs
+
+
+def test_the_limit_itself_is_allowed() -> None:
+    assert refusal(assignment(epochs=5), offer(policy=Policy(max_epochs=5))) is None
+    assert refusal(assignment(steps=30, batch_size=10), offer(policy=Policy(max_epochs=5))) is None

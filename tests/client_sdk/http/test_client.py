@@ -1,0 +1,210 @@
+"""The client against a scripted coordinator behind a real socket: rounds, crashes, connections that break."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.device.actions import Sleep
+from client_sdk.device.storage import FileStorage
+from client_sdk.http.client import Happening
+from client_sdk.protocol.devices import DIGEST_HEADER, PROTOCOL_HEADER, TENSORS_MEDIA_TYPE, Task, content_digest
+from client_sdk.tensors import from_bytes, read_header
+from client_sdk.update import Update, decode_report
+from tests.client_sdk.http.clients import client
+from tests.client_sdk.http.http_script import CHECKPOINT, HttpScript, script, serving, train
+
+
+def test_two_rounds_over_http(tmp_path: Path) -> None:
+    told: list[Happening] = []
+    with serving(script(rounds=2)) as server, FileStorage(tmp_path) as storage:
+        with client(server, storage, on_happening=told.append, label="ward 7") as device:
+            assert device.run(rounds=2) == 2
+    first = server.script.rounds[0].update
+    assert first is not None
+    report = decode_report(read_header(first))
+    assert (report.run, report.round, report.examples, report.codec) == ("run-1", 1, 60, "float32@1")
+    assert report.train_s > 0
+    assert report.encode_s > 0
+    assert report.fetch_s > 0
+    delta = from_bytes(first)["w"]
+    np.testing.assert_array_equal(delta, (np.float32(1) - np.arange(6, dtype=np.float32)) * np.float32(0.1))
+    assert [happening.kind for happening in told] == [
+        "enrolled",
+        "waiting",
+        *["assigned", "training", "trained", "receipt"] * 2,
+    ]
+    assert (told[-1].run, told[-1].round) == ("run-1", 2)
+
+
+def test_what_each_request_carries() -> None:
+    with serving(script()) as server, client(server) as device:
+        device.run(rounds=1)
+    assert {sent[PROTOCOL_HEADER.lower()] for _, _, sent in server.headers} == {"1"}
+    assert all("authorization" in sent for _, path, sent in server.headers if path != "/v1/devices")
+    (put,) = [sent for method, _, sent in server.headers if method == "PUT"]
+    body = server.script.rounds[0].update
+    assert body is not None
+    assert put["content-length"] == str(len(body))
+    assert put["content-type"] == TENSORS_MEDIA_TYPE
+    assert put[DIGEST_HEADER.lower()] == content_digest(hashlib.sha256(body).hexdigest())
+    assert "transfer-encoding" not in put
+
+
+def test_a_checkpoint_is_downloaded_once() -> None:
+    with serving(script(rounds=3)) as server, client(server) as device:
+        device.run(rounds=3)
+    assert sum("/checkpoints/" in path for _, path, _ in server.headers) == 1
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["enrolled", "waiting", "assigned", "training", "trained", "receipt"])
+def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -> None:
+    trained: list[int] = []
+
+    def counted(model: Any, data: Any, task: Task) -> Update:
+        trained.append(1)
+        return train(model, data, task)
+
+    def die(happening: Happening) -> None:
+        if happening.kind == kind:
+            raise Crash
+
+    with serving(script(rounds=2)) as server:
+        with FileStorage(tmp_path) as storage, client(server, storage, on_happening=die, learner=counted) as device:
+            with pytest.raises(Crash):
+                device.run(rounds=2)
+        with FileStorage(tmp_path) as storage, client(server, storage, learner=counted) as device:
+            device.run(rounds=2 - len(storage.history()))
+            assert [entry.result for entry in storage.history()] == ["receipt", "receipt"]
+    for one in server.script.rounds:
+        assert set(one.sent) == {one.update}
+    assert len(server.script.keys) == 1
+    assert len(trained) == (3 if kind == "trained" else 2)
+
+
+def test_an_unreachable_coordinator_is_told_once_and_asked_until_it_answers() -> None:
+    told: list[Happening] = []
+    with serving(script()) as gone:
+        port = gone.port
+    running: list[HttpScript] = []
+
+    def come_back(happening: Happening) -> None:
+        told.append(happening)
+        if happening.kind == "trouble":
+            threading.Timer(0.2, lambda: running.append(HttpScript(gone.script, port))).start()
+
+    with client(gone, on_happening=come_back) as device:
+        assert device.run(rounds=1) == 1
+    running[0].close()
+    troubles = [happening.text for happening in told if happening.kind == "trouble"]
+    assert len(troubles) == 1
+    assert f"The coordinator at {gone.url} cannot be reached" in troubles[0]
+    assert "\n" not in troubles[0]
+
+
+def cut(handler: Any) -> bool:
+    """Close the connection without a word."""
+    import socket
+
+    handler.connection.shutdown(socket.SHUT_RDWR)
+    handler.close_connection = True
+    return True
+
+
+def test_a_connection_lost_inside_the_upload_sends_the_same_bytes_again(tmp_path: Path) -> None:
+    with serving(script()) as server, FileStorage(tmp_path) as storage:
+        losses = iter(range(3))
+
+        def lose(method: str, path: str, handler: Any) -> bool:
+            if method == "PUT" and next(losses, None) is not None:
+                handler.rfile.read(10)
+                return cut(handler)
+            return False
+
+        server.accident = lose
+        with client(server, storage) as device:
+            device.run(rounds=1)
+    assert [method for method, _, _ in server.headers].count("PUT") == 4
+    assert len(set(server.script.rounds[0].sent)) == 1
+
+
+def test_a_connection_gone_stale_is_no_trouble() -> None:
+    told: list[Happening] = []
+    with serving(script()) as server:
+        seen: set[str] = set()
+
+        def each_first_time(method: str, path: str, handler: Any) -> bool:
+            if path in seen:
+                return False
+            seen.add(path)
+            return cut(handler)
+
+        server.accident = each_first_time
+        with client(server, on_happening=told.append) as device:
+            device.run(rounds=1)
+    assert len(seen) == 5
+    assert [happening.text for happening in told if happening.kind == "trouble"] == []
+
+
+def test_a_checkpoint_that_broke_off_is_fetched_from_where_it_was(tmp_path: Path) -> None:
+    with serving(script()) as server, FileStorage(tmp_path) as storage:
+        pieces = iter([20, 50])
+
+        def break_off(method: str, path: str, handler: Any) -> bool:
+            piece = next(pieces, None) if "/checkpoints/" in path else None
+            if piece is None:
+                return False
+            start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+            handler.send_response(206 if start else 200)
+            if start:
+                handler.send_header("Content-Range", f"bytes {start}-{len(CHECKPOINT) - 1}/{len(CHECKPOINT)}")
+            handler.send_header("Content-Length", str(len(CHECKPOINT) - start))
+            handler.end_headers()
+            handler.wfile.write(CHECKPOINT[start:piece])
+            return cut(handler)
+
+        server.accident = break_off
+        with client(server, storage) as device:
+            device.run(rounds=1)
+    asked = [sent.get("range") for _, path, sent in server.headers if "/checkpoints/" in path]
+    assert asked == [None, "bytes=20-", "bytes=50-"]
+    assert server.script.rounds[0].update is not None
+
+
+@pytest.mark.parametrize("body", [CHECKPOINT[:-1] + b"!", CHECKPOINT + b"!", CHECKPOINT[:-1]])
+def test_wrong_checkpoint_bytes_are_fetched_once_more_and_then_the_device_withdraws(body: bytes) -> None:
+    coordinator = script()
+    offered = coordinator.offered()
+    coordinator.assignment["checkpoint"] = offered.checkpoint
+    coordinator.checkpoint = body
+    with serving(coordinator) as server, client(server) as device:
+        assert device.run(rounds=1) == 1
+    assert sum("/checkpoints/" in path for _, path, _ in server.headers) == 2
+    (reason,) = coordinator.rounds[0].withdrawn
+    assert reason.startswith("Twice the checkpoint was not what had been announced.")
+
+
+def test_waits_are_drawn_from_their_window() -> None:
+    slept: list[float] = []
+
+    class Stop:
+        def is_set(self) -> bool:
+            return False
+
+        def wait(self, seconds: float) -> bool:
+            slept.append(seconds)
+            return False
+
+    with serving(script()) as server, client(server, chance=lambda: 0.25) as device:
+        device._stop = Stop()  # type: ignore[assignment]
+        device._perform(Sleep(min_s=2, max_s=6, reason="wait"))
+    assert slept == [3.0]

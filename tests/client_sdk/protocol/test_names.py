@@ -1,0 +1,49 @@
+"""What people are told who have mistyped a name."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from client_sdk.protocol import names as patterns
+from client_sdk.protocol.operators import MetricReport
+from client_sdk.terminal import sentence_of
+from coordinator.engine.plan import Plan, PlanError
+
+
+@pytest.mark.parametrize(
+    ("where", "bad", "told"),
+    [
+        ("name", "My run", "name: should be up to 48 lower-case letters"),
+        ("task.learner", "mnist", "task.learner: should be the package and name of a learner"),
+        ("task.codec", "float16", "task.codec: should be the name and version of a codec, such as float16@1"),
+        ("finish.metric", "99 %", "finish.metric: should be up to 64 letters"),
+        ("finish.source", "", "finish.source: should be up to 64 lower-case letters"),
+    ],
+)
+def test_a_name_that_does_not_match_is_told_in_words(where: str, bad: str, told: str) -> None:
+    data: dict[str, object] = {"name": "x", "task": {"learner": "a:b"}, "cohort": {"goal": 3}, "finish": {}}
+    *sections, field = where.split(".")
+    place: object = data
+    for section in sections:
+        assert isinstance(place, dict)
+        place = place[section]
+    assert isinstance(place, dict)
+    place[field] = bad
+    with pytest.raises(PlanError) as refused:
+        Plan.parse(data)
+    assert str(refused.value).startswith(told)
+    assert "^" not in str(refused.value)
+
+
+def test_commands_tell_it_in_the_same_words() -> None:
+    with pytest.raises(ValidationError) as refused:
+        MetricReport.model_validate({"version": 1, "digest": "abc", "source": "x", "score": {"examples": 1}})
+    assert sentence_of(refused.value) == "digest: should be a SHA-256 in lower-case hexadecimal, 64 digits."
+
+
+def test_other_mistakes_keep_the_words_they_have() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(int).validate_python("x")
+    mistake = refused.value.errors()[0]
+    assert patterns.message_of(mistake) == mistake["msg"]

@@ -1,0 +1,173 @@
+"""The door for updates: every way in which a body can be wrong, told in one sentence; and what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.protocol.problems import ProblemError
+from client_sdk.tensors import Manifest, OutOfRange, to_bytes
+from client_sdk.tensors.exact_sum import RANGE, range_for
+from client_sdk.update import Update, encode_update
+from coordinator.engine.aggregation.weights import heaviest
+from coordinator.folding.validation import Measures, check, measure
+from tests.coordinator.engine.story import plan
+
+MODEL = {"b": np.zeros((2, 3), np.float32), "a": np.zeros(4, np.float16), "n": np.array(3, np.int64)}
+DELTA = Manifest.of(MODEL).select(("*",))
+PLAN = plan()
+
+
+def body(delta: dict[str, Any] | None = None, *, codec: str = "float32@1", attempt: int = 0) -> bytes:
+    arrays = {"a": np.full(4, 0.5), "b": np.full((2, 3), -2.0)} if delta is None else delta
+    update = Update({name: np.asarray(array, np.float32) for name, array in arrays.items()}, 10)
+    return encode_update(update, codec, "run", 3, attempt)
+
+
+def checked(tmp_path: Path, data: bytes, **plan_sections: Any) -> Measures:
+    file = tmp_path / "update"
+    file.write_bytes(data)
+    chosen = plan(**plan_sections) if plan_sections else PLAN
+    report, measures = check(file, DELTA, chosen, run="run", round=3, attempt=0)
+    assert report.examples == 10
+    return measures
+
+
+def refused(tmp_path: Path, data: bytes, **plan_sections: Any) -> str:
+    with pytest.raises(ProblemError) as refusal:
+        checked(tmp_path, data, **plan_sections)
+    assert refusal.value.kind == "invalid-update"
+    detail = refusal.value.problem.detail
+    assert detail
+    assert "Traceback" not in detail
+    assert "\n" not in detail
+    return detail
+
+
+def test_a_good_update_is_measured(tmp_path: Path) -> None:
+    measures = checked(tmp_path, body())
+    assert measures.scale is None
+    assert 2.0 <= measures.peak < 5.0, "at least the largest magnitude, and about the norm at most"
+
+
+def test_float16_is_taken_where_the_plan_asks_for_it(tmp_path: Path) -> None:
+    assert checked(tmp_path, body(codec="float16@1"), task={"codec": "float16@1"}).peak >= 2.0
+    assert "float32@1; the task asks for float16@1" in refused(tmp_path, body(), task={"codec": "float16@1"})
+
+
+def test_a_wrong_attempt(tmp_path: Path) -> None:
+    assert "attempt 2" in refused(tmp_path, body(attempt=2))
+
+
+@pytest.mark.parametrize(
+    ("delta", "word"),
+    [
+        ({"a": np.zeros(4)}, "b"),
+        ({"a": np.zeros(4), "b": np.zeros((2, 3)), "n": np.zeros(())}, "n"),
+        ({"a": np.zeros(4), "b": np.zeros((3, 2))}, "b"),
+        ({"a": np.zeros(5), "b": np.zeros((2, 3))}, "a"),
+        ({"A": np.zeros(4), "b": np.zeros((2, 3))}, "a"),
+    ],
+)
+def test_names_and_shapes_are_compared_to_the_model(tmp_path: Path, delta: dict[str, Any], word: str) -> None:
+    assert word in refused(tmp_path, body(delta))
+
+
+def test_safetensors_without_a_report(tmp_path: Path) -> None:
+    assert "quorate.report" in refused(
+        tmp_path, to_bytes({"a": np.zeros(4, np.float32), "b": np.zeros((2, 3), np.float32)})
+    )
+
+
+@given(data=st.data())
+def test_bytes_cut_anywhere_are_refused_and_never_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = body()
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    refused(tmp_path_factory.mktemp("cut", numbered=True), whole[:cut])
+
+
+@given(data=st.data())
+def test_any_byte_of_the_header_changed_is_refused_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A changed digit of the report may still be a valid update of other numbers; anything else is a plain refusal."""
+    whole = bytearray(body())
+    header = 8 + int.from_bytes(whole[:8], "little")
+    place = data.draw(st.integers(0, header - 1))
+    whole[place] = data.draw(st.integers(0, 255))
+    file = tmp_path_factory.mktemp("changed", numbered=True) / "update"
+    file.write_bytes(bytes(whole))
+    kind = ""
+    try:
+        report, measures = check(file, DELTA, PLAN, run="run", round=3, attempt=0)
+    except ProblemError as refusal:
+        kind = refusal.kind
+    else:
+        assert 2.0 <= measures.peak < 5.0
+        assert (report.run, report.round) == ("run", 3)
+    assert kind in ("", "invalid-update")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_anywhere_is_found(tmp_path: Path, value: float) -> None:
+    whole = bytearray(body())
+    data = 8 + int.from_bytes(whole[:8], "little")
+    for place in range(data, len(whole), 4):
+        changed = whole.copy()
+        changed[place : place + 4] = np.float32(value).tobytes()
+        assert "NaN or infinity" in refused(tmp_path, bytes(changed)) or "not finite" in refused(
+            tmp_path, bytes(changed)
+        )
+
+
+def test_the_largest_value_that_a_round_can_hold_is_taken_and_the_next_is_not(tmp_path: Path) -> None:
+    """sum_k w_k |x_k| of a full round of the heaviest devices stays in the exact sum's range."""
+    heavy = {"aggregation": {"weight_cap": 2**20}, "cohort": {"select": 256, "goal": 256}}
+    most = range_for(heaviest(plan(**heavy).aggregation), 256)
+    assert 7.9 < most <= 8.0
+    values = np.zeros(4, np.float32)
+    values[2] = np.nextafter(np.float32(most), np.float32(0), dtype=np.float32)
+    good = {"a": values, "b": np.zeros((2, 3))}
+    assert checked(tmp_path, body(good), **heavy).peak == values[2]
+    values[2] = np.nextafter(np.float32(8.0), np.float32(9), dtype=np.float32)
+    assert "is above" in refused(tmp_path, body(good), **heavy)
+
+
+def test_no_plan_takes_values_above_the_exact_sums_own_range(tmp_path: Path) -> None:
+    light = {"aggregation": {"weighting": "equal"}}
+    edge = {"a": np.full(4, RANGE), "b": np.zeros((2, 3))}
+    assert checked(tmp_path, body(edge), **light).peak == RANGE
+    whole = bytearray(body())
+    whole[-4:] = np.nextafter(np.float32(RANGE), np.float32(np.inf), dtype=np.float32).tobytes()
+    assert "65536" in refused(tmp_path, bytes(whole), **light)
+
+
+def test_a_long_update_is_clipped_and_its_clipped_size_is_what_counts(tmp_path: Path) -> None:
+    delta = {"a": np.array([30, 40, 0, 0]), "b": np.zeros((2, 3))}
+    measures = checked(tmp_path, body(delta), aggregation={"clip_norm": 5.0})
+    assert measures.scale == pytest.approx(0.1)
+    assert 5.0 <= measures.peak < 5.001, "a bound on what is added, not the value sent"
+    short = checked(tmp_path, body(), aggregation={"clip_norm": 100.0})
+    assert short == Measures(peak=2.0, scale=None)
+
+
+def test_clipping_lets_in_what_the_sum_could_not_hold_otherwise(tmp_path: Path) -> None:
+    heavy = {"weight_cap": 2**20}
+    cohort = {"select": 256, "goal": 256}
+    delta = {"a": np.array([600.0, 0, 0, 0]), "b": np.zeros((2, 3))}
+    assert "is above" in refused(tmp_path, body(delta), aggregation=heavy, cohort=cohort)
+    assert checked(tmp_path, body(delta), aggregation={**heavy, "clip_norm": 1.0}, cohort=cohort).scale is not None
+
+
+def test_measuring_alone_raises_for_the_same_values(tmp_path: Path) -> None:
+    file = tmp_path / "update"
+    file.write_bytes(body({"a": np.full(4, 60_000.0), "b": np.zeros((2, 3))}))
+    with pytest.raises(OutOfRange, match="60000 is above"):
+        measure(file, plan(aggregation={"weight_cap": 2**20}))

@@ -1,0 +1,238 @@
+"""Secure runs as the runtime sees them: who is drawn, what is deleted, and the owner's way out of an exhausted run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.operators import CreateRun
+from coordinator.blobs import FileBlobs
+from coordinator.engine import events as ev
+from coordinator.runtime.sweeping import sweep
+from coordinator.store import MemoryStore, Store, open_store
+from coordinator.verify import verify
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.runtime.fragile import Crash, FragileBlobs, FragileStore, Points
+from tests.coordinator.secure_runs import SECURE, check_in, exhausted, happens, says, secure_run, state, to_the_list
+from tests.coordinator.world import World
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """Four devices and a secure run named ``secret``, which wants three of them."""
+    made = make_world(4)
+    secure_run(made)
+    return made
+
+
+def test_a_plan_with_secure_rounds_is_refused_until_they_are_served(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    with world.refuses("invalid-plan", "secure: this coordinator does not serve secure rounds over HTTP yet"):
+        world.coordinator.create_run(CreateRun(plan=world.plan(secure=SECURE), init="0" * 64))
+    assert world.coordinator.runs() == []
+
+
+# Drawing
+
+
+def test_spent_devices_are_not_drawn_and_are_counted_apart(world: World) -> None:
+    spent = exhausted(world)
+    drawn = [row.body for row in world.store.events("secret", 0) if row.kind == "Drawn"]
+    assert [(body["waiting"], body["unspendable"], len(body["cohort"])) for body in drawn] == [(4, 0, 4), (0, 4, 0)]
+    assert state(world).spent == spent
+    view = world.coordinator.run("secret")
+    assert view.exhausted == state(world).exhausted
+    assert "4 devices that wait have signed on this checkpoint" in view.exhausted
+    assert world.coordinator.round("secret", 2).reason == view.exhausted
+    assert world.coordinator.round("secret", 2).kind == "secure"
+
+
+def test_the_cohort_is_drawn_from_the_unspent_and_the_list_kept_is_of_them(make_world: MakeWorld) -> None:
+    world = make_world(8)
+    secure_run(world, cohort={"select": 4, "goal": 4, "quorum": 0.6, "pool": 8})
+    check_in(world)
+    cohort = to_the_list(world)
+    says(world, ev.Signed, *cohort[:3])
+    world.pass_time(21)
+    check_in(world)
+    world.pass_time(11)
+    drawn = [row.body for row in world.store.events("secret", 0) if row.kind == "Drawn"][-1]
+    assert (drawn["waiting"], drawn["unspendable"]) == (5, 3)
+    assert not {device for device, _ in drawn["cohort"]} & set(cohort[:3])  # type: ignore[attr-defined]
+    with world.blobs.open(str(drawn["pool"])) as file:
+        assert len(json.load(file)) == 5
+
+
+def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    secure_run(world, datacenter={"data": "proxy", "patience": 2, "lease_s": 40, "max_s": 300})
+    exhausted(world)
+    assert (state(world).kind, state(world).phase) == ("datacenter", "leasing")
+    check_in(world)
+    world.pass_time(11)
+    assert (state(world).kind, state(world).phase, state(world).round) == ("datacenter", "leasing", 3)
+
+
+# The owner's way out
+
+
+def test_a_run_that_is_not_exhausted_is_not_advanced(world: World) -> None:
+    with world.refuses("conflict", "run secret is not exhausted"):
+        world.coordinator.advance("secret", "olga")
+    with world.refuses("unknown-run"):
+        world.coordinator.advance("nothing", "olga")
+    assert world.store.audit("secret") == []
+
+
+def test_the_owner_advances_an_exhausted_run_and_its_devices_can_contribute_again(world: World) -> None:
+    spent = exhausted(world)
+    before = world.checkpoint("secret")
+    view = world.coordinator.advance("secret", "olga")
+    assert view.phase == "committing"
+    world.settle()
+    view = world.coordinator.run("secret")
+    assert (view.version, view.exhausted, view.phase) == (1, "", "collecting")
+    after = world.checkpoint("secret")
+    moved = after["marks"] - before["marks"]
+    assert sorted(moved.tolist()) == [0.0, 0.0, 0.0, 2.0**-32], "one unit of the exact scale"
+    assert after["steps"] == before["steps"]
+    row = world.coordinator.checkpoints("secret")[-1]
+    assert row.origin == "round 3, moved by one unit for olga: no device contributed"
+    assert world.store.contributions("secret", 3) == []
+    (audit,) = world.store.audit("secret")
+    assert (audit.by, audit.action, audit.at) == ("olga", "advance", world.clock.now())
+    assert "round 3 moves version 0" in audit.detail
+    assert tuple(sorted(state(world).members)) == spent, "they waited, and are drawn"
+    assert list(verify(world.store, world.blobs)) == []
+
+
+def test_it_is_advanced_again_and_again_to_models_that_never_were(world: World) -> None:
+    digests = [str(world.coordinator.run("secret").checkpoint)]
+    for version in (1, 2, 3):
+        exhausted(world)
+        world.coordinator.advance("secret", "olga")
+        world.settle()
+        assert world.coordinator.run("secret").version == version
+        digests.append(str(world.coordinator.run("secret").checkpoint))
+    assert len(set(digests)) == 4
+    assert len(world.store.audit("secret")) == 3
+
+
+@pytest.mark.parametrize("value", [1.0, -3.5, 1e30, 0.0, -0.0])
+def test_whatever_the_model_holds_one_value_changes_its_bits(value: float) -> None:
+    world = World(4)
+    secure_run(world, {"marks": np.full(4, value, np.float32), "steps": np.array(7, np.int64)})
+    exhausted(world)
+    world.coordinator.advance("secret", "olga")
+    world.settle()
+    after = world.checkpoint("secret")["marks"]
+    changed = after.view(np.uint32) != np.full(4, value, np.float32).view(np.uint32)
+    assert int(changed.sum()) == 1
+    assert after[changed] > value
+
+
+def test_wherever_it_crashes_the_model_is_moved_once_and_the_audit_says_so_once() -> None:
+    """Once for each moment at which something becomes durable, until no moment is left."""
+    for fatal in range(1, 100):
+        points = Points(fatal)
+        world = World(4, store=cast("Store", FragileStore(MemoryStore(), points)), blobs=FragileBlobs(points))
+        secure_run(world)
+        exhausted(world)
+        points.armed = True
+        try:
+            world.coordinator.advance("secret", "olga")
+            world.settle()
+        except Crash:
+            points.armed = False
+            world.boot()
+            world.settle()
+            if not world.coordinator.run("secret").version:  # the owner had no answer, and asks again
+                world.coordinator.advance("secret", "olga")
+                world.settle()
+        assert world.coordinator.run("secret").version == 1
+        assert [row.by for row in world.store.audit("secret")] == ["olga"]
+        assert list(verify(world.store, world.blobs)) == []
+        if points.armed:
+            assert fatal > 4
+            return
+    raise AssertionError("there is no end to its crash points")
+
+
+# What is deleted
+
+
+def test_when_a_secure_round_has_ended_none_of_its_blobs_is_left(world: World) -> None:
+    before = set(world.blobs.digests())
+    check_in(world)
+    to_the_list(world)
+    assert len(set(world.blobs.digests()) - before) >= 4 * 3 + 1
+    world.pass_time(21)
+    left = set(world.blobs.digests()) - before
+    assert left <= {str(row.body["pool"]) for row in world.store.rounds("secret")}
+    assert state(world).leftovers == {}
+    assert list(verify(world.store, world.blobs)) == []
+
+
+def test_a_crash_before_the_deletion_deletes_after_the_start(world: World) -> None:
+    check_in(world)
+    to_the_list(world)
+    world.clock.at += 21
+    world.coordinator._log("secret").submit(lambda tx, state, at: ev.Tick(at=at))
+    assert state(world).leftovers
+    messages = state(world).leftovers[1]
+    assert all(world.blobs.has(digest) for digest in messages)
+    world.boot()
+    world.settle()
+    assert not any(world.blobs.has(digest) for digest in messages)
+    assert state(world).leftovers == {}
+
+
+def test_sweeping_keeps_what_an_attempt_under_way_needs(world: World) -> None:
+    check_in(world)
+    to_the_list(world)
+    orphan = world.blobs.put(b"a message whose event was never written")
+    assert sweep(world.boot()) == 1
+    assert not world.blobs.has(orphan)
+    secure = state(world).secure
+    assert secure is not None
+    assert all(world.blobs.has(digest) for digest in secure.blobs)
+
+
+# Held against its invariants
+
+
+def test_verify_follows_masked_vectors_over_attempts_and_faults(world: World) -> None:
+    check_in(world)
+    happens(world, ev.Announced, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
+    cohort = tuple(sorted(state(world).members))
+    says(world, ev.Advertised, *cohort)
+    happens(world, ev.Rostered, digest="ab" * 32, order=cohort, threshold=3, signers=3, fewest=3)
+    says(world, ev.Shared, *cohort)
+    says(world, ev.Masked, *cohort[:2])
+    happens(world, ev.Faulted, device=cohort[0], reason="its vector is too short")
+    world.pass_time(21)
+    assert list(verify(world.store, world.blobs)) == []
+    refusals = {(row.device, row.kind) for row in world.store.refusals("secret", 1)}
+    assert refusals == {(cohort[0], "invalid-update"), (cohort[1], "abandoned")}
+
+
+def test_verify_misses_an_audit_that_somebody_removed(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    world = World(4, store=store, blobs=FileBlobs(tmp_path / "blobs"))
+    secure_run(world)
+    exhausted(world)
+    world.coordinator.advance("secret", "olga")
+    world.settle()
+    assert list(verify(store, world.blobs)) == []
+    with sqlite3.connect(tmp_path / "quorate.sqlite3") as connection:
+        assert connection.execute("DELETE FROM audit").rowcount == 1
+    connection.close()
+    assert [(wrong.invariant, wrong.what) for wrong in verify(store, world.blobs)] == [
+        ("3", "the owner advanced it, and the audit does not say so")
+    ]
+    store.close()

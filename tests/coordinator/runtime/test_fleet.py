@@ -1,0 +1,306 @@
+"""The fleet: enrolment, tokens, who waits and for how long, and what those without work are told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+
+import pytest
+
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import CheckIn, EnrolRequest, Wait, enrolment_bytes
+from coordinator.engine import selection
+from coordinator.runtime.ineligible import TurnedAway
+from coordinator.settings import Settings
+from coordinator.store import MemoryStore
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.runtime.fragile import FragileStore, Points
+from tests.coordinator.world import LEARNER, TOKEN, World
+
+KEY = DeviceKey(hashlib.sha256(b"a new device").digest())
+
+
+def request(
+    key: DeviceKey = KEY, *, token: str = TOKEN, signed: str | None = None, examples: int = 500
+) -> EnrolRequest:
+    proof = key.sign(enrolment_bytes(key.public_hex, signed or token)).hex()
+    return EnrolRequest(public_key=key.public_hex, enrolment_token=token, proof=proof, examples=examples, label="phone")
+
+
+# ---------------------------------------------------------------- enrolment
+
+
+def test_a_device_gets_an_id_it_did_not_choose_and_a_token_that_is_not_kept(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    enrolled = world.coordinator.enrol(request())
+    row = world.coordinator.authenticate(enrolled.token)
+    assert (row.device, row.public_key, row.label, row.examples_cap) == (enrolled.device, KEY.public_hex, "phone", 500)
+    assert enrolled.device.startswith("d")
+    assert enrolled.device not in KEY.public_hex
+    assert enrolled.token not in repr(row), "only its hash is stored"
+    assert row.token_hash == hashlib.sha256(enrolled.token.encode()).hexdigest()
+
+
+def test_enrolling_again_with_the_same_key_gives_the_same_id_and_a_fresh_token(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    first, second = world.coordinator.enrol(request()), world.coordinator.enrol(request(examples=9999))
+    assert first.device == second.device
+    assert first.token != second.token
+    assert second.examples_cap == 500, "what it said at first stands"
+    assert world.coordinator.authenticate(second.token).device == first.device
+    with world.refuses("unauthenticated", "enrol again"):
+        world.coordinator.authenticate(first.token)
+    assert len(world.coordinator.devices()) == 1
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", "ä" * 20])
+def test_a_token_that_is_not_the_coordinators_enrols_nobody(token: str) -> None:
+    world = World(0)
+    asked = request(token=token or "x")
+    with world.refuses("enrolment-refused", "enrolment token is not this coordinator's"):
+        world.coordinator.enrol(asked)
+    assert world.coordinator.devices() == []
+
+
+def test_without_a_token_of_its_own_the_coordinator_enrols_nobody() -> None:
+    world = World(0)
+    world.settings = Settings(enrolment_token=None)
+    world.boot()
+    for token in (TOKEN, "None"):
+        with world.refuses("enrolment-refused"):
+            world.coordinator.enrol(request(token=token))
+
+
+def test_a_proof_that_is_not_by_the_key_over_this_enrolment_is_refused() -> None:
+    world = World(0)
+    other = DeviceKey(hashlib.sha256(b"another").digest())
+    good = request()
+    bad = [
+        request(signed="another token"),
+        good.model_copy(update={"public_key": other.public_hex}),
+        good.model_copy(update={"proof": "00" * 64}),
+        good.model_copy(update={"public_key": "00" * 32}),
+        good.model_copy(update={"public_key": "ff" * 32}),
+    ]
+    for asked in bad:
+        with world.refuses("enrolment-refused", "not a signature by the device's key"):
+            world.coordinator.enrol(asked)
+    assert world.coordinator.devices() == []
+
+
+@pytest.mark.parametrize(("says", "cap"), [(0, 100_000), (1, 1), (99_999, 99_999), (2**31, 100_000)])
+def test_sizes_are_capped_at_enrolment(says: int, cap: int) -> None:
+    assert World(0).coordinator.enrol(request(examples=says)).examples_cap == cap
+
+
+def test_a_device_that_enrols_from_two_threads_is_one_device(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    enrolled: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: enrolled.append(world.coordinator.enrol(request()).device)) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(enrolled) == 6
+    assert len(set(enrolled)) == 1
+    assert len(world.coordinator.devices()) == 1
+
+
+@pytest.mark.parametrize("token", ["", "0" * 64, "'; drop table devices"])
+def test_a_token_that_nobody_has_is_refused(world: World, token: str) -> None:
+    with world.refuses("unauthenticated", "not valid here"):
+        world.coordinator.authenticate(token)
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def waiting(world: World) -> list[int]:
+    return sorted(world.index(row.device) for row in world.store.waiting(world.clock.now()))
+
+
+def test_a_device_waits_for_its_hold_and_some_time_to_come_back(world: World) -> None:
+    world.coordinator.check_in(world.rows[0], world.message())
+    assert waiting(world) == [0]
+    world.clock.at += 25 + 60 - 0.5
+    assert waiting(world) == [0]
+    world.clock.at += 0.5
+    assert waiting(world) == []
+
+
+def test_a_hold_is_capped_by_the_coordinator(world: World) -> None:
+    world.coordinator.check_in(world.rows[0], world.message().model_copy(update={"hold_s": 300.0}))
+    (row,) = world.store.waiting(world.clock.now())
+    assert row.expires == world.clock.now() + world.settings.max_hold_s + world.settings.waiting_s
+
+
+def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) -> None:
+    world.coordinator.check_in(world.rows[0], world.message())
+    since = world.clock.now()
+    world.clock.at += 5
+    world.coordinator.check_in(world.rows[0], world.message(examples=20))
+    (row,) = world.store.waiting(world.clock.now())
+    assert (row.since, row.examples, row.expires) == (since, 20, world.clock.now() + 85)
+
+
+def test_a_device_that_leaves_waits_no_more(world: World) -> None:
+    world.check_in(0, 1)
+    world.coordinator.leave(world.rows[0].device)
+    world.coordinator.leave(world.rows[5].device)
+    assert waiting(world) == [1]
+
+
+def test_expired_devices_are_not_drawn(world: World) -> None:
+    world.coordinator.check_in(world.rows[0], world.message())
+    world.clock.at += 1000
+    world.coordinator.tick()
+    world.check_in(1, 2)
+    world.pass_time(10)
+    assert world.cohort() == [1, 2]
+
+
+def test_expired_rows_are_deleted_in_time(world: World) -> None:
+    world.coordinator.check_in(world.rows[0], world.message())
+    world.pass_time(1000)
+    world.clock.at -= 1000
+    assert waiting(world) == [], "not only hidden"
+
+
+def test_the_pool_is_listed_by_device_and_drawn_again_from_its_list(world: World) -> None:
+    world.check_in()
+    listed = [tuple(entry) for entry in json.loads(world.pool())]
+    assert listed == sorted((row.device, 10) for row in world.rows)
+    row = world.store.run("marks")
+    assert row is not None
+    again = selection.draw(listed, 4, choose="uniform", seed=row.selection_seed, round=1)
+    assert sorted(world.index(device) for device in again) == world.cohort()
+
+
+def test_a_larger_pool_is_waited_for(make_world: MakeWorld) -> None:
+    world = make_world(8)
+    world.create(cohort={"pool": 6})
+    world.check_in(0, 1, 2, 3, 4)
+    assert world.cohort() == []
+    world.check_in(5)
+    assert len(world.cohort()) == 4
+
+
+def test_selected_devices_leave_the_pool_and_the_rest_wait_on(world: World) -> None:
+    world.check_in()
+    cohort = world.cohort()
+    assert len(cohort) == 4
+    assert waiting(world) == [number for number in range(8) if number not in cohort]
+
+
+def test_selection_by_examples_prefers_the_large(make_world: MakeWorld) -> None:
+    world = make_world(8)
+    world.create(
+        cohort={"choose": "by_examples", "select": 2, "goal": 2, "pool": 8}, aggregation={"weighting": "equal"}
+    )
+    for number, row in enumerate(world.rows):
+        world.coordinator.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))
+    world.settle()
+    assert world.cohort() == [3, 6]
+
+
+def test_check_ins_that_arrive_together_share_a_transaction() -> None:
+    points = Points()
+    world = World(20, store=FragileStore(MemoryStore(), points))  # type: ignore[arg-type]
+    world.create(cohort={"select": 100, "goal": 100})
+    threads = [threading.Thread(target=world.coordinator.check_in, args=(row, world.message())) for row in world.rows]
+    with world.store.transaction():
+        points.armed = True
+        for thread in threads:
+            thread.start()
+        queue = world.coordinator.fleet._arrivals
+        while len(queue._queue) < 19:
+            threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join(30)
+    assert points.names.count("after a transaction is durable") == 3
+    assert waiting(world) == list(range(20))
+
+
+def test_a_check_in_is_remembered_as_the_last_word_of_a_device(world: World) -> None:
+    world.clock.at += 77
+    world.check_in(2)
+    seen = {world.index(view.device): view.last_seen_at for view in world.coordinator.devices()}
+    assert seen[2] == world.clock.now()
+    assert seen[3] is None
+
+
+# ---------------------------------------------------------------- what devices without work are told
+
+
+def test_a_window_is_told_with_every_refusal(world: World) -> None:
+    (answer,) = world.check_in(0, version="7", secure_only=True)
+    assert isinstance(answer, Wait)
+    assert (answer.min_s, answer.max_s) == (world.settings.pace_min_s, world.settings.pace_max_s)
+
+
+def test_every_run_says_its_own_reason(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    world.create(task={"learner": "tests:other"})
+    world.create(name="big", cohort={"min_examples": 100})
+    (answer,) = world.check_in(0, examples=10)
+    assert answer.reason == (
+        f"run marks: the plan wants the learner tests:other, which this device does not have (installed: {LEARNER} 1); "
+        "run big: the plan wants devices with at least 100 examples; this one has 10"
+    )
+
+
+def test_repro_a_claim_above_the_enrolments_cap_does_not_wait_for_what_never_comes(make_world: MakeWorld) -> None:
+    """It was let into the pool by its word, and never drawn by its cap."""
+    world = make_world(2)
+    world.create(cohort={"min_examples": 1001})
+    (answer,) = world.check_in(0, examples=5000)
+    assert isinstance(answer, Wait)
+    assert "at least 1001 examples; this one has 1000" in answer.reason
+
+
+def test_paused_runs_refuse_nobody(world: World) -> None:
+    """With no running run there is no reason against a device: it waits."""
+    world.coordinator.pause("marks")
+    assert world.check_in(0, version="7") == [None]
+    told = world.coordinator.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
+    assert told.reason == "no run is under way; paused: marks"
+
+
+def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(task={"learner_version": "2"})
+    world.check_in(0, 1, version="1")
+    world.check_in(2, version="2")
+    world.pass_time(10)
+    view = world.coordinator.round("marks", 1)
+    assert view.status == "abandoned"
+    assert view.reason == (
+        "1 eligible devices waited; a round needs at least 2. "
+        f"2 devices were told: the plan wants {LEARNER} 2; this device has 1"
+    )
+    world.pass_time(1000)
+    assert "told" not in world.coordinator.round("marks", 2).reason, "nobody asked since"
+
+
+def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(name="large", cohort={"min_examples": 100, "select_s": 10})
+    world.create(name="any", cohort={"select_s": 1000, "pool": 4})
+    world.check_in(0, 1, 2)
+    world.pass_time(10)
+    assert world.coordinator.round("large", 1).reason.endswith(
+        ". 3 devices were told: the plan wants devices with at least 100 examples; this one has 10"
+    )
+
+
+def test_what_is_remembered_of_those_turned_away_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.runtime.ineligible._MOST", 3)
+    turned_away = TurnedAway()
+    for number in range(5):
+        turned_away.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
+    assert turned_away.told("r", since=0) == f"2 devices were told: small. 1 device was told: {'x' * 240}..."
+    assert turned_away.told("r", since=4) == "1 device was told: small"
+    assert turned_away.told("other", since=0) == ""

@@ -1,0 +1,172 @@
+"""The runtime as devices see it: whole rounds, and that whatever is said again is answered the same."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.devices import Assignment
+from tests.coordinator.world import LEARNER, World
+
+# ---------------------------------------------------------------- whole rounds
+
+
+def test_a_run_from_its_first_round_to_its_last(world: World) -> None:
+    counted = {number: world.play_round(number) for number in range(1, 6)}
+    view = world.coordinator.run("marks")
+    assert (view.status, view.reason, view.phase) == ("finished", "reached 5 rounds", "idle")
+    assert (view.version, view.rounds_committed, view.rounds_wanted) == (5, 5, 5)
+    world.require(counted)
+    assert [(row.status, row.version) for row in world.coordinator.rounds("marks")] == [
+        ("committed", version) for version in range(1, 6)
+    ]
+    assert world.store.claims() == []
+
+
+def test_select_4_goal_3_the_fourth_is_told_it_is_late(world: World) -> None:
+    world.check_in()
+    first, second, third, fourth = world.cohort()
+    receipts = world.report(first, second, third)
+    assert [(receipt.weight, receipt.round) for receipt in receipts] == [(10, 1)] * 3
+    world.require({1: [first, second, third]})
+    with world.refuses("late", "round 1 is over"):
+        world.report(fourth)
+    assert world.refusals() == [(fourth, "late")]
+    row = world.coordinator.round("marks", 1)
+    assert (row.funnel.selected, row.funnel.reported, row.funnel.late, row.funnel.dropped) == (4, 3, 1, 0)
+
+
+def test_at_the_deadline_a_quorum_commits(world: World) -> None:
+    world.check_in()
+    first, second, *_ = world.cohort()
+    world.report(first, second)
+    world.pass_time(59)
+    assert world.coordinator.run("marks").phase == "collecting"
+    world.pass_time(1)
+    world.require({1: [first, second]})
+
+
+def test_below_the_quorum_the_round_is_abandoned_and_the_acknowledged_update_is_told(world: World) -> None:
+    world.check_in()
+    first, second, *_ = world.cohort()
+    world.report(first)
+    world.pass_time(60)
+    world.require({})
+    assert world.refusals() == [(first, "abandoned")]
+    row = world.coordinator.round("marks", 1)
+    assert (row.status, row.reason) == ("abandoned", "1 of 4 devices reported by the deadline; the quorum is 2")
+    outcome = world.coordinator.outcome(world.rows[first].device, "marks", 1)
+    assert (outcome.result, outcome.reason) == (
+        "refused",
+        "the round was abandoned: 1 of 4 devices reported by the deadline; the quorum is 2",
+    )
+    with world.refuses("late", "the round was abandoned"):
+        world.report(first)
+    with world.refuses("late", "round 1 is over"):
+        world.report(second)
+    assert {claim.round for claim in world.store.claims()} == {2}, "whoever waited is free for the next round"
+
+
+def test_a_select_deadline_draws_from_whoever_waits(world: World) -> None:
+    world.check_in(1, 5)
+    assert world.cohort() == []
+    world.pass_time(10)
+    assert world.cohort() == [1, 5]
+    world.report(1, 5)
+    world.require({1: [1, 5]})
+
+
+def test_nobody_waits_so_rounds_are_abandoned_and_told(world: World) -> None:
+    world.pass_time(10)
+    world.pass_time(10)
+    reasons = [row.reason for row in world.coordinator.rounds("marks")]
+    assert reasons == ["0 eligible devices waited; a round needs at least 2"] * 2 + [""]
+
+
+def test_the_same_updates_in_every_order_give_the_same_bits() -> None:
+    """Values that no float sum would add alike in two orders."""
+    rng = np.random.default_rng(4)
+    deltas = [{"marks": (rng.normal(size=4) * 10.0**place).astype(np.float32)} for place in (-4, 0, 2, 3)]
+    digests = set()
+    for order in itertools.permutations(range(4)):
+        world = World(4)
+        world.create(cohort={"select": 4, "goal": 4, "quorum": 1.0})
+        world.check_in()
+        for number in order:
+            world.send(number, world.body(number, delta=deltas[number], examples=number * 7 + 1))
+        digests.add(world.coordinator.run("marks").checkpoint)
+    assert len(digests) == 1
+
+
+def test_the_next_model_is_the_weighted_mean_of_the_deltas(world: World) -> None:
+    world.check_in()
+    first, second, third, _ = world.cohort()
+    for number, examples in ((first, 10), (second, 20), (third, 70)):
+        world.report(number, examples=examples)
+    marks = world.checkpoint()["marks"]
+    assert marks[[first, second, third]].tolist() == [np.float32(0.2), np.float32(0.4), np.float32(1.4)]
+
+
+# ---------------------------------------------------------------- idempotence
+
+
+def test_the_same_bytes_get_the_same_receipt_at_every_later_time(world: World) -> None:
+    world.check_in()
+    first, second, third, _ = world.cohort()
+    body = world.body(first)
+    receipt = world.send(first, body)
+    assert world.send(first, body) == receipt, "while collecting"
+    world.boot()
+    assert world.send(first, body) == receipt, "after a restart"
+    world.report(second, third)
+    assert world.send(first, body) == receipt, "after the commit, when the raw update is gone"
+    assert not world.blobs.has(receipt.digest)
+    world.play_round(2)
+    world.boot()
+    assert world.send(first, body) == receipt, "a round later, after another restart"
+    assert world.coordinator.outcome(world.rows[first].device, "marks", 1).version == 1
+
+
+def test_other_bytes_are_refused_and_the_first_count(world: World) -> None:
+    world.check_in()
+    first, second, third, _ = world.cohort()
+    receipt = world.report(first)[0]
+    other = world.body(first, metrics={"loss": 0.25})
+    with world.refuses("duplicate", "the first one counts"):
+        world.send(first, other)
+    assert world.refusals() == [(first, "duplicate")]
+    assert not world.blobs.has(hashlib.sha256(other).hexdigest())
+    world.report(second, third)
+    with world.refuses("duplicate", "the first one counts"):
+        world.send(first, other)
+    assert receipt.digest in [row.digest for row in world.store.contributions("marks", 1)]
+
+
+def test_checking_in_again_while_assigned_gives_the_same_assignment(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    first = world.assignment(number)
+    (again,) = world.check_in(number)
+    assert again == first
+    world.pass_time(20)
+    (later,) = world.check_in(number)
+    assert isinstance(first, Assignment)
+    assert isinstance(later, Assignment)
+    assert first.report_within_s - later.report_within_s == pytest.approx(20)
+    assert later.model_copy(update={"report_within_s": 0}) == first.model_copy(update={"report_within_s": 0})
+
+
+def test_an_assignment_says_all_that_a_device_needs(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    work, view = world.assignment(number), world.coordinator.run("marks")
+    assert work is not None
+    assert (work.run, work.round, work.attempt, work.device) == ("marks", 1, 0, world.rows[number].device)
+    assert (work.checkpoint.version, work.checkpoint.digest) == (0, view.checkpoint)
+    assert work.checkpoint.bytes == len(world.coordinator.checkpoint_file(view.checkpoint).read_bytes())
+    assert work.plan_digest == view.plan_digest
+    assert (work.task.learner, work.partial, work.secure) == (LEARNER, "full", False)
+    assert len(world.body(number)) <= work.max_update_bytes

@@ -1,0 +1,135 @@
+"""Bugs between the updates of a round and the next checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_sdk.tensors import TensorError, read_header
+from client_sdk.tensors.exact_sum import ExactSum
+from client_sdk.update import decode_report
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.aggregation import weights
+from coordinator.engine.effects import Contribution
+from coordinator.engine.phases import collecting
+from coordinator.engine.state import RunState
+from coordinator.folding import sums
+from coordinator.folding import validation as intake
+from coordinator.folding.aggregator import Aggregator
+from coordinator.folding.sums import SpooledSums
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+
+
+@mutant("double-count", "counts-once", focus=("duplicate", "collecting"))
+def _double_count() -> Patches:
+    """An update that is sent twice is added twice."""
+    reported = collecting.reported
+
+    def again(state: RunState, event: ev.Reported) -> Any:
+        following, effects = reported(state, event)
+        member = state.members.get(event.device)
+        if following is state and member is not None and any(isinstance(e, fx.Accepted) for e in effects):
+            item = Contribution(device=event.device, digest=event.digest, weight=member.weight)
+            effects = [*effects, fx.Fold(round=state.round, contribution=item)]
+        return following, effects
+
+    def fold(self: SpooledSums, round: int, item: Contribution) -> None:
+        if not (self._current is not None and self._current.round > round):
+            self._add(self._sum_of(round), item)
+
+    return [(rounds, "reported", again), (SpooledSums, "fold", fold)]
+
+
+@mutant("order-dependent-fold", "same-bits")
+def _order_dependent_fold() -> Patches:
+    """Updates are added in float32, in the order in which they arrive."""
+
+    def add_blocks(self: Any, blocks: Iterable[Any], weight: int, peak: float) -> None:
+        flat = np.concatenate([np.asarray(block, np.float32) for block in blocks])
+        self.floats = getattr(self, "floats", np.zeros(self.dimension, np.float32)) + np.float32(weight) * flat
+        self.count += 1
+        self.total_weight += weight
+
+    def mean_block(self: Any, start: int, stop: int) -> Any:
+        return self.floats[start:stop] / np.float32(self.total_weight)
+
+    return [(ExactSum, "add_blocks", add_blocks), (ExactSum, "mean_block", mean_block)]
+
+
+@mutant("lost-update", "named")
+def _lost_update() -> Patches:
+    """The sum leaves out one of the updates that the commit names."""
+    total = SpooledSums.total
+
+    def short(self: SpooledSums, round: int, items: tuple[Contribution, ...]) -> Any:
+        self._current = None
+        return total(self, round, items[1:] if len(items) > 1 else items)
+
+    return [(SpooledSums, "total", short)]
+
+
+@mutant("stale-sum", "counts-once", "same-bits", "named")
+def _stale_sum() -> Patches:
+    """A running sum is kept when the next round begins."""
+
+    def sum_of(self: SpooledSums, round: int) -> Any:
+        if self._current is None:
+            self._current = sums._RoundSum(round, ExactSum(self._delta.elements))
+        self._current.round = round
+        self._current.folded.clear()
+        return self._current
+
+    def keep(self: SpooledSums, round: int) -> None:
+        self._measures.clear()
+
+    return [(SpooledSums, "_sum_of", sum_of), (SpooledSums, "forget", keep)]
+
+
+@mutant("blob-before-write", "whole-blob")
+def _blob_before_write() -> Patches:
+    """A checkpoint is announced before its bytes are durable."""
+    write = Aggregator._write
+
+    def announce(self: Aggregator, parent: str, deltas: Any) -> tuple[str, int]:
+        digest, size = write(self, parent, deltas)
+        self._blobs.delete(digest)
+        return digest, size
+
+    return [(Aggregator, "_write", announce)]
+
+
+@mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))
+def _wrong_round_body() -> Patches:
+    """Nobody looks which round an update was made for."""
+    check = intake.check
+
+    def trusting(path: Path, manifest: Any, plan: Any, *, run: str, round: int, attempt: int) -> Any:
+        try:
+            made = decode_report(read_header(path))
+        except TensorError:
+            return check(path, manifest, plan, run=run, round=round, attempt=attempt)
+        report, measures = check(path, manifest, plan, run=made.run, round=made.round, attempt=made.attempt)
+        return report.model_copy(update={"run": run, "round": round, "attempt": attempt}), measures
+
+    return [(intake, "check", trusting)]
+
+
+@mutant("uncapped-weight", "ack-durable", "named")
+def _uncapped_weight() -> Patches:
+    """A device weighs as much as it says, whatever the plan's cap."""
+
+    def weight_of(aggregation: Any, *, examples: int, **work: Any) -> int:
+        return (
+            examples + 100_000
+            if aggregation.weighting == "examples"
+            else weights.weight_of(aggregation, examples=examples, **work)
+        )
+
+    return [(collecting, "weight_of", weight_of)]

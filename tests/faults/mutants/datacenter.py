@@ -1,0 +1,178 @@
+"""Bugs in datacenter rounds: who may speak under which fence, what is taken, when a lease ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from client_sdk.protocol.workers import ResultReceipt
+from coordinator.engine import events as ev
+from coordinator.engine.phases import leasing as datacenter
+from coordinator.engine.state import RunState
+from coordinator.runtime import workers as workers_desk
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.workers import WorkerDesk
+from simulation.explorer.shape import CENTER
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+_reason_lost = datacenter.reason_lost
+_leased = datacenter.leased
+_delivered = datacenter.delivered
+_discard = Coordinator._discard
+_ALWAYS: dict[str, Any] = {
+    "datacenter": {**CENTER["datacenter"], "every": 1, "wait_s": 15.0},
+    "finish": {"rounds": 50},
+}
+
+
+@mutant("lease-fence-not-checked", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
+def _lease_fence_not_checked() -> Patches:
+    """A worker that holds no lease any more still speaks for the round."""
+
+    def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
+        found = _reason_lost(state, round, attempt, fence, worker)
+        return None if found is not None and "given out anew" in found and state.phase == "training" else found
+
+    return [(datacenter, "reason_lost", lost), (workers_desk, "reason_lost", lost)]
+
+
+@mutant("old-result-taken", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
+def _old_result_taken() -> Patches:
+    """A result that comes when its lease has ended is committed all the same."""
+
+    def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
+        found = _reason_lost(state, round, attempt, fence, worker)
+        return None if found is not None and "has ended" in found else found
+
+    def delivered(state: RunState, event: ev.Delivered) -> Any:
+        found = _reason_lost(state, event.round, event.attempt, event.fence, event.worker)
+        ended = found is not None and "has ended" in found
+        return _delivered(replace(state, phase="training") if ended else state, event)
+
+    return [(datacenter, "delivered", delivered), (workers_desk, "reason_lost", lost)]
+
+
+@mutant("lease-never-ends", "liveness", plan=CENTER, workers=1, lost_workers=1, focus=("worker-crash", "training"))
+def _lease_never_ends() -> Patches:
+    """A worker that died keeps its round for ever."""
+    return [(datacenter, "tick", lambda state, at, section: (state, []))]
+
+
+@mutant("two-results", "lease", "ack-durable", plan=CENTER, workers=2, focus=("worker-lie", "training"))
+def _two_results() -> Patches:
+    """Whoever had the round before, and comes with a result while the next one is trained, is committed too."""
+
+    def delivered(state: RunState, event: ev.Delivered) -> Any:
+        if state.phase == "training" and event.round == state.round - 1 and state.lease is not None:
+            event = replace(
+                event, round=state.round, attempt=state.attempt, fence=state.fence, worker=state.lease.worker
+            )
+        return _delivered(state, event)
+
+    def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
+        return None if round == state.round - 1 else _reason_lost(state, round, attempt, fence, worker)
+
+    return [
+        (datacenter, "delivered", delivered),
+        (workers_desk, "reason_lost", lost),
+        (WorkerDesk, "_result_receipt", lambda self, *result: None),
+    ]
+
+
+@mutant("fence-not-raised", "lease", plan=CENTER, workers=1, focus=("worker-crash", "training"))
+def _fence_not_raised() -> Patches:
+    """A worker that was started again goes on under the fence of its earlier life."""
+
+    def leased(state: RunState, event: ev.Leased) -> Any:
+        lease = state.lease
+        if state.phase == "training" and lease is not None and lease.worker == event.worker:
+            state = replace(state, lease=replace(lease, instance=event.instance))
+            return state, [datacenter._granted(state, lease)]
+        return _leased(state, event)
+
+    return [(datacenter, "leased", leased)]
+
+
+@mutant("twin-takes-over", "lease", plan=CENTER, workers=1, focus=("worker-twin", "training"))
+def _twin_takes_over() -> Patches:
+    """Whoever has the worker's token takes its round, also while it is being trained."""
+
+    def anyone(lease: Any, installation: str) -> bool:
+        return True
+
+    return [(owner, "is_restart", anyone) for owner in (datacenter, workers_desk)]
+
+
+@mutant(
+    "failures-forgotten", "lease", "log", plan=_ALWAYS, workers=2, storm_s=240.0, focus=("worker-cannot", "training")
+)
+def _failures_forgotten() -> Patches:
+    """A datacenter that cannot train is tried again after each round, for ever."""
+    return [(datacenter, "rest_s", lambda failures: 0.0)]
+
+
+@mutant("devices-not-counted", "lease", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
+def _devices_not_counted() -> Patches:
+    """A run stays in the datacenter though enough devices waited when its result came."""
+
+    def delivered(state: RunState, event: ev.Delivered) -> Any:
+        return _delivered(state, replace(event, waiting=None))
+
+    return [(datacenter, "delivered", delivered)]
+
+
+@mutant("result-not-kept", "ack-durable", plan=CENTER, workers=1)
+def _result_not_kept() -> Patches:
+    """A result is acknowledged and written down nowhere."""
+
+    def result(self: Any, worker: Any, run: str, round: int, attempt: int, report: Any, spool: Any) -> ResultReceipt:
+        version = self._log(run).state.version + 1
+        return ResultReceipt(
+            run=run, round=round, attempt=attempt, worker=worker.worker, digest=spool.digest, version=version
+        )
+
+    return [(WorkerDesk, "result", result)]
+
+
+@mutant("refusal-unrecorded", "named", plan=CENTER, workers=2, focus=("worker-lie", "training"))
+def _refusal_unrecorded() -> Patches:
+    """A result that comes too late is refused, and nothing says that it ever came."""
+    return [(WorkerDesk, "_note_refused_result", lambda self, *refusal: None)]
+
+
+@mutant("twin-bytes-deleted", "whole-blob", "no-bug", plan=CENTER, workers=2, alike=True, focus=("pause", "training"))
+def _twin_bytes_deleted() -> Patches:
+    """What a round refused is deleted when it is over, though it is byte for byte what it took."""
+
+    def discard(self: Any, run: str, round: int) -> None:
+        for row in self.store.refusals(run, round):
+            if row.digest is not None:
+                self.blobs.delete(row.digest)
+        _discard(self, run, round)
+
+    return [(Coordinator, "_discard", discard)]
+
+
+@mutant("fleet-forgotten", "liveness", plan=CENTER, workers=0)
+def _fleet_forgotten() -> Patches:
+    """A datacenter round that no worker takes goes on waiting, however many devices come back."""
+    from coordinator.runtime import cohort_selection as drawing
+    from coordinator.runtime import coordinator as runtime
+
+    def never(state: RunState, at: float, waiting: int) -> bool:
+        return False
+
+    return [(owner, "fleet_is_back", never) for owner in (datacenter, drawing, runtime, workers_desk)]
+
+
+@mutant("heartbeat-lost", "lease", "liveness", plan=CENTER, workers=1)
+def _heartbeat_lost() -> Patches:
+    """A heartbeat is answered, and does not keep the lease."""
+    heartbeat = datacenter.heartbeat
+
+    def careless(state: RunState, event: ev.Heartbeat) -> Any:
+        following, effects = heartbeat(state, event)
+        return replace(following, deadline=state.deadline), effects
+
+    return [(datacenter, "heartbeat", careless)]

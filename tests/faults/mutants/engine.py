@@ -1,0 +1,178 @@
+"""Bugs in the engine: what counts, when a round closes, what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.phases import collecting, committing, lifecycle
+from coordinator.engine.state import Member, RunState
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+_against_update = collecting._against_update
+_abandon = lifecycle.abandon
+_tick = rounds._tick
+_committed = rounds._committed
+_refuse = collecting.refuse
+_reported = collecting.reported
+_record = lifecycle.record
+_drawn = rounds._drawn
+_pending = rounds.pending
+
+
+@mutant("late-report", "late-report")
+def _late_report() -> Patches:
+    """An update that comes after the round has closed still counts."""
+
+    def against(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
+        found = _against_update(state, member, event)
+        return None if found is not None and found[0] == "late" else found
+
+    return [(collecting, "_against_update", against)]
+
+
+@mutant("second-update-wins", "counts-once")
+def _second_update_wins() -> Patches:
+    """A second, different update takes the place of the first."""
+
+    def against(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
+        found = _against_update(state, member, event)
+        return None if found is not None and found[0] == "duplicate" and state.phase == "collecting" else found
+
+    return [(collecting, "_against_update", against)]
+
+
+@mutant("withdrawn-counts", "log")
+def _withdrawn_counts() -> Patches:
+    """An update counts although its device has withdrawn."""
+
+    def against(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
+        found = _against_update(state, member, event)
+        return None if found is not None and found[0] == "withdrawn" and state.phase == "collecting" else found
+
+    return [(collecting, "_against_update", against)]
+
+
+@mutant("ignored-quorum", "quorum")
+def _ignored_quorum() -> Patches:
+    """At the deadline a round closes with whatever it has."""
+
+    def tick(state: RunState, event: ev.Tick) -> Any:
+        late = state.deadline is not None and event.at >= state.deadline
+        if late and state.phase == "collecting" and state.count("reported"):
+            return collecting.close(state, event.at)
+        return _tick(state, event)
+
+    return [(rounds, "_tick", tick)]
+
+
+@mutant("refusal-changes-state", "refusal")
+def _refusal_changes_state() -> Patches:
+    """A refused event leaves a trace in the state."""
+
+    def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Any:
+        state, effects = _refuse(state, kind, reason, report)
+        return replace(state, waiting=state.waiting + 1), effects
+
+    return [(collecting, "refuse", refuse)]
+
+
+@mutant("receipt-forgotten", "receipt")
+def _receipt_forgotten() -> Patches:
+    """The same bytes again are refused as a second update."""
+
+    def reported(state: RunState, event: ev.Reported) -> Any:
+        member = state.members.get(event.device)
+        if member is not None and member.digest == event.digest and event.round == state.round:
+            return _refuse(state, "duplicate", "an update was received before")
+        return _reported(state, event)
+
+    return [(rounds, "reported", reported)]
+
+
+@mutant("forked-line", "line")
+def _forked_line() -> Patches:
+    """A checkpoint names the first version as its parent, and the store lets it."""
+
+    def committed(state: RunState, event: ev.Committed) -> Any:
+        state, effects = _committed(state, event)
+        spoilt = [replace(e, parent=0) if isinstance(e, fx.RecordCheckpoint) else e for e in effects]
+        return state, spoilt
+
+    from coordinator.store.memory import MemoryTransaction
+
+    unique = MemoryTransaction._unique
+
+    def lenient(self: MemoryTransaction, row: object | None, message: str) -> None:
+        if "child" not in message:
+            unique(self, row, message)
+
+    return [(rounds, "_committed", committed), (MemoryTransaction, "_unique", lenient)]
+
+
+@mutant("lost-refusal", "named")
+def _lost_refusal() -> Patches:
+    """When a round is abandoned, nothing is recorded for the updates that were acknowledged."""
+
+    def abandon(state: RunState, at: float, reason: str) -> Any:
+        state, effects = _abandon(state, at, reason)
+        return state, [effect for effect in effects if not isinstance(effect, fx.RecordRefusal)]
+
+    return [(rounds, "abandon", abandon), (collecting, "abandon", abandon), (lifecycle, "abandon", abandon)]
+
+
+@mutant("round-stays-open", "one-end")
+def _round_stays_open() -> Patches:
+    """An abandoned round's row is never closed."""
+
+    def record(state: RunState, status: str, **more: Any) -> fx.RecordRound:
+        return _record(state, "open" if status == "abandoned" else status, **more)
+
+    return [(lifecycle, "record", record)]
+
+
+@mutant("two-ends", "one-end")
+def _two_ends() -> Patches:
+    """A committed round is recorded as abandoned."""
+
+    def record(state: RunState, status: str, **more: Any) -> fx.RecordRound:
+        return _record(state, "abandoned" if status == "committed" else status, **more)
+
+    return [(committing, "record", record)]
+
+
+@mutant("lost-assignment", "claims")
+def _lost_assignment() -> Patches:
+    """The cohort is drawn, and one of it never gets its assignment."""
+
+    def drawn(state: RunState, event: ev.Drawn) -> Any:
+        state, effects = _drawn(state, event)
+        spoilt = [replace(e, devices=e.devices[1:]) if isinstance(e, fx.Claim) else e for e in effects]
+        return state, spoilt
+
+    return [(rounds, "_drawn", drawn)]
+
+
+@mutant("kept-claim", "claims")
+def _kept_claim() -> Patches:
+    """A device that has reported is still taken, and no other run can have it."""
+
+    def reported(state: RunState, event: ev.Reported) -> Any:
+        state, effects = _reported(state, event)
+        return state, [e for e in effects if not (isinstance(e, fx.Release) and e.devices is not None)]
+
+    return [(rounds, "reported", reported)]
+
+
+@mutant("lost-commit", "liveness")
+def _lost_commit() -> Patches:
+    """A coordinator that comes back does not know that a commit is pending."""
+
+    def pending(state: RunState) -> list[fx.Action]:
+        return [action for action in _pending(state) if not isinstance(action, fx.Commit)]
+
+    return [(rounds, "pending", pending)]

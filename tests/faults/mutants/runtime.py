@@ -1,0 +1,140 @@
+"""Bugs in the runtime: what is handed out, what is caught up with, what is answered when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.engine import effects as fx
+from coordinator.engine import rounds
+from coordinator.engine.state import RunState
+from coordinator.runtime import coordinator as runtime
+from coordinator.runtime import records
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Hub
+from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.run_log import RunLog, _Proposal
+from coordinator.store.port import StoreError, Transaction
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+
+
+@mutant("lost-wake-up", "liveness")
+def _lost_wake_up() -> Patches:
+    """A selected device that waits is not woken."""
+    return [(Hub, "_wake", lambda self, action: None)]
+
+
+@mutant("ack-before-durable", "ack-durable")
+def _ack_before_durable() -> Patches:
+    """A peer is answered as if the transaction had not failed."""
+    commit = RunLog._commit
+
+    def hopeful(self: RunLog, batch: Sequence[_Proposal]) -> Any:
+        try:
+            return commit(self, batch)
+        except StoreError:
+            answers: list[list[fx.Effect]] = []
+            for proposal in batch:
+                try:
+                    event = proposal.make(None, self.state, self._clock.now())  # type: ignore[arg-type]
+                except AttributeError:  # it wants to read the database
+                    raise StoreError("failed as it should") from None
+                answers.append([] if event is None else rounds.step(self.state, event)[1])
+            return answers
+
+    return [(RunLog, "_commit", hopeful)]
+
+
+@mutant("fence-not-checked", "fence", focus=("pause", "committing"), replicas=3, storm_s=60.0)
+def _fence_not_checked() -> Patches:
+    """A coordinator that wakes with an old fence commits all the same."""
+    return [(RunLog, "_hold_fence", lambda self, tx, fence: None)]
+
+
+@mutant("no-catch-up", "log", "ack-durable", "late-report", "counts-once", "claims", "liveness", "one-end", "no-bug")
+def _no_catch_up() -> Patches:
+    """What other replicas appended is passed over."""
+
+    def skip(self: RunLog, tx: Transaction) -> tuple[RunState, int]:
+        return self.state, tx.head(self.run)
+
+    return [(RunLog, "_caught_up", skip)]
+
+
+@mutant("forgotten-tail", "log", "late-report", "counts-once", "claims", "one-end", "liveness", "ack-durable", "no-bug")
+def _forgotten_tail() -> Patches:
+    """Recovery takes the last snapshot for the newest state."""
+    init = RunLog.__init__
+
+    def start(self: RunLog, row: Any, store: Any, clock: Any, hand_out: Any) -> None:
+        init(self, row, store, clock, hand_out)
+        self._cache = (self._cache[0], row.seq if row.snapshot is not None else self._cache[1])
+
+    return [(RunLog, "__init__", start)]
+
+
+@mutant("lost-contributions", "named")
+def _lost_contributions() -> Patches:
+    """A commit does not name what it is made of."""
+
+    class Silent:
+        def __init__(self, transaction: Any) -> None:
+            self._transaction = transaction
+
+        def __getattr__(self, name: str) -> Any:
+            return (lambda rows: list(rows)) if name == "insert_contributions" else getattr(self._transaction, name)
+
+    checkpoint = records._checkpoint
+    return [(records, "_checkpoint", lambda tx, *more: checkpoint(Silent(tx), *more))]
+
+
+@mutant("deadline-ignored", "liveness")
+def _deadline_ignored() -> Patches:
+    """A round waits for its goal for ever."""
+    return [(rounds, "_tick", lambda state, event: (state, []))]
+
+
+@mutant("clock-trusted", "liveness")
+def _clock_trusted() -> Patches:
+    """A deadline set by a clock that was ahead stands, however far away it is."""
+    return [(runtime, "_beyond_s", lambda state, now: 0.0)]
+
+
+@mutant("nobody-takes-over", "liveness", focus=("store-lost-ack", "collecting"))
+def _nobody_takes_over() -> Patches:
+    """A commit whose coordinator died, or never heard that the round had closed, is left lying."""
+    return [(Coordinator, "_see_through", lambda self, run, state, now: None)]
+
+
+@mutant("never-begun", "liveness", "ack-durable", focus=("store-lost-ack", "idle"))
+def _never_begun() -> Patches:
+    """A run whose creation was cut off stays without its first event."""
+    return [(Coordinator, "_begun", lambda self, run: self._log(run))]
+
+
+@mutant("expired-device", "log", "liveness")
+def _expired_device() -> Patches:
+    """The whole pool is drawn, however many were asked for."""
+    from coordinator.engine import selection
+
+    return [(selection, "draw", lambda pool, k, **more: sorted(device for device, _ in pool))]
+
+
+@mutant("token-not-kept", "ack-durable")
+def _token_not_kept() -> Patches:
+    """A device that enrols again is given a token that is written nowhere."""
+    enrol = Fleet.enrol
+
+    def careless(self: Fleet, request: Any) -> Any:
+        answer = enrol(self, request)
+        return answer.model_copy(update={"token": self._entropy(32).hex()})
+
+    return [(Fleet, "enrol", careless)]
+
+
+@mutant("lost-pause", "ack-durable")
+def _lost_pause() -> Patches:
+    """An operator's pause is answered and not written down."""
+    return [(Coordinator, "pause", lambda self, run: self.run(run))]

@@ -1,0 +1,83 @@
+"""Bugs in the files: what is renamed, synced and deleted when."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from client_sdk.protocol.devices import REPORT_KEY
+from coordinator.blobs import files, memory
+from coordinator.blobs.port import check_complete, check_digest
+from coordinator.runtime import sweeping
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Hub
+from coordinator.runtime.devices import DeviceDesk
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+
+
+@mutant("blob-before-fsync", "ack-durable", "whole-blob")
+def _blob_before_fsync() -> Patches:
+    """A blob gets its name before its bytes are on the disk."""
+
+    def commit(self: files.FileSpool, expected: str | None = None) -> str:
+        digest = self.digest
+        check_digest(digest, expected)
+        if self._committed:
+            return digest
+        check_complete(self._complete)
+        target = self._owner.folder / digest[:2] / digest
+        self._owner.make_prefix(digest[:2])
+        self._file.replace(target)
+        files._fsync_folder(target.parent)
+        self._discard()
+        self._file, self._committed = target, True
+        return digest
+
+    return [(files.FileSpool, "commit", commit)]
+
+
+@mutant("folder-not-synced", "ack-durable", "whole-blob")
+def _folder_not_synced() -> Patches:
+    """A blob's bytes are on the disk, its name is not."""
+    return [(files, "_fsync_folder", lambda folder: None)]
+
+
+@mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
+def _unfinished_blob() -> Patches:
+    """An update is kept without its last byte."""
+    keep = memory.MemoryBlobs.keep
+
+    def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
+        keep(self, digest, data[:-1] if REPORT_KEY.encode() in data else data)
+
+    return [(memory.MemoryBlobs, "keep", short)]
+
+
+@mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)
+def _refused_bytes_deleted() -> Patches:
+    """Bytes that are refused are deleted, though the same bytes were acknowledged before."""
+
+    def drop(self: DeviceDesk, run: str, round: int, digest: str) -> None:
+        with suppress(KeyError):
+            self.blobs.delete(digest)
+
+    return [(DeviceDesk, "_drop_unless_counted", drop)]
+
+
+@mutant("raw-updates-kept", "retention")
+def _raw_updates_kept() -> Patches:
+    """Raw updates stay on the disk for ever."""
+    return [(Coordinator, "_discard", lambda self, run, number: None), (sweeping, "sweep", lambda hub: 0)]
+
+
+@mutant("swept-too-much", "ack-durable")
+def _swept_too_much() -> Patches:
+    """A start deletes the updates of the round under way."""
+    of_run = sweeping._of_run
+
+    def fewer(hub: Hub, run: str) -> set[str | None]:
+        return of_run(hub, run) - {member.digest for member in hub.state(run).members.values()}
+
+    return [(sweeping, "_of_run", fewer)]
