@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import PROTOCOL_HEADER, PROTOCOL_VERSION, EnrolRequest, Route, enrolment_bytes
+from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

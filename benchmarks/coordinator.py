@@ -26,7 +26,8 @@ import numpy as np
 
 from benchmarks._wire import Connection, Peer, ServerProcess, enrol
 from benchmarks.harness import Row, Spread, main
-from client_sdk.protocol.devices import CheckIn, Route, Work
+from client_sdk.protocol.devices import CheckIn, Work
+from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
 

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from client_sdk import codecs
 from client_sdk.metrics import Tally, require_finite
-from client_sdk.protocol.devices import REPORT_KEY, Score, UpdateReport, Work
+from client_sdk.protocol.devices import Score, UpdateReport, Work
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import split
 from client_sdk.tensors.exact_sum import ExactSum, peak
 from client_sdk.tensors.floats import Float32, widen

@@ -21,7 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from client_sdk.device.record import Joined, Record
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Message, Route
+from client_sdk.protocol.devices import Assignment, CheckpointRef
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem
 
 

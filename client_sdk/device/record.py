@@ -11,7 +11,8 @@ from typing import BinaryIO, Literal, Protocol
 from pydantic import Field
 
 from client_sdk.device.checkpoint_cache import Checkpoints
-from client_sdk.protocol.devices import Assignment, Digest, Enrolled, Message
+from client_sdk.protocol.devices import Assignment, Enrolled
+from client_sdk.protocol.names import Digest, Message
 from client_sdk.secagg.memory import Memory
 
 RECORD_FORMAT = 1

@@ -25,17 +25,8 @@ from typing import Any
 from client_sdk.device.actions import Action, Answered, Refused, Reply, Save, Send, Sleep, Unreachable, Unreadable
 from client_sdk.device.record import Record
 from client_sdk.identity import Signer
-from client_sdk.protocol.devices import (
-    Assignment,
-    CheckIn,
-    Enrolled,
-    EnrolRequest,
-    Message,
-    Noted,
-    Route,
-    Withdrawal,
-    enrolment_bytes,
-)
+from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, EnrolRequest, Noted, Withdrawal, enrolment_bytes
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 
 ENROLMENTS = 6

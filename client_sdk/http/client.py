@@ -34,7 +34,8 @@ from client_sdk.http.exchange import Exchange
 from client_sdk.http.transport import Interrupted, check_url, open_http, until
 from client_sdk.identity import Entropy, Signer
 from client_sdk.learners import Trainer
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Route
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy
+from client_sdk.protocol.names import Route
 from client_sdk.secagg.memory import Memory
 from client_sdk.tensors import Array, Tensors, from_bytes
 from client_sdk.update import Seconds, encode_update

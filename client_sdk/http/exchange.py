@@ -19,13 +19,12 @@ from pydantic import ValidationError
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
 from client_sdk.device.checkpoint_cache import Checkpoints, Download, WrongBytes
-from client_sdk.protocol.devices import (
+from client_sdk.protocol.devices import Assignment, CheckIn
+from client_sdk.protocol.names import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
     PROTOCOL_VERSION,
     TENSORS_MEDIA_TYPE,
-    Assignment,
-    CheckIn,
     Message,
     Route,
     content_digest,

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.http.exchange import headers, read_limited
 from client_sdk.http.transport import check_url, open_http
-from client_sdk.protocol.devices import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,

@@ -16,17 +16,15 @@ How one round looks to a device::
 
 Every request of a device or a worker carries ``Quorate-Protocol: <version>`` and ``Authorization: Bearer <token>`` (a
 device's first one, its enrolment, has no token yet).
-Errors are RFC 9457 problem documents (``client_sdk.protocol.problems``). Fields that a peer does not know are ignored, so either
-end may be newer within one protocol version; a plan is the exception: there an unknown field is an error, since it was
-meant to do something.
+Errors are RFC 9457 problem documents (``client_sdk.protocol.problems``). Fields that a peer does not know are ignored,
+so either end may be newer within one protocol version; a plan is the exception: there an unknown field is an error,
+since it was meant to do something.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
-from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -38,78 +36,16 @@ from pydantic import (
     model_validator,
 )
 
-from client_sdk.protocol.names import CODEC_PATTERN, DIGEST_PATTERN, LEARNER_PATTERN, METRIC_PATTERN, NAME_PATTERN
-
-PROTOCOL_VERSION = 1
-"""The version this code speaks. Raised when an older peer could no longer understand."""
-PROTOCOL_OLDEST = 1
-"""The oldest version this code still understands."""
-
-PROTOCOL_HEADER = "Quorate-Protocol"
-TENSORS_MEDIA_TYPE = "application/vnd.safetensors"
-PROBLEM_MEDIA_TYPE = "application/problem+json"
-REPORT_KEY = "quorate.report"
-"""The one key of an update's safetensors ``__metadata__``: the UpdateReport, JSON. One key, so bytes have one order."""
-DIGEST_HEADER = "Content-Digest"
-"""RFC 9530: the SHA-256 of a body that is sent, as ``content_digest`` writes it. Devices send it with updates."""
-
-Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lower-case hexadecimal")]
-LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
-RunId = Annotated[str, Field(pattern=NAME_PATTERN)]
-DeviceId = Annotated[str, Field(pattern=NAME_PATTERN)]
-WorkerId = Annotated[str, Field(pattern=NAME_PATTERN)]
-MetricName = Annotated[str, Field(pattern=METRIC_PATTERN)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class Route(StrEnum):
-    """Path templates, one table at both ends. FastAPI takes them as they are; clients fill them by ``.format()``."""
-
-    ENROL = "/v1/devices"
-    CHECK_IN = "/v1/checkins"
-    CHECKPOINT = "/v1/checkpoints/{digest}"
-    STARTED = "/v1/runs/{run}/rounds/{round}/started"
-    UPDATE = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/update"
-    WITHDRAWN = "/v1/runs/{run}/rounds/{round}/withdrawn"
-    OUTCOME = "/v1/runs/{run}/rounds/{round}/outcome"
-    # workers
-    LEASES = "/v1/leases"
-    HEARTBEAT = "/v1/runs/{run}/rounds/{round}/lease"
-    RESULT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/result"
-    LEASE_END = "/v1/runs/{run}/rounds/{round}/lease/end"
-    # operators
-    RUNS = "/v1/runs"
-    RUN = "/v1/runs/{run}"
-    ADVANCE = "/v1/runs/{run}/advance"
-    RUN_ACTION = "/v1/runs/{run}/{action}"
-    ROUNDS = "/v1/runs/{run}/rounds"
-    ROUND = "/v1/runs/{run}/rounds/{round}"
-    RUN_CHECKPOINTS = "/v1/runs/{run}/checkpoints"
-    METRICS = "/v1/runs/{run}/metrics"
-    EVENTS = "/v1/runs/{run}/events"
-    DEVICES = "/v1/devices"
-    WORKERS = "/v1/workers"
-    REVOKE_WORKER = "/v1/workers/{worker}/revoke"
-
-
-def content_digest(sha256_hex: str) -> str:
-    """The value of ``DIGEST_HEADER`` for a SHA-256 in hexadecimal: ``sha-256=:<base64>:``."""
-    return "sha-256=:" + b64encode(bytes.fromhex(sha256_hex)).decode() + ":"
-
-
-def read_content_digest(value: str) -> str | None:
-    """The SHA-256, in hexadecimal, of a ``DIGEST_HEADER``; None where it names none that can be read."""
-    found = re.search(r"(?:^|[,\s])sha-256=:([A-Za-z0-9+/]{43}=):", value)
-    return b64decode(found[1]).hex() if found else None
-
-
-class Message(BaseModel):
-    """Base of all messages: frozen, unknown fields ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-# ---------------------------------------------------------------- the device's part of a plan
+from client_sdk.protocol.names import (
+    CODEC_PATTERN,
+    DeviceId,
+    Digest,
+    Finite,
+    LearnerName,
+    Message,
+    MetricName,
+    RunId,
+)
 
 
 class Task(BaseModel):

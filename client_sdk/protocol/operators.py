@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from client_sdk.protocol.devices import DeviceId, Digest, Message, RunId, Score, WorkerId
-from client_sdk.protocol.names import NAME_PATTERN
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, WorkerId
 
 Status = Literal["running", "paused", "finished", "stopped"]
 """Of a run."""

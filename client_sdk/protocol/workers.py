@@ -15,17 +15,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.devices import (
-    CheckpointRef,
-    Digest,
-    Finite,
-    LearnerName,
-    Message,
-    MetricName,
-    RunId,
-    Task,
-    WorkerId,
-)
+from client_sdk.protocol.devices import CheckpointRef, Task
+from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
 
 RESULT_HEADER = "Quorate-Result"
 """Goes with a worker's result: the ResultReport, JSON. The body is a checkpoint, whose bytes hold nothing else."""

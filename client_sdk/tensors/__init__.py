@@ -1,16 +1,12 @@
-"""The front door for tensors: what they are, how they are written, rounded and measured, and one flat vector from many.
+"""The front door for tensors: what they are, and how they are written, rounded, measured and flattened.
 
-The parts: ``manifest`` (names, dtypes, shapes, errors), ``tensorfile`` (safetensors bytes), ``floats`` (rounding,
-norms). This file adds only the flat vector: the float32 deltas of a manifest one after the other, in the manifest's
-order, which is what sums are made of.
+``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding and norms.
+``flat``: one vector from many tensors. ``exact_sum``, the sum that has no order, is imported by its own name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
+from client_sdk.tensors.flat import flatten, split
 from client_sdk.tensors.floats import Float32, clip_to_norm, l2_norm, l2_norm_of_blocks, narrow, pieces, scaled, widen
 from client_sdk.tensors.manifest import (
     BF16,
@@ -79,25 +75,3 @@ __all__ = [
     "to_bytes",
     "widen",
 ]
-
-
-def flatten(tensors: Mapping[str, Array], manifest: Manifest) -> Float32:
-    """All of ``manifest``'s tensors as one float32 vector of ``manifest.elements``, in its order. ManifestMismatch
-    when they differ in names or shapes; dtypes may be any floating ones.
-    """
-    manifest.as_float32().require(Manifest.of(tensors).as_float32(), "the tensors")
-    flat = np.empty(manifest.elements, np.float32)
-    for name, place in manifest.slices().items():
-        flat[place] = widen(tensors[name]).reshape(-1)
-    return flat
-
-
-def split(flat: Float32, manifest: Manifest) -> Tensors:
-    """The inverse of ``flatten``: views of ``flat`` by name, each in its shape. ManifestMismatch when the length
-    differs.
-    """
-    if flat.shape != (manifest.elements,):
-        raise ManifestMismatch(
-            f"a flat vector of {manifest.elements} values was expected, not shape {list(flat.shape)}"
-        )
-    return {name: flat[place].reshape(manifest[name].shape) for name, place in manifest.slices().items()}

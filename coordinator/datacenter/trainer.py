@@ -1,7 +1,6 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-Knows leases, jobs and a folder. It has no torch, and has never heard of HTTP or of heartbeats: ``coordinator.datacenter.worker.client``
-keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
+It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
 is found again by its run and the checkpoint that it started from.
 """
 

@@ -40,8 +40,8 @@ from pydantic import (
     model_validator,
 )
 
-from client_sdk.protocol.devices import MetricName, Task
-from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, message_of
+from client_sdk.protocol.devices import Task
+from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
 from coordinator.engine.secure.plan import Secure, reasons_against

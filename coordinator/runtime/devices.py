@@ -27,7 +27,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.collecting import membership
 from coordinator.engine.state import RunState
-from coordinator.folding import validation as intake
+from coordinator.folding import validation
 from coordinator.runtime import records, views
 from coordinator.runtime.core import Hub
 from coordinator.runtime.run_log import Make
@@ -149,7 +149,7 @@ class DeviceDesk(Hub):
             return self._settle(before, spool.digest, device.device, run, round, attempt)
         aggregator = self._aggregator(run)
         plan = self._log(run).state.plan
-        report, measures = intake.check(spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt)
+        report, measures = validation.check(spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt)
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)

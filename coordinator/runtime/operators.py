@@ -21,20 +21,19 @@ from client_sdk.protocol.operators import (
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.engine import events as ev
-from coordinator.runtime import run_creation as creation
-from coordinator.runtime import views
+from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Hub
 
 
 class OperatorDesk(Hub):
     def put_checkpoint(self, spool: Spool, digest: str) -> None:
         """Takes an initial checkpoint, checked to be what its digest says and readable as a model."""
-        creation.check_checkpoint(spool.path)
+        run_creation.check_checkpoint(spool.path)
         spool.commit(digest)
 
     def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
         """``taken``: ids that the run must not have, beside those of this store."""
-        row = creation.create_run(request, self.store, self.blobs, self.clock, self._entropy, taken)
+        row = run_creation.create_run(request, self.store, self.blobs, self.clock, self._entropy, taken)
         self._log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
         return self.run(row.run)
 

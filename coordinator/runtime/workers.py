@@ -30,8 +30,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.leasing import RENEWALS, fleet_is_back, is_restart, reason_against, reason_lost
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
-from coordinator.runtime import records
-from coordinator.runtime import run_creation as creation
+from coordinator.runtime import records, run_creation
 from coordinator.runtime.core import Hub
 from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import Transaction, WorkerRow
@@ -275,7 +274,7 @@ class WorkerDesk(Hub):
     def _check_result(self, spool: Spool, parent: str) -> None:
         """invalid-update unless the file is a canonical checkpoint of the run's model, finite."""
         try:
-            creation.check_checkpoint(spool.path)
+            run_creation.check_checkpoint(spool.path)
             read_header(self.blobs.path(parent)).manifest.require(read_header(spool.path).manifest, "the result")
         except TensorError as error:
             raise problem("invalid-update", str(error)) from None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from starlette.responses import Response
 
-from client_sdk.protocol.devices import TENSORS_MEDIA_TYPE, Digest, Noted, Route
+from client_sdk.protocol.devices import Noted
+from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route
 from coordinator.service.core import Service
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.files import FilePart

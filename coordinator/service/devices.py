@@ -21,12 +21,11 @@ from client_sdk.protocol.devices import (
     Noted,
     Outcome,
     Receipt,
-    Route,
-    RunId,
     Started,
     Wait,
     Withdrawal,
 )
+from client_sdk.protocol.names import Route, RunId
 from coordinator.service.core import Service
 from coordinator.service.peers import Attempt, PeerRoute, RoundNumber, digest_header, peer_route
 from coordinator.service.polls import Polls

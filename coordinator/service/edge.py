@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from client_sdk.protocol.devices import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL_VERSION
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL_VERSION
 from client_sdk.protocol.problems import Problem, problem
 from coordinator.service.errors import plain, problem_of, problem_response
 from coordinator.service.observe import Meters

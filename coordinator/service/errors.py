@@ -30,8 +30,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from client_sdk.protocol.devices import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION
-from client_sdk.protocol.names import message_of
+from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION, message_of
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs.port import BlobError, DigestMismatch, DiskFull, TooLarge
 from coordinator.store.port import StoreError, StoreFull

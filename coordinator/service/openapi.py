@@ -1,7 +1,7 @@
 """Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
 
-The stories stand once, as docstrings under the fields in ``client_sdk/protocol/devices.py``, ``operator_protocol.py`` and
-``worker_protocol.py``; here they become descriptions.
+The stories stand once, as docstrings under the fields in the modules of ``client_sdk.protocol``; here they
+become descriptions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from client_sdk.protocol import devices as protocol
-from client_sdk.protocol import operators as operator_protocol
-from client_sdk.protocol import problems
-from client_sdk.protocol import workers as worker_protocol
+from client_sdk.protocol import devices, names, operators, problems, workers
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -97,7 +94,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 _PROBLEM = {
     "description": "A problem document",
-    "content": {protocol.PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    "content": {names.PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 
 
@@ -109,7 +106,7 @@ def complete(app: FastAPI) -> None:
         if app.openapi_schema is None:
             document = plain()
             schemas = document["components"]["schemas"]
-            for model in (problems.Problem, operator_protocol.EventView):
+            for model in (problems.Problem, operators.EventView):
                 schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
@@ -130,7 +127,7 @@ def complete(app: FastAPI) -> None:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (protocol, operator_protocol, worker_protocol, problems)
+    rooms = (devices, names, operators, workers, problems)
     told = next((found[name] for room in rooms if name in (found := stories(room))), {})
     for field, described in schema.get("properties", {}).items():
         if field in told:

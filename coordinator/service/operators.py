@@ -12,7 +12,7 @@ from fastapi import Path, Query, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from client_sdk.protocol.devices import DeviceId, Route, RunId
+from client_sdk.protocol.names import DeviceId, Route, RunId
 from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,

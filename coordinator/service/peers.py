@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Path
 
-from client_sdk.protocol.devices import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
+from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
 from coordinator.service.route import Endpoint, LeanRoute
 
 RoundNumber = Annotated[int, Path(ge=1, description="the round's number, from 1")]

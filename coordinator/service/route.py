@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from client_sdk.protocol.devices import PROTOCOL_HEADER
+from client_sdk.protocol.names import PROTOCOL_HEADER
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence

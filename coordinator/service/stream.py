@@ -16,7 +16,7 @@ from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response, StreamingResponse
 
-from client_sdk.protocol.devices import Route, RunId
+from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.operators import EventView
 from client_sdk.protocol.problems import problem
 from coordinator.service.core import Service

@@ -18,7 +18,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from client_sdk.protocol.devices import DIGEST_HEADER, read_content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
 from client_sdk.protocol.problems import problem
 from coordinator.service.core import Service
 

@@ -15,7 +15,8 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from client_sdk.protocol.devices import Noted, Route, RunId, Wait, WorkerId
+from client_sdk.protocol.devices import Noted, Wait
+from client_sdk.protocol.names import Route, RunId, WorkerId
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import (
     RESULT_HEADER,

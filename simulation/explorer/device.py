@@ -28,7 +28,8 @@ from client_sdk.device.actions import (
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Route
+from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from simulation.explorer.endings import Broken
 from simulation.explorer.marks import body_of

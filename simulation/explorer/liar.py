@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from client_sdk.device.actions import Send
-from client_sdk.protocol.devices import Message, Noted, Outcome, Receipt, Route, Started, Withdrawal
+from client_sdk.protocol.devices import Noted, Outcome, Receipt, Started, Withdrawal
+from client_sdk.protocol.names import Message, Route
 from simulation.explorer.marks import body_of
 from simulation.explorer.serving import Answer, Request
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from client_sdk.device.actions import Send
-from client_sdk.protocol.devices import Message
+from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
 from simulation.explorer.serving import Answer, Request, serve
 

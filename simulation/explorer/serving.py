@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_sdk.device.actions import Fetch, Send
-from client_sdk.protocol.devices import Message, Noted, Receipt, Route
+from client_sdk.protocol.devices import Noted, Receipt
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.workers import ResultReceipt
 from coordinator.blobs import Spool

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.protocol.devices import Enrolled, Noted, Receipt, Route
+from client_sdk.protocol.devices import Enrolled, Noted, Receipt
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import Lease, LeaseKept, ResultReceipt
 from simulation.explorer import invariants

@@ -22,7 +22,7 @@ from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.federated import each_round, work_of
-from simulation.simulator import checks as checked
+from simulation.simulator import checks
 from simulation.simulator.checks import require_learner, require_whole
 from simulation.simulator.first_model import first_model
 from simulation.simulator.options import ClassesLike, ClientsLike, InitLike
@@ -61,10 +61,10 @@ def local_only(
     """
     require_learner(learner)
     whole, test = Clients.of(clients), as_given(test)
-    members = [name for name in checked.scored_clients(train_clients, whole, seed) if whole.examples(name)]
+    members = [name for name in checks.scored_clients(train_clients, whole, seed) if whole.examples(name)]
     if not members:
         raise ValueError(f"train_clients={train_clients!r}: at least one client with examples is to be trained")
-    first, of = first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    first, of = first_model(init, learner, seed)[0](), checks.class_of(classes, whole)
     task = _task(epochs, steps, batch_size, learning_rate)
     models = dict.fromkeys(members, first)
     made = Baseline("local only")
@@ -121,8 +121,8 @@ def centralized(
     require_learner(learner)
     whole, test = Clients.of(clients), as_given(test)
     per_round = len(whole) if per_round is None else each_round(per_round, whole)
-    members = checked.scored_clients(score_clients, whole, seed)
-    model, of = first_model(init, learner, seed)[0](), checked.class_of(classes, whole)
+    members = checks.scored_clients(score_clients, whole, seed)
+    model, of = first_model(init, learner, seed)[0](), checks.class_of(classes, whole)
     local = _task(epochs, steps, batch_size, learning_rate)
     sizes = whole.sizes
     each = sum(planned_steps(local, int(size)) for size in sizes) / len(sizes)

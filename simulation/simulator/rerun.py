@@ -16,7 +16,7 @@ from coordinator.store import open_store
 from simulation.clients import Clients
 from simulation.engines.kernel import Kernel
 from simulation.engines.port import Job
-from simulation.simulator import checks as checked
+from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
 from simulation.simulator.options import BehaviourLike, ClassesLike, InitLike
 from simulation.virtual.behaviour import work_done
@@ -45,8 +45,8 @@ def rerun(
         raise ValueError(f"which model did round {round} start from? Give init= or folder=")
     else:
         model, run = first_model(init, learner, seed)[0](), plan.name
-    of = checked.class_of(classes, clients)
-    conduct = checked.habits_of(behaviour, of, clients, seed).conduct(client, round)
+    of = checks.class_of(classes, clients)
+    conduct = checks.habits_of(behaviour, of, clients, seed).conduct(client, round)
     planned = planned_steps(plan.task, clients.examples(client))
     steps, _ = work_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
     job = Job(

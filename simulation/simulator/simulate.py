@@ -4,7 +4,7 @@
 
     history = simulate(plan, learner, clients=partition(dataset, 1000, by="dirichlet", alpha=0.3))
 
-This file leads a ``Simulation`` from round to round. What its arguments mean is checked in ``checked``.
+This file leads a ``Simulation`` from round to round. What its arguments mean is checked in ``checks``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from simulation.clients.pool import as_given
 from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.history import History
-from simulation.simulator import checks as checked
+from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
 from simulation.simulator.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
 from simulation.simulator.progress import Progress
@@ -118,19 +118,19 @@ def simulate(
     """
     if (only is None) != (round is None):
         raise ValueError("only= and round= go together: which client, and as in which round")
-    checked.require_learner(learner)
-    checked.require_whole("seed", seed, 0)
+    checks.require_learner(learner)
+    checks.require_whole("seed", seed, 0)
     if round is not None:
-        checked.require_whole("round", round, 1)
+        checks.require_whole("round", round, 1)
     if only is not None and round is not None:
         return rerun(
-            checked.plan_of(plan), learner, Clients.of(clients), only, round,
+            checks.plan_of(plan), learner, Clients.of(clients), only, round,
             behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
         )  # fmt: skip
     asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
-        checked.require_whole("rounds", rounds, 1)
-    checked.require_datacenter(asked.plan, datacenter or {}, learner)
+        checks.require_whole("rounds", rounds, 1)
+    checks.require_datacenter(asked.plan, datacenter or {}, learner)
     first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
     try:
@@ -163,7 +163,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked for, checked."""
+    """What was asked for, checks."""
 
     plan: Plan
     clients: Clients
@@ -184,13 +184,13 @@ def _asked(
     classes: ClassesLike,
     seed: int,
 ) -> _Asked:
-    checked.require_whole("score_every", score_every, 1)
-    whole, known = checked.plan_of(plan), Clients.of(clients)
-    checked.require_enough(whole, known)
-    of = checked.class_of(classes, known)
-    habits = checked.habits_of(behaviour, of, known, seed)
-    scored = checked.scored_clients(score_clients, known, seed)
-    checked.require_scores(whole, test, scored)
+    checks.require_whole("score_every", score_every, 1)
+    whole, known = checks.plan_of(plan), Clients.of(clients)
+    checks.require_enough(whole, known)
+    of = checks.class_of(classes, known)
+    habits = checks.habits_of(behaviour, of, known, seed)
+    scored = checks.scored_clients(score_clients, known, seed)
+    checks.require_scores(whole, test, scored)
     return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
 
 
@@ -201,7 +201,7 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
     try:
         if not simulation.resumed:
             _score(simulation, learner, asked)
-            checked.require_watched(asked.plan, simulation.history(wall).curves)
+            checks.require_watched(asked.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state

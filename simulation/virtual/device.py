@@ -26,17 +26,8 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.record import Record
 from client_sdk.device.session import Session, participate
-from client_sdk.protocol.devices import (
-    Assignment,
-    CheckIn,
-    Enrolled,
-    Message,
-    Noted,
-    Receipt,
-    Route,
-    UpdateReport,
-    Wait,
-)
+from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Noted, Receipt, UpdateReport, Wait
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.devices import Arrived
 from coordinator.store.port import DeviceRow

@@ -18,7 +18,8 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.learning.budget import planned_steps
-from client_sdk.protocol.devices import REPORT_KEY, Score
+from client_sdk.protocol.devices import Score
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from coordinator.blobs import FileBlobs

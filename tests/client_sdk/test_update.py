@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk import codecs
-from client_sdk.protocol.devices import REPORT_KEY, Score, UpdateReport, Work
+from client_sdk.protocol.devices import Score, UpdateReport, Work
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import ManifestMismatch, NotFinite, OutOfRange, TensorError, Tensors, from_bytes, read_header
 from client_sdk.tensors import to_bytes as file_of
 from client_sdk.tensors.exact_sum import EmptySum, SumOverflow

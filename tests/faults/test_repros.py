@@ -10,7 +10,8 @@ import pytest
 
 from client_sdk.device.actions import Answered, Refused, Reply, Send
 from client_sdk.device.session import participate
-from client_sdk.protocol.devices import CheckIn, Enrolled, Route, Wait
+from client_sdk.protocol.devices import CheckIn, Enrolled, Wait
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
 from coordinator.store.memory import MemoryStore

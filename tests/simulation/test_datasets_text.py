@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from client_sdk.learning.data import as_examples
-from client_sdk.protocol.devices import DeviceId
+from client_sdk.protocol.names import DeviceId
 from simulation import datasets
 from simulation.datasets import DataCorrupt, Dataset, DataUnavailable, Examples, Windows
 from simulation.datasets.plays import speeches

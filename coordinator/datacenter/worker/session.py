@@ -22,7 +22,8 @@ from typing import Literal
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
 from client_sdk.device.requests import Pacing, short
-from client_sdk.protocol.devices import Message, Noted, Route, Wait
+from client_sdk.protocol.devices import Noted, Wait
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
 from coordinator.datacenter.worker.actions import (

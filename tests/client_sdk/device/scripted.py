@@ -36,7 +36,6 @@ from client_sdk.protocol.devices import (
     CheckpointRef,
     Enrolled,
     EnrolRequest,
-    Message,
     Noted,
     Outcome,
     Receipt,
@@ -45,6 +44,7 @@ from client_sdk.protocol.devices import (
     Withdrawal,
     enrolment_bytes,
 )
+from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 
 TOKEN = "let-me-in"

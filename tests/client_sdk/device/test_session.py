@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.device.actions import Save, Send, Train
-from client_sdk.protocol.devices import Route
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
 from tests.client_sdk.device.sessions import entropy, run

@@ -9,7 +9,8 @@ import pytest
 
 from client_sdk.device.actions import Failed, Fetched, Refused, Send, Train, Trained, Unreachable, Unreadable
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.protocol.devices import Policy, Route, Task
+from client_sdk.protocol.devices import Policy, Task
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import PROBLEMS, problem
 from tests.client_sdk.device.scripted import LEARNER, Crash, Driver, ScriptedCoordinator, failing, offer
 from tests.client_sdk.device.sessions import run

@@ -7,7 +7,7 @@ import pytest
 from client_sdk.device.actions import Send, Sleep
 from client_sdk.device.requests import ENROLMENTS, Pacing
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import Route
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
 from tests.client_sdk.device.sessions import run, session

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from client_sdk.learners import Catalogue, LearnerTrainer
-from client_sdk.protocol.devices import CheckIn, Route, Task
+from client_sdk.protocol.devices import CheckIn, Task
+from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
 from tests.client_sdk.device.scripted import LEARNER, ScriptedCoordinator

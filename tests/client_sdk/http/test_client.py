@@ -13,7 +13,8 @@ import pytest
 from client_sdk.device.actions import Sleep
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Happening
-from client_sdk.protocol.devices import DIGEST_HEADER, PROTOCOL_HEADER, TENSORS_MEDIA_TYPE, Task, content_digest
+from client_sdk.protocol.devices import Task
+from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, TENSORS_MEDIA_TYPE, content_digest
 from client_sdk.tensors import from_bytes, read_header
 from client_sdk.update import Update, decode_report
 from tests.client_sdk.http.clients import client

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.http.operator import OperatorClient
-from client_sdk.protocol.devices import read_content_digest
+from client_sdk.protocol.names import read_content_digest
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import to_bytes
 from tests.client_sdk.http.operator_script import BODY, DIGEST, Coordinator, refusal

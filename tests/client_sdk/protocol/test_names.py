@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from client_sdk.protocol import names as patterns
+from client_sdk.protocol import names
 from client_sdk.protocol.operators import MetricReport
 from client_sdk.terminal import sentence_of
 from coordinator.engine.plan import Plan, PlanError
@@ -46,4 +46,4 @@ def test_other_mistakes_keep_the_words_they_have() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(int).validate_python("x")
     mistake = refused.value.errors()[0]
-    assert patterns.message_of(mistake) == mistake["msg"]
+    assert names.message_of(mistake) == mistake["msg"]

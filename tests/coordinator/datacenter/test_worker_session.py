@@ -9,7 +9,8 @@ import pytest
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
 from client_sdk.device.requests import Pacing
-from client_sdk.protocol.devices import CheckpointRef, Noted, Route, Task, Wait
+from client_sdk.protocol.devices import CheckpointRef, Noted, Task, Wait
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import (
     DatacenterTask,

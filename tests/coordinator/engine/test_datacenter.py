@@ -11,7 +11,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
-from coordinator.engine.phases import round_kind as kinds
+from coordinator.engine.phases import round_kind
 from coordinator.engine.phases.leasing import fleet_is_back, reason_against
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
 
@@ -114,12 +114,12 @@ def test_a_datacenter_that_fails_three_times_in_a_row_has_a_rest_and_rounds_say_
         story.at += 100
         story.drawn()
     assert phase(story) == ("federated", "selecting")
-    story.at = failed_at + kinds.REST_S
+    story.at = failed_at + round_kind.REST_S
     story.drawn()
     assert phase(story) == ("datacenter", "leasing"), "it is tried again"
     story.leased()
     story.lease_ended(failed=True)
-    assert story.state.rests_until == story.at + 2 * kinds.REST_S, "and the next rest is longer"
+    assert story.state.rests_until == story.at + 2 * round_kind.REST_S, "and the next rest is longer"
 
 
 def test_while_the_datacenter_rests_the_fleet_makes_rounds_also_those_that_were_the_datacenters_by_plan() -> None:
@@ -152,8 +152,8 @@ def test_a_result_and_an_operator_who_resumes_end_the_count_of_failures() -> Non
 
 
 def test_rests_double_up_to_a_day_and_fall_back_with_the_clock() -> None:
-    assert [kinds.rest_s(failures) for failures in (0, 2, 3, 4, 5)] == [0, 0, 600, 1200, 2400]
-    assert kinds.rest_s(50) == kinds.rest_s(5000) == 86_400
+    assert [round_kind.rest_s(failures) for failures in (0, 2, 3, 4, 5)] == [0, 0, 600, 1200, 2400]
+    assert round_kind.rest_s(50) == round_kind.rest_s(5000) == 86_400
     story = fallback().training()
     for _ in range(2):
         story.lease_ended(failed=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import REPORT_KEY
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import BF16, Header, Tensors, from_bytes, narrow, read_header, to_bytes, widen
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import DiskFull, MemoryBlobs

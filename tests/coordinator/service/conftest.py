@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from client_sdk.protocol.devices import Route
+from client_sdk.protocol.names import Route
 from tests.coordinator.service.devices import Device, model_bytes, plan
 
 READY_S = 30.0

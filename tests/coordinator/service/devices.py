@@ -10,19 +10,8 @@ import httpx2
 import numpy as np
 
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import (
-    DIGEST_HEADER,
-    PROTOCOL_HEADER,
-    PROTOCOL_VERSION,
-    Assignment,
-    CheckIn,
-    Enrolled,
-    EnrolRequest,
-    Route,
-    Work,
-    content_digest,
-    enrolment_bytes,
-)
+from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, EnrolRequest, Work, enrolment_bytes
+from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.tensors import to_bytes
 from coordinator.service.checkpoints import NO_BYTES, parse_range
 from tests.coordinator.service.conftest import Server

@@ -6,11 +6,8 @@ import re
 
 import pytest
 
-from client_sdk.protocol import devices as protocol
-from client_sdk.protocol import operators as operator_protocol
-from client_sdk.protocol import problems
-from client_sdk.protocol import workers as worker_protocol
-from client_sdk.protocol.devices import Route
+from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol.names import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
 
@@ -36,7 +33,7 @@ def test_fields_carry_their_stories(document: dict) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
-    rooms = (protocol, operator_protocol, worker_protocol, problems)
+    rooms = (devices, names, operators, workers, problems)
     model = next(getattr(room, name) for room in rooms if hasattr(room, name))
     model.model_validate(EXAMPLES[name])
     assert set(EXAMPLES[name]) <= set(model.model_fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from client_sdk.protocol.devices import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
 from client_sdk.protocol.problems import PROBLEMS, parse_problem
 from coordinator.blobs import BlobError, DiskFull, Missing
 from coordinator.service.errors import problem_of

@@ -20,7 +20,8 @@ import httpx2
 import pytest
 import uvicorn
 
-from client_sdk.protocol.devices import PROTOCOL_HEADER, Assignment, CheckpointRef, Receipt, Route, Task, Wait
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Receipt, Task, Wait
+from client_sdk.protocol.names import PROTOCOL_HEADER, Route
 from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.runtime.signals import Signals
 from coordinator.service import create_app

@@ -10,7 +10,8 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import Outcome, Receipt, Route
+from client_sdk.protocol.devices import Outcome, Receipt
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.operators import CheckpointView, RoundView, RunView
 from client_sdk.tensors import from_bytes
 from tests.coordinator.service.conftest import Server

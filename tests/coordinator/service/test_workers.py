@@ -9,7 +9,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.protocol.devices import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.protocol.workers import RESULT_HEADER
 from client_sdk.tensors import to_bytes
 from tests.coordinator.service.conftest import Server

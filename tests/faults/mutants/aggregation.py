@@ -18,8 +18,7 @@ from coordinator.engine.aggregation import weights
 from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
-from coordinator.folding import sums
-from coordinator.folding import validation as intake
+from coordinator.folding import sums, validation
 from coordinator.folding.aggregator import Aggregator
 from coordinator.folding.sums import SpooledSums
 from tests.faults.mutants.registry import mutant
@@ -108,7 +107,7 @@ def _blob_before_write() -> Patches:
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))
 def _wrong_round_body() -> Patches:
     """Nobody looks which round an update was made for."""
-    check = intake.check
+    check = validation.check
 
     def trusting(path: Path, manifest: Any, plan: Any, *, run: str, round: int, attempt: int) -> Any:
         try:
@@ -118,7 +117,7 @@ def _wrong_round_body() -> Patches:
         report, measures = check(path, manifest, plan, run=made.run, round=made.round, attempt=made.attempt)
         return report.model_copy(update={"run": run, "round": round, "attempt": attempt}), measures
 
-    return [(intake, "check", trusting)]
+    return [(validation, "check", trusting)]
 
 
 @mutant("uncapped-weight", "ack-durable", "named")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from client_sdk.protocol.devices import REPORT_KEY
+from client_sdk.protocol.names import REPORT_KEY
 from coordinator.blobs import files, memory
 from coordinator.blobs.port import check_complete, check_digest
 from coordinator.runtime import sweeping

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from torch.utils.data import TensorDataset
 
-from client_sdk.protocol.devices import DeviceId
+from client_sdk.protocol.names import DeviceId
 from simulation.clients import Clients
 from simulation.clients.naming import ID_PATTERN, Named, Numbered, is_id
 from simulation.clients.skew import label_skew, skew_of
