@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from client_sdk import operator_protocol, problems, protocol, worker_protocol
 from client_sdk.cli import app as cli_app
 from client_sdk.learning import Learner
-from client_sdk.protocol import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest, enrolment_bytes
+from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol.devices import enrolment_bytes
+from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.update import encode_update
 from coordinator.engine.events import from_json, kind_of, to_json
 from coordinator.settings import Settings
@@ -110,23 +111,23 @@ _PROBLEM = {
 
 MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     # devices
-    "task": (protocol.Task, _TASK, tuple(name for name in _TASK if name != "learner")),
+    "task": (devices.Task, _TASK, tuple(name for name in _TASK if name != "learner")),
     "enrol": (
-        protocol.EnrolRequest,
+        devices.EnrolRequest,
         {"public_key": _D["1"], "enrolment_token": "token", "proof": _D["2"] * 2, "examples": 60, "label": "ward 3"},
         ("examples", "label"),
     ),
-    "enrolled": (protocol.Enrolled, {"device": "d1", "token": "secret", "examples_cap": 100}, ()),
-    "secure-bounds": (protocol.SecureBounds, _BOUNDS, tuple(_BOUNDS)),
-    "policy": (protocol.Policy, _POLICY, tuple(_POLICY)),
+    "enrolled": (devices.Enrolled, {"device": "d1", "token": "secret", "examples_cap": 100}, ()),
+    "secure-bounds": (devices.SecureBounds, _BOUNDS, tuple(_BOUNDS)),
+    "policy": (devices.Policy, _POLICY, tuple(_POLICY)),
     "check-in": (
-        protocol.CheckIn,
+        devices.CheckIn,
         {"examples": 60, "learners": {"quorate:mnist-mlp": "2"}, "policy": _POLICY, "hold_s": 12.5},
         ("examples", "learners", "policy", "hold_s"),
     ),
-    "checkpoint-ref": (protocol.CheckpointRef, _CHECKPOINT, ()),
+    "checkpoint-ref": (devices.CheckpointRef, _CHECKPOINT, ()),
     "assignment": (
-        protocol.Assignment,
+        devices.Assignment,
         {
             "kind": "assignment",
             "run": "r1",
@@ -143,14 +144,14 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         },
         ("kind", "attempt", "secure", "partial"),
     ),
-    "wait": (protocol.Wait, {"kind": "wait", "reason": "Nobody asks.", "min_s": 5.0, "max_s": 30.0}, ("kind",)),
-    "started": (protocol.Started, {"attempt": 2}, ("attempt",)),
-    "withdrawal": (protocol.Withdrawal, {"attempt": 2, "reason": "The battery is low."}, ("attempt",)),
-    "noted": (protocol.Noted, {"ok": True}, ("ok",)),
-    "work": (protocol.Work, _WORK, tuple(_WORK)),
-    "score": (protocol.Score, _SCORE, ()),
+    "wait": (devices.Wait, {"kind": "wait", "reason": "Nobody asks.", "min_s": 5.0, "max_s": 30.0}, ("kind",)),
+    "started": (devices.Started, {"attempt": 2}, ("attempt",)),
+    "withdrawal": (devices.Withdrawal, {"attempt": 2, "reason": "The battery is low."}, ("attempt",)),
+    "noted": (devices.Noted, {"ok": True}, ("ok",)),
+    "work": (devices.Work, _WORK, tuple(_WORK)),
+    "score": (devices.Score, _SCORE, ()),
     "update-report": (
-        protocol.UpdateReport,
+        devices.UpdateReport,
         {
             "run": "r1",
             "round": 7,
@@ -167,12 +168,12 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ("attempt", "work", "fetch_s", "train_s", "encode_s", "metrics", "held_out"),
     ),
     "receipt": (
-        protocol.Receipt,
+        devices.Receipt,
         {"run": "r1", "round": 7, "attempt": 2, "device": "d1", "digest": _D["c"], "weight": 60},
         (),
     ),
     "outcome": (
-        protocol.Outcome,
+        devices.Outcome,
         {
             "run": "r1",
             "round": 7,
@@ -187,13 +188,13 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "problem": (problems.Problem, _PROBLEM, ("detail", "instance", "retry_after_s", "retryable")),
     # operators
     "create-run": (
-        operator_protocol.CreateRun,
+        operators.CreateRun,
         {"plan": {"name": "mnist"}, "init": _D["a"], "origin": "a file"},
         ("origin",),
     ),
-    "funnel": (operator_protocol.Funnel, _FUNNEL, tuple(_FUNNEL)),
+    "funnel": (operators.Funnel, _FUNNEL, tuple(_FUNNEL)),
     "run-view": (
-        operator_protocol.RunView,
+        operators.RunView,
         {
             "run": "r1",
             "name": "mnist",
@@ -216,10 +217,10 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         },
         ("kind", "exhausted"),
     ),
-    "advance-run": (operator_protocol.AdvanceRun, {"by": "the owner"}, ()),
-    "lease-view": (operator_protocol.LeaseView, _LEASE_VIEW, ("metrics",)),
+    "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
+    "lease-view": (operators.LeaseView, _LEASE_VIEW, ("metrics",)),
     "round-view": (
-        operator_protocol.RoundView,
+        operators.RoundView,
         {
             "round": 7,
             "attempt": 2,
@@ -255,7 +256,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ),
     ),
     "checkpoint-view": (
-        operator_protocol.CheckpointView,
+        operators.CheckpointView,
         {
             "version": 5,
             "digest": _D["c"],
@@ -268,17 +269,17 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "metric-report": (
-        operator_protocol.MetricReport,
+        operators.MetricReport,
         {"version": 5, "digest": _D["c"], "source": "test", "score": _SCORE},
         ("source",),
     ),
     "metric-view": (
-        operator_protocol.MetricView,
+        operators.MetricView,
         {"version": 5, "source": "test", "name": "loss", "value": 0.5, "examples": 16, "at": 3.5},
         (),
     ),
     "device-view": (
-        operator_protocol.DeviceView,
+        operators.DeviceView,
         {
             "device": "d1",
             "label": "ward 3",
@@ -292,18 +293,18 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ("run", "round"),
     ),
     "event-view": (
-        operator_protocol.EventView,
+        operators.EventView,
         {"seq": 70, "at": 3.5, "kind": "Tick", "body": {"round": 7}},
         (),
     ),
     # workers
     "datacenter-task": (
-        worker_protocol.DatacenterTask,
+        workers.DatacenterTask,
         _DATACENTER_TASK,
         tuple(name for name in _DATACENTER_TASK if name != "data"),
     ),
     "worker-poll": (
-        worker_protocol.WorkerPoll,
+        workers.WorkerPoll,
         {
             "instance": "i1",
             "installation": "n1",
@@ -315,7 +316,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ("installation", "learners", "data", "nproc", "hold_s"),
     ),
     "lease": (
-        worker_protocol.Lease,
+        workers.Lease,
         {
             "kind": "lease",
             "run": "r1",
@@ -335,30 +336,30 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ("kind",),
     ),
     "heartbeat": (
-        worker_protocol.Heartbeat,
+        workers.Heartbeat,
         {"attempt": 2, "fence": 3, "step": 20, "metrics": {"loss": 0.5}},
         ("step", "metrics"),
     ),
-    "lease-kept": (worker_protocol.LeaseKept, {"ends_in_s": 59.5}, ()),
+    "lease-kept": (workers.LeaseKept, {"ends_in_s": 59.5}, ()),
     "lease-end": (
-        worker_protocol.LeaseEnd,
+        workers.LeaseEnd,
         {"attempt": 2, "fence": 3, "failed": True, "reason": "The data is gone."},
         (),
     ),
     "result-report": (
-        worker_protocol.ResultReport,
+        workers.ResultReport,
         {"fence": 3, "steps": 40, "examples": 2560, "metrics": {"loss": 0.5}},
         ("metrics",),
     ),
     "result-receipt": (
-        worker_protocol.ResultReceipt,
+        workers.ResultReceipt,
         {"run": "r1", "round": 7, "attempt": 2, "worker": "w1", "digest": _D["c"], "version": 5},
         (),
     ),
-    "create-worker": (worker_protocol.CreateWorker, {"label": "cluster"}, ("label",)),
-    "worker-created": (worker_protocol.WorkerCreated, {"worker": "w1", "token": "secret"}, ()),
+    "create-worker": (workers.CreateWorker, {"label": "cluster"}, ("label",)),
+    "worker-created": (workers.WorkerCreated, {"worker": "w1", "token": "secret"}, ()),
     "worker-view": (
-        worker_protocol.WorkerView,
+        workers.WorkerView,
         {
             "worker": "w1",
             "label": "cluster",
@@ -466,12 +467,12 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 CONSTANTS: dict[str, str] = {
     "protocol version": str(PROTOCOL_VERSION),
     "oldest version": str(PROTOCOL_OLDEST),
-    "protocol header": protocol.PROTOCOL_HEADER,
-    "tensors": protocol.TENSORS_MEDIA_TYPE,
-    "problems": protocol.PROBLEM_MEDIA_TYPE,
-    "report key": protocol.REPORT_KEY,
-    "digest header": protocol.DIGEST_HEADER,
+    "protocol header": names.PROTOCOL_HEADER,
+    "tensors": names.TENSORS_MEDIA_TYPE,
+    "problems": names.PROBLEM_MEDIA_TYPE,
+    "report key": names.REPORT_KEY,
+    "digest header": names.DIGEST_HEADER,
     "digest": content_digest(_D["a"]),
     "enrolment": enrolment_bytes(_D["1"], "token").decode(),
-    "result header": worker_protocol.RESULT_HEADER,
+    "result header": workers.RESULT_HEADER,
 }
