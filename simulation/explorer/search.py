@@ -12,10 +12,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context, parent_process
 
-from simulation.explorer.coverage import Coverage
+from simulation.explorer.counts import Coverage, Tally
 from simulation.explorer.endings import Broken
+from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import Shape
-from simulation.explorer.world import Tally, World
+from simulation.explorer.world import World
 from tests.faults.mutants import MUTANTS
 
 CHUNK = 40
@@ -79,13 +80,13 @@ def play(
     story: list[str] | None = None,
 ) -> tuple[World, Broken | None]:
     """One schedule; with the invariant that broke, where one did."""
-    world = World(shape, without=without, story=story)
+    schedule = Schedule(shape, without=without, story=story)
     with MUTANTS[mutant].on() if mutant is not None else nullcontext():
         try:
-            world.play()
+            schedule.play()
         except Broken as broken:
-            return world, broken
-    return world, None
+            return schedule.world, broken
+    return schedule.world, None
 
 
 def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
