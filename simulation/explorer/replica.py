@@ -84,7 +84,7 @@ class Replica:
                 entropy=world.chance.entropy(f"entropy {self.name}"),
             )
             if len(world.replicas) == 1:
-                sweeping.sweep(self.coordinator)
+                sweeping.sweep(self.coordinator.core)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
             world.tell(f"{self.name} cannot start: {error}")
@@ -173,14 +173,7 @@ class Replica:
 
     def _locked(self) -> bool:
         """Whether the thread that stands here holds a lock that another of this process would wait for."""
-        hub = self.coordinator
-        logs = hub._logs.values()
-        return (
-            any(log._combiner._turn.locked() for log in logs)
-            or hub.fleet._arrivals._turn.locked()
-            or hub._lock.locked()
-            or any(aggregator._lock.locked() for aggregator in hub._aggregators.values())
-        )
+        return self.coordinator.locked()
 
     # ------------------------------------------------------------ calls
 
