@@ -81,8 +81,8 @@ def stream_routes(service: Service) -> list[APIRoute]:
 
 def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
     """The next page of events, and whether the run had ended before it was read."""
-    ended = coordinator.run(run).over
-    return coordinator.events(run, after, _PAGE), ended
+    ended = coordinator.operators.run(run).over
+    return coordinator.operators.events(run, after, _PAGE), ended
 
 
 async def _events(service: Service, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
