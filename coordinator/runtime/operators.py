@@ -85,7 +85,7 @@ class OperatorDesk(Hub):
     def checkpoint_file(self, digest: str) -> Path:
         """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here."""
         if digest not in self._known:
-            if not self.store.knows_checkpoint(digest):
+            if not self.store.has_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._known.add(digest)
         return self.blobs.path(digest)
