@@ -155,7 +155,7 @@ class MemoryTransaction(MemoryReads):
         self._run(row.run)
         if row.parent_version is not None:
             parent = self._t.checkpoints.get(row.run, row.parent_version)
-            self._known(parent, f"version {row.parent_version} of run {row.run}")
+            self._existing(parent, f"version {row.parent_version} of run {row.run}")
         self._t.checkpoints.put(row.run, row.version, row)
         self._t.child_of.put(row.run, row.parent_version, row.version)
         self._t.checkpoints_of_digest.put(row.digest, (row.run, row.version), True)
@@ -200,15 +200,15 @@ class MemoryTransaction(MemoryReads):
         return found
 
     def _run(self, run: str) -> RunRecord:
-        return self._known(self._t.runs.get(ALL, run), f"run {run}")
+        return self._existing(self._t.runs.get(ALL, run), f"run {run}")
 
     def _device(self, device: str) -> DeviceRow:
-        return self._known(self._t.devices.get(ALL, device), f"device {device}")
+        return self._existing(self._t.devices.get(ALL, device), f"device {device}")
 
     def _worker(self, worker: str) -> WorkerRow:
-        return self._known(self._t.workers.get(ALL, worker), f"worker {worker}")
+        return self._existing(self._t.workers.get(ALL, worker), f"worker {worker}")
 
-    def _known(self, row: T | None, what: str) -> T:
+    def _existing(self, row: T | None, what: str) -> T:
         if row is None:
             raise self._failed(StoreError(f"The store has no {what}."))
         return row
