@@ -1,10 +1,8 @@
 """One replica: a real Coordinator, the process around it, and everything that can happen to that process.
 
-It serves requests one at a time, lets time pass and performs tasks as ``coordinator.runtime.driver`` does, and can die, come back,
-or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the world goes
-on, so whatever the code had read by then is old when it returns.
-
-It knows nothing of what an answer means.
+It serves requests one at a time, lets time pass and performs tasks as ``coordinator.runtime.driver`` does, and can die,
+come back, or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the world
+goes on, so whatever the code had read by then is old when it returns.
 """
 
 from __future__ import annotations
