@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import Distribution
@@ -29,6 +31,14 @@ def test_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
         }
         assert on_disk <= set(names), "a module is missing from the wheel"
         assert f"{package}/py.typed" in names
+
+
+def test_sdist_holds_the_tests_and_their_mutants(tmp_path: Path) -> None:
+    succeed(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"{package}/__init__.py" for package in PACKAGES} <= names
+    assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
 
 
 def test_wheel_carries_the_migrations(wheel: Path) -> None:
