@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.lazy import load
+from client_sdk.imports.lazy import load
 
 if TYPE_CHECKING:
     from client_sdk.device.record import Storage as Storage

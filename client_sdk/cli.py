@@ -20,7 +20,7 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
-from client_sdk.shadowing import Shadowed, check
+from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.terminal import complain, missing_module, say, sentence_of, spoken
 
 GROUP = "quorate.commands"

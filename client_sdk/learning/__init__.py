@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.lazy import load
+from client_sdk.imports.lazy import load
 from client_sdk.learning.errors import (
     CheckpointMismatch,
     DataError,

@@ -22,7 +22,7 @@ class Shadowed(ImportError):
 
 def check(packages: Iterable[str] = PACKAGES) -> None:
     """Raise Shadowed where an import of one of these packages would run a file that is not ours."""
-    home = Path(__file__).parent.parent
+    home = Path(__file__).parent.parent.parent
     for package in packages:
         try:
             spec = find_spec(package)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 
-from client_sdk.shadowing import PACKAGES
+from client_sdk.imports.shadowing import PACKAGES
 
 
 def load(package: str, name: str, homes: Mapping[str, str], *, extra: str | None = None) -> object:
