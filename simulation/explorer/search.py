@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 
-from simulation.explorer.coverage import Coverage
+from simulation.explorer.counts import Coverage, Tally
 from simulation.explorer.endings import Broken
+from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import Shape
-from simulation.explorer.world import Tally, World
+from simulation.explorer.world import World
 
 CHUNK = 40
 """Schedules that a process plays before it says how far it is."""
@@ -90,13 +91,13 @@ def play(
     story: list[str] | None = None,
 ) -> tuple[World, Broken | None]:
     """One schedule; with the invariant that broke, where one did."""
-    world = World(shape, without=without, story=story)
+    schedule = Schedule(shape, without=without, story=story)
     with product.running():
         try:
-            world.play()
+            schedule.play()
         except Broken as broken:
-            return world, broken
-    return world, None
+            return schedule.world, broken
+    return schedule.world, None
 
 
 def play_many(seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9) -> Report:

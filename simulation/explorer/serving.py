@@ -9,53 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.devices import Noted, Receipt
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import ResultReceipt
 from coordinator.blobs import Spool
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer.holds import Held
 from simulation.explorer.replica import Replica
-
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
+from simulation.explorer.request import Request, Respond
+from simulation.explorer.world import World
 
 R = TypeVar("R", DeviceRow, WorkerRow)
-Answer = Message | Problem | bytes | None
-Respond = Callable[[Answer], None]
-
-EVENTS = {
-    Route.ENROL: "enrol",
-    Route.CHECK_IN: "check-in",
-    Route.STARTED: "started",
-    Route.UPDATE: "update",
-    Route.WITHDRAWN: "withdraw",
-    Route.OUTCOME: "outcome",
-    Route.LEASES: "poll",
-    Route.HEARTBEAT: "heartbeat",
-    Route.RESULT: "result",
-    Route.LEASE_END: "lease-end",
-}
-
-
-@dataclass(slots=True)
-class Request:
-    """One request on its way: what was asked, the body if it has one, and who asks."""
-
-    send: Send | Fetch
-    body: bytes = b""
-    gone: Callable[[], bool] = lambda: False
-    """Whether the client has cut the connection."""
-
-    @property
-    def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
 
 
 def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
@@ -71,7 +40,7 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
 
     def tell(result: Any) -> None:
         if result is not None:
-            world.watch.answered(request, result, replica.disturbed)
+            replica.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):

@@ -5,7 +5,6 @@ This file knows how the parts fit. It decides nothing about rounds, and has neve
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from client_sdk import codecs
+from client_sdk.chance import labelled, shake_bytes
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import REPORT_KEY
@@ -232,6 +232,6 @@ def _entropy(seed: int) -> Callable[[int], bytes]:
     def read(count: int) -> bytes:
         nonlocal asked
         asked += 1
-        return hashlib.shake_256(f"quorate simulation v1\n{seed}\n{asked}".encode()).digest(count)
+        return shake_bytes(labelled("simulation", seed, asked), count)
 
     return read
