@@ -26,9 +26,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from client_sdk.data import count, held_out_part, training_part
+from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score
 from client_sdk.protocol.names import LEARNER_PATTERN
-from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 

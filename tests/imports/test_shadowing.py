@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from client_sdk.learners import LearnerError, catalogue_for
 from client_sdk.imports.shadowing import PACKAGES, Shadowed, check
+from client_sdk.learners import LearnerError, catalogue_for
 from quorate.__main__ import _keep_folder_from_children
 
 ROOT = Path(__file__).resolve().parents[2]
