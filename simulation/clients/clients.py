@@ -1,6 +1,6 @@
 """``Clients``: who takes part in a simulation, and with which data; from ten clients to a million.
 
-This file knows ids, numbers and holdings. It has never heard of rounds, models or of how a partition is drawn.
+``holdings`` has their data, ``naming`` their ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulation.clients.naming import Listed, Names, Numbered
 from simulation.clients.picture import Picture, draw
 from simulation.clients.pool import is_torch_dataset
 from simulation.clients.skew import skew_of
-from simulation.clients.view import view_of
+from simulation.clients.view import View, view_of
 
 MOST_FOR_SKEW = 2_000_000
 """Summaries leave the label skew out where there are more examples than this: it would take seconds."""
@@ -131,6 +131,11 @@ class Clients(Mapping[str, ClientData]):
             return None
         return skew_of(np.concatenate(known), np.array([len(labels) for labels in known], dtype=np.int64))
 
+    def view(self, *, by_size: bool) -> View:
+        """What the picture shows, as data."""
+        lines = [line for line in (self._how, self.summary().split(", ", 1)[1]) if line]
+        return view_of(self._names, self.holdings, lines=lines, classes=self._classes, by_size=by_size)
+
     def draw(self, path: str | Path | None = None, *, by_size: bool | None = None) -> Picture:
         """The picture of who holds what: one column a client (a sample where there are more than 100), their sizes
         above, their labels below. ``path``: also write it there, as ``.svg``. ``by_size``: largest first (None: for
@@ -138,7 +143,7 @@ class Clients(Mapping[str, ClientData]):
 
         A notebook shows the picture; ``str`` of it is the SVG. Raises ``ValueError`` for a path that is no ``.svg``.
         """
-        picture = draw(view_of(self, by_size=self._by_size if by_size is None else by_size))
+        picture = draw(self.view(by_size=self._by_size if by_size is None else by_size))
         if path is not None:
             picture.save(path)
         return picture
