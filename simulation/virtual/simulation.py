@@ -136,7 +136,7 @@ class Simulation:
 
     @property
     def state(self) -> RunState:
-        return self.coordinator.state(self.run)
+        return self.coordinator.core.state(self.run)
 
     @property
     def _store_of_folder(self) -> Store:
@@ -150,7 +150,7 @@ class Simulation:
 
     def ended(self, round: int) -> RoundView:
         """What became of a round."""
-        return self.coordinator.round(self.run, round)
+        return self.coordinator.operators.round(self.run, round)
 
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
         """A view on what was reached, which outlives this simulation. ``wall``: seconds by round."""
@@ -169,7 +169,7 @@ class Simulation:
         """Keeps a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
         state = self.state
         report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
-        self.coordinator.report_metrics(self.run, report)
+        self.coordinator.operators.report_metrics(self.run, report)
 
     # ------------------------------------------------------------ inside
 
@@ -187,10 +187,10 @@ class Simulation:
         name = digest(body)
         with self.blobs.spool() as spool:
             spool.write(body)
-            self.coordinator.put_checkpoint(spool, name)
+            self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
         request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin)
-        return self.coordinator.create_run(request, taken=taken).run
+        return self.coordinator.operators.create_run(request, taken=taken).run
 
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:

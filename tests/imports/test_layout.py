@@ -1,4 +1,4 @@
-"""The packages stay easy to find one's way in: few modules at their roots, and no two modules that import each other."""
+"""The packages stay easy to read: few modules at their roots, and no two modules that import each other."""
 
 from __future__ import annotations
 
