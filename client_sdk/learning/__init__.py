@@ -21,12 +21,12 @@ from client_sdk.learning.errors import (
 )
 
 if TYPE_CHECKING:
+    from client_sdk.learning.evaluation import accuracy as accuracy
     from client_sdk.learning.learner import Learner as Learner
-    from client_sdk.learning.metrics import accuracy as accuracy
     from client_sdk.learning.optimizer import PlainSGD as PlainSGD
     from client_sdk.learning.seeding import batch_order as batch_order
 
-_HOME = {"Learner": "learner", "PlainSGD": "optimizer", "accuracy": "metrics", "batch_order": "seeding"}
+_HOME = {"Learner": "learner", "PlainSGD": "optimizer", "accuracy": "evaluation", "batch_order": "seeding"}
 
 __all__ = [
     "CheckpointMismatch",
