@@ -4,7 +4,7 @@
 product can take them for something that it can handle.
 
 The faults are one table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it
-happens; coverage, the bias towards what is rare, the story and the shrinking then know it. ``docs/faults.md`` shows how.
+happens; coverage, the bias towards what is rare, the story and the shrinking then know it (``docs/faults.md``).
 """
 
 from __future__ import annotations
