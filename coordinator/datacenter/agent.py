@@ -1,7 +1,7 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
 This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
-by ``worker.client``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does the agent
+by ``worker.client``; ``trainer`` trains the rounds. Importing it is quick and needs no torch; neither does the agent
 while it runs: torch is in the processes that train.
 """
 

@@ -1,7 +1,7 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
-is found again by its run and the checkpoint that it started from.
+It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the
+last step that was saved, since a job is found again by its run and the checkpoint that it started from.
 """
 
 from __future__ import annotations

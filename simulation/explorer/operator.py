@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from client_sdk.protocol.devices import Score
@@ -53,10 +52,10 @@ class Operator:
         plan = world.shape.second if self._watch.runs and world.shape.second is not None else world.shape.plan
 
         def work(coordinator: Coordinator) -> RunView:
-            with coordinator.blobs.spool() as spool:
+            with coordinator.core.blobs.spool() as spool:
                 spool.write(self._body)
-                coordinator.put_checkpoint(spool, self._init)
-            return coordinator.create_run(CreateRun(plan=plan, init=self._init, origin="explorer"))
+                coordinator.operators.put_checkpoint(spool, self._init)
+            return coordinator.operators.create_run(CreateRun(plan=plan, init=self._init, origin="explorer"))
 
         view = self._ask("create", work)
         self._watch.discover()
@@ -73,7 +72,7 @@ class Operator:
         """After the storm: nothing stays paused."""
         for run in list(self._watch.runs.values()):
             if run.status == "paused":
-                self._ask("resume", partial(Coordinator.resume, run=run.run))
+                self._ask("resume", lambda coordinator, name=run.run: coordinator.operators.resume(name))
 
     def _act(self, action: str) -> None:
         world = self._world
@@ -87,11 +86,11 @@ class Operator:
                     self.create()
                 return
             case "op-pause":
-                view, status = self._ask("pause", lambda coordinator: coordinator.pause(name)), ("paused",)
+                view, status = self._ask("pause", lambda coordinator: coordinator.operators.pause(name)), ("paused",)
             case "op-resume":
-                view, status = self._ask("resume", lambda coordinator: coordinator.resume(name)), ("running",)
+                view, status = self._ask("resume", lambda coordinator: coordinator.operators.resume(name)), ("running",)
             case "op-stop":
-                view, status = self._ask("stop", lambda coordinator: coordinator.stop(name)), ("stopped",)
+                view, status = self._ask("stop", lambda coordinator: coordinator.operators.stop(name)), ("stopped",)
             case _:
                 self._score(name)
                 return
@@ -110,7 +109,7 @@ class Operator:
             return
         score = Score(examples=10, metrics={"accuracy": 0.5})
         report = MetricReport(version=row.version, digest=row.digest, score=score)
-        answer = self._ask("score", lambda coordinator: coordinator.report_metrics(name, report))
+        answer = self._ask("score", lambda coordinator: coordinator.operators.report_metrics(name, report))
         if isinstance(answer, list) and not self._durable.store.metrics(name):
             raise Broken("ack-durable", f"a score of {name} was taken, and is not there")
 

@@ -131,14 +131,7 @@ class Process(ABC):
 
     def _locked(self) -> bool:
         """Whether the thread that stands here holds a lock that another of this process would wait for."""
-        coordinator = self.coordinator
-        logs = coordinator._logs.values()
-        return (
-            any(log._combiner._turn.locked() for log in logs)
-            or coordinator.fleet._arrivals._turn.locked()
-            or coordinator._lock.locked()
-            or any(aggregator._lock.locked() for aggregator in coordinator._aggregators.values())
-        )
+        return self.coordinator.locked()
 
     # ------------------------------------------------------------ calls
 

@@ -57,7 +57,7 @@ class Replica(Process):
                 entropy=world.chance.entropy(f"entropy {self.name}"),
             )
             if world.shape.replicas == 1:
-                sweeping.sweep(self.coordinator)
+                sweeping.sweep(self.coordinator.core)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
             world.tell(f"{self.name} cannot start: {error}")

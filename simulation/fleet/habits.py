@@ -1,13 +1,13 @@
 """Who is slow, who vanishes, who sends too late: the fleet's behaviour, drawn from a seed.
 
-This file knows chance as a hash: every draw is a function of (seed, what, device, round), so round 7 of a device is the
-same whatever happened before. It has never heard of time, threads or training.
+Every draw is a hash of (seed, what, device, round), so round 7 of a device is the same whatever happened before.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+
+from client_sdk.chance import labelled, sha256_word, unit
 
 SLOWEST = 4.0
 """A slow device takes up to this many times as long as it would."""
@@ -54,5 +54,4 @@ class Habits:
 
     def _draw(self, what: str, device: int, round: int) -> float:
         """A number from [0, 1): the first 53 bits of a SHA-256."""
-        text = f"quorate habits v1\n{what}\n{self.seed}\n{device}\n{round}"
-        return (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11) / 2.0**53
+        return unit(sha256_word(labelled("habits", what, self.seed, device, round)))

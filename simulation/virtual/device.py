@@ -150,18 +150,18 @@ class Device:
             return Refused(error.problem, self._world.now)
 
     def _asked(self, send: Send) -> Message:
-        desk, path, message = self._world.coordinator, send.path, send.message
+        asked, path, message = self._world.coordinator.devices, send.path, send.message
         match send.route:
             case Route.WITHDRAWN:
                 withdrawal: Any = message
                 where = (str(path["run"]), int(path["round"]))
-                desk.withdraw(self.row.device, *where, withdrawal.attempt, withdrawal.reason)
+                asked.withdraw(self.row.device, *where, withdrawal.attempt, withdrawal.reason)
                 return Noted()
             case Route.OUTCOME:
-                return desk.outcome(self.row.device, str(path["run"]), int(path["round"]))
+                return asked.outcome(self.row.device, str(path["run"]), int(path["round"]))
             case Route.UPDATE:
                 place = (str(path["run"]), int(path["round"]), int(path["attempt"]))
-                desk.update_limit(self.row.device, *place)
+                asked.update_limit(self.row.device, *place)
                 raise RuntimeError("an update that was never made would have been read")
         raise TypeError(f"a simulated device sends nothing to {send.route}")
 

@@ -6,7 +6,6 @@ The coordinator decides about rounds; ``simulator`` shows progress to users.
 from __future__ import annotations
 
 import gc
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk import codecs
+from client_sdk.chance import labelled, shake_bytes
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import REPORT_KEY
@@ -140,7 +140,7 @@ class Simulation:
 
     @property
     def state(self) -> RunState:
-        return self.coordinator.state(self.run)
+        return self.coordinator.core.state(self.run)
 
     @property
     def _store_of_folder(self) -> Store:
@@ -154,7 +154,7 @@ class Simulation:
 
     def ended(self, round: int) -> RoundView:
         """What became of a round."""
-        return self.coordinator.round(self.run, round)
+        return self.coordinator.operators.round(self.run, round)
 
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
         """A view on what was reached, which outlives this simulation. ``wall``: seconds by round."""
@@ -173,7 +173,7 @@ class Simulation:
         """Keeps a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
         state = self.state
         report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
-        self.coordinator.report_metrics(self.run, report)
+        self.coordinator.operators.report_metrics(self.run, report)
 
     # ------------------------------------------------------------ inside
 
@@ -191,10 +191,10 @@ class Simulation:
         name = digest(body)
         with self.blobs.spool() as spool:
             spool.write(body)
-            self.coordinator.put_checkpoint(spool, name)
+            self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
         request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin)
-        return self.coordinator.create_run(request, taken=taken).run
+        return self.coordinator.operators.create_run(request, taken=taken).run
 
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:
@@ -236,7 +236,7 @@ def _entropy(seed: int) -> Callable[[int], bytes]:
     def read(count: int) -> bytes:
         nonlocal asked
         asked += 1
-        return hashlib.shake_256(f"quorate simulation v1\n{seed}\n{asked}".encode()).digest(count)
+        return shake_bytes(labelled("simulation", seed, asked), count)
 
     return read
 

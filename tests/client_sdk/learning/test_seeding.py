@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.learning import Learner, batch_order
-from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.seeding import private_chance
 
 
 def dropping() -> nn.Module:
