@@ -1,6 +1,7 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter, simulation}`
+`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter, simulation}
+<- quorate`
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("client_sdk", "coordinator", "simulation", "dashboards")
+ROOMS = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards")
 
 
 def lint_imports(folder: Path) -> tuple[bool, str]:
@@ -49,6 +50,8 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [
+        ("simulation/wrong.py", "import quorate", "One direction"),
+        ("client_sdk/wrong.py", "import quorate", "One direction"),
         ("client_sdk/wrong.py", "import coordinator", "client_sdk imports no other room"),
         ("client_sdk/wrong.py", "import fastapi", "client_sdk needs no server packages"),
         ("client_sdk/wrong.py", "import torch", "torch stays in client_sdk.learning"),

@@ -12,7 +12,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import worker_results, workers
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.worker_results import WorkerResults
-from simulation.explorer.shape import CENTER
+from simulation.explorer.shape import DATA
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -20,6 +20,10 @@ _reason_lost = datacenter.reason_lost
 _leased = datacenter.leased
 _delivered = datacenter.delivered
 _updates = Commits._updates
+CENTER: dict[str, Any] = {
+    "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
+}
+"""The section of a plan that is often in the datacenter."""
 _ALWAYS: dict[str, Any] = {
     "datacenter": {**CENTER["datacenter"], "every": 1, "wait_s": 15.0},
     "finish": {"rounds": 50},
