@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from client_sdk.learning.leaving import leave
+from client_sdk.commands.long_running import exit_process
 from coordinator.datacenter.missing import sentence_here
 from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
 from coordinator.datacenter.progress import Tell, write_line
@@ -77,7 +77,7 @@ def main() -> None:
     if os.environ.get(ENV_LIFELINE):
         threading.Thread(target=_end_with_launcher, daemon=True).start()
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
-    leave(run(spec, write_line))
+    exit_process(run(spec, write_line))
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:

@@ -26,8 +26,8 @@ from simulation.demo import screen as screens
 from simulation.demo.children import Children, Stopped
 from simulation.demo.command import loading
 from simulation.demo.compare import recipe_of
-from simulation.demo.curve import plot
 from simulation.demo.journal import Journal, read
+from simulation.demo.screen import plot
 from simulation.demo.setting import Setting
 from simulation.fleet.habits import Habits
 from simulation.fleet.split import Split
