@@ -1,6 +1,7 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- coordinator.folding <- coordinator.secure <- coordinator.runtime <- {service, datacenter, simulation}
+`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter} <- simulation`,
+and `quorate` above all.
 <- quorate`
 """
 
