@@ -48,6 +48,8 @@ _MODULE_EXTRAS = {
     "limits": "coordinator",
     "dp_accounting": "coordinator",
     "coordinator": "coordinator",
+    "pooch": "datasets",
+    "unearth": "datasets",
     "ray": "simulation",
     "simulation": "simulation",
     "flwr": "flower",
