@@ -44,7 +44,6 @@ _MODULE_EXTRAS = {
     "structlog": "coordinator",
     "prometheus_client": "coordinator",
     "obstore": "coordinator",
-    "stamina": "coordinator",
     "limits": "coordinator",
     "dp_accounting": "coordinator",
     "coordinator": "coordinator",
