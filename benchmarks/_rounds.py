@@ -85,8 +85,8 @@ class Played:
         after = self._simulation.play_round(lambda *_: None)
         self._simulation.keep()
         if after.version != before.version + 1:
-            raise SystemExit(f"round {before.round} was not committed")
-        counted = self._simulation.store.contributions(self._simulation.run, before.round)
+            raise SystemExit(f"round {before.round_number} was not committed")
+        counted = self._simulation.store.contributions(self._simulation.run, before.round_number)
         self.cohorts.append([item.device for item in counted])
 
     def model(self) -> Tensors:

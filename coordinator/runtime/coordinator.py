@@ -81,7 +81,7 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
                 if now < state.deadline:
                     counts = self.fleet.counts() if counts is None else counts
                 if now >= state.deadline or self._pool_is_full(state, counts or {}):
-                    self._hand_out_once(run, fx.Draw(round=state.round))
+                    self._hand_out_once(run, fx.Draw(round=state.round_number))
             elif now >= state.deadline:
                 log.submit(lambda tx, state, at: ev.Tick(at=at))
             if log.state.deadline is not None:
@@ -103,12 +103,13 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
         Returns when to look again, where that is known: once a quorum is enough, devices' arrivals say.
         """
         state = log.state
-        if state.give_up_at is not None and now >= state.give_up_at:
+        give_up_at = None if state.round is None else state.round.give_up_at
+        if give_up_at is not None and now >= give_up_at:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             return [now + _AGAIN_S]
         if fleet_is_back(state, now, self.fleet.count_eligible(state, counts)):
-            self._hand_out_once(run, fx.Return(round=state.round))
-        return [at for at in (state.deadline, state.give_up_at) if at is not None and at > now]
+            self._hand_out_once(run, fx.Return(round=state.round_number))
+        return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 
     def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
         return self.fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
@@ -121,7 +122,7 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
     def _begun(self, run: str) -> RunLog:
         """The run's log; begins the run where whoever created it died, or was cut off, before its first event."""
         log = self._log(run)
-        if not log.state.round and not log.catch_up().round:
+        if not log.state.round_number and not log.catch_up().round_number:
             log.submit(lambda tx, state, at: ev.Created(at=at))
         return log
 
@@ -130,10 +131,10 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
         database that was lost. Each time later, so that replicas never keep taking one long commit from each other.
         """
         number, since, patience_s = self._closed.get(run, (0, now, _COMMIT_S))
-        if number != state.round or now < since:
-            self._closed[run] = (state.round, now, _COMMIT_S)
+        if number != state.round_number or now < since:
+            self._closed[run] = (state.round_number, now, _COMMIT_S)
         elif now - since >= patience_s:
-            self._closed[run] = (state.round, now, 2 * patience_s)
+            self._closed[run] = (state.round_number, now, 2 * patience_s)
             if run not in self._at_commit and not any(task == run for task, _ in list(self._todo)):
                 self._hand_out(run, rounds.pending(state))
 
@@ -191,7 +192,7 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
 
     def _fold(self, run: str, action: fx.Fold) -> None:
         def wanted(state: RunState) -> bool:
-            return state.round == action.round and state.phase in ("collecting", "committing")
+            return state.round_number == action.round and state.phase in ("collecting", "committing")
 
         log = self._log(run)
         if not wanted(log.state):
@@ -210,7 +211,7 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
         log = self._log(run)
         while True:
             state, seq = log.caught_up()
-            if state.round != round or state.phase != "committing":
+            if state.round_number != round or state.phase != "committing":
                 return None
             with self.store.transaction(run) as tx:
                 if tx.head(run) == seq:
@@ -267,9 +268,9 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
 
 def _beyond_s(state: RunState, now: float) -> float:
     """By how much the open deadline lies further ahead than its phase is long: the clock fell while nobody looked."""
-    if state.deadline is None:
+    if state.round is None or state.round.deadline is None:
         return 0.0
-    return state.deadline - now - phase_s(state)
+    return state.round.deadline - now - phase_s(state.plan, state.round)
 
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:

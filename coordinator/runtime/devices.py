@@ -80,9 +80,9 @@ class DeviceDesk(Hub):
         if claim is None:
             return None
         state = self._log(claim.run).state
-        if state.round != claim.round or state.phase != "collecting":  # another replica drew this cohort
+        if state.round_number != claim.round or state.phase != "collecting":  # another replica drew this cohort
             state = self._log(claim.run).catch_up()
-        if state.round != claim.round or state.phase != "collecting" or state.deadline is None:
+        if state.round_number != claim.round or state.phase != "collecting" or state.deadline is None:
             return None
         return Assignment(
             run=claim.run,
@@ -204,13 +204,13 @@ class DeviceDesk(Hub):
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """What became of this device's part in a round."""
         state = self._log(run).catch_up()
-        if not 1 <= round <= state.round:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
+        if not 1 <= round <= state.round_number:
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
         settled = self._settled(device, run, round)
         if isinstance(settled, Outcome):
             return settled
-        if round == state.round and device in state.members:
-            member = state.members[device]
+        if state.round is not None and round == state.round.number and device in state.round.members:
+            member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn"}.get(member.status)
             if result is None:
                 result = "pending" if state.phase == "collecting" else "dropped"
@@ -288,8 +288,9 @@ class DeviceDesk(Hub):
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
-            acknowledged = {member.digest for member in state.members.values()}
-            if round > state.round - (state.phase != "idle") - state.plan.retention.rounds:
+            members = {} if state.round is None else state.round.members
+            acknowledged = {member.digest for member in members.values()}
+            if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:
                 acknowledged |= {row.digest for row in tx.contributions(run, round)}
             if digest not in acknowledged:
                 self.blobs.delete(digest)

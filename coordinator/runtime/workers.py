@@ -112,7 +112,7 @@ class WorkerDesk(Hub):
         if refused is not None:
             return refused
         others = [
-            f"round {state.round} of {state.run}, which is in the hands of another process with this worker's token"
+            f"round {state.round_number} of {state.run}, which is in the hands of another process with this worker's token"
             for state in self._states()
             if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
         ]
@@ -120,7 +120,7 @@ class WorkerDesk(Hub):
             reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
             return Wait(reason=f"{reason}: give each agent a worker of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
         told = [
-            f"run {state.run} is {state.phase} round {state.round}"
+            f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._states()
             if not state.over and _against(state, poll) is None
         ]
@@ -183,7 +183,7 @@ class WorkerDesk(Hub):
         size, digest = spool.size, spool.commit()
 
         def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
-            if state.round > round and state.checkpoint == digest:
+            if state.round_number > round and state.checkpoint == digest:
                 return None  # the same request, sent twice at a time: the other was first
             if not self.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
@@ -200,7 +200,7 @@ class WorkerDesk(Hub):
                 examples=report.examples,
                 metrics=dict(report.metrics),
                 optimizer=line.optimizer if line is not None else None,
-                waiting=None if state.away_since is None else len(self.fleet.eligible(state, tx.waiting(at))),
+                waiting=None if state.fallback.away_since is None else len(self.fleet.eligible(state, tx.waiting(at))),
             )
 
         effects = log.submit(delivered)
@@ -223,15 +223,18 @@ class WorkerDesk(Hub):
         """Asks for the lease. Counts who waits in the same transaction: where it is enough, the fleet has its turn."""
 
         def make(tx: Transaction, state: RunState, now: float) -> ev.Event | None:
-            waiting = len(self.fleet.eligible(state, tx.waiting(now))) if state.phase == "leasing" else state.waiting
+            if state.round is None:
+                return None
+            leasing = state.phase == "leasing"
+            waiting = len(self.fleet.eligible(state, tx.waiting(now))) if leasing else state.round.waiting
             if fleet_is_back(state, now, waiting):
-                return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
+                return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
             if state.phase != "leasing" and not _ours(state, worker, poll):
                 return None
             return ev.Leased(
                 at=now,
-                round=state.round,
-                attempt=state.attempt + 1,
+                round=state.round_number,
+                attempt=state.round.attempt + 1,
                 fence=state.fence + 1,
                 worker=worker,
                 instance=poll.instance,
@@ -304,7 +307,7 @@ class WorkerDesk(Hub):
     def _note_refused_result(self, worker: str, run: str, round: int, reason: str) -> None:
         """Records a refused result whose body was not read, once for each worker and round."""
         known = any(row.device == worker and row.digest is None for row in self.store.refusals(run, round))
-        if known or not 1 <= round <= self._log(run).state.round:
+        if known or not 1 <= round <= self._log(run).state.round_number:
             return
         refusal = fx.RecordRefusal(round=round, device=worker, digest=None, kind="lease-lost", reason=reason)
         with self.store.transaction(run) as tx:
@@ -325,12 +328,13 @@ class WorkerDesk(Hub):
 
 
 def _holds(state: RunState, worker: str) -> bool:
-    return state.phase == "training" and state.lease is not None and state.lease.worker == worker
+    lease = None if state.round is None else state.round.lease
+    return state.phase == "training" and lease is not None and lease.worker == worker
 
 
 def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
     """Whether the worker has the round, and whoever polls is the very process, or that one started again."""
-    lease = state.lease
+    lease = None if state.round is None else state.round.lease
     if lease is None or not _holds(state, worker):
         return False
     return lease.instance == poll.instance or is_restart(lease, poll.installation)

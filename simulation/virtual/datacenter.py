@@ -80,7 +80,7 @@ class Datacenter:
         while self._agenda.now < until:
             self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)
             self._coordinator.tick()
-            if self._coordinator.state(lease.run).round != lease.round:
+            if self._coordinator.state(lease.run).round_number != lease.round:
                 return False
             beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
             self._coordinator.heartbeat(self._worker, lease.run, lease.round, beat)

@@ -105,11 +105,11 @@ class World:
         """
         self._clear()
         state = self.coordinator.state(self._run)
-        number, self._trained = state.round, trained
-        while state.round == number and not state.over:
+        number, self._trained = state.round_number, trained
+        while state.round_number == number and not state.over:
             self._perform()
             state = self.coordinator.state(self._run)
-            if state.round != number or state.over:
+            if state.round_number != number or state.over:
                 break
             if state.phase == "selecting":
                 self._arrive(state)
@@ -118,10 +118,12 @@ class World:
             self.coordinator.tick()
             self._perform()
             state = self.coordinator.state(self._run)
-            if state.phase == "collecting" and state.round == number:
+            if state.phase == "collecting" and state.round_number == number:
                 self._assign(state)
                 self._collect(number)
-            elif state.phase in ("selecting", "leasing") and state.round == number and state.deadline is not None:
+            elif (
+                state.phase in ("selecting", "leasing") and state.round_number == number and state.deadline is not None
+            ):
                 self._wait(state.deadline)
             state = self.coordinator.state(self._run)
         return state
@@ -160,7 +162,7 @@ class World:
             self._check_in(self._waiting(), [])
             self._asked_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._made(number) for number in self._order(state.round, missing)]
+            arriving = [self._made(number) for number in self._order(state.round_number, missing)]
             if not arriving:
                 return
             self._enrol(arriving)
@@ -230,7 +232,7 @@ class World:
     def _lease(self, state: RunState) -> None:
         """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
         they have come by now, and the fleet may have its turn again."""
-        if not state.planned and state.away_since != state.round:
+        if not state.current.planned and state.fallback.away_since != state.round_number:
             self._arrive(state)
         if self._datacenter is not None:
             self._datacenter.take(state, lambda: self._arrive(state))
@@ -245,17 +247,19 @@ class World:
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._engine.submit(coming[: state.plan.cohort.goal])
         self._training = []
-        absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
+        members = state.current.members
+        absent = [self._made(self._clients.number(name)) for name in members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
-        cohort = [self._present[name] for name in sorted(state.members) if name in self._present]
+        cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
             if device.assignment is None:
                 assignment = self.coordinator.assignment(device.row.device)
                 if assignment is not None:
                     device.answered(assignment)
         starting = [device for device in cohort if not device.over]
-        self.coordinator.started_all(self._run, state.round, state.attempt, [device.row.device for device in starting])
+        names = [device.row.device for device in starting]
+        self.coordinator.started_all(self._run, state.round_number, state.current.attempt, names)
         for device in starting:
             device.started()
         for device in cohort:
@@ -278,8 +282,8 @@ class World:
         happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
         """
         state = self.coordinator.state(self._run)
-        self._reported = state.count("reported")
-        while state.round == round and state.phase == "collecting" and state.deadline is not None:
+        self._reported = self._received()
+        while state.round_number == round and state.phase == "collecting" and state.deadline is not None:
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
             if self._agenda.next_at < state.deadline and missing > 0:
                 self._happen()
@@ -298,7 +302,7 @@ class World:
             return
         assignment = device.assignment
         state = self.coordinator.state(self._run)
-        if assignment is None or state.round != assignment.round or state.phase != "collecting":
+        if assignment is None or state.round_number != assignment.round or state.phase != "collecting":
             device.trained(None)
         elif job is None:
             self._hand_over()
@@ -312,7 +316,7 @@ class World:
             device.trained(result)
             if device.update is not None:
                 self._sent.append(device)
-            self._trained(state.round, self._reported + len(self._sent), state.plan.cohort.goal)
+            self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
 
     def _comes_late(self, one: Unfinished) -> None:
@@ -335,7 +339,12 @@ class World:
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
-        self._reported = self.coordinator.state(self._run).count("reported")
+        self._reported = self._received()
+
+    def _received(self) -> int:
+        """Updates that the round under way has received."""
+        round = self.coordinator.state(self._run).round
+        return 0 if round is None else round.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:

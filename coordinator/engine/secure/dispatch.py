@@ -72,7 +72,8 @@ def happened(state: RunState, event: SecureEvent) -> Step:
 
 def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed) -> Step:
     """What the coordinator's own actions came to; stale where the attempt is over."""
-    if state.secure is None or (event.round, event.attempt) != (state.round, state.attempt):
+    round = state.round
+    if round is None or round.secure is None or (event.round, event.attempt) != (round.number, round.attempt):
         told = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
         return refuse(state, "stale", told)
     match event:
@@ -98,8 +99,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    member = state.members[event.device]
-    if member.status == "withdrawn" or event.device in state.excluded or state.phase == "committing":
+    member = state.current.members[event.device]
+    if member.status == "withdrawn" or event.device in state.current.excluded or state.phase == "committing":
         return state, []
     state = state.with_member(event.device, replace(member, status="withdrawn"))
     if state.phase == "agreeing":
@@ -117,7 +118,7 @@ def spent(state: RunState, event: ev.Spent) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    if state.secure is None:
+    if state.current.secure is None:
         return refuse(state, "stale", f"round {event.round} is not a secure round")
     if event.device in state.spent:
         return state, []
@@ -146,16 +147,17 @@ def time_is_up(state: RunState, at: float) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     """What must be in flight in a secure round, in the phases that it has for itself and in *collecting* and
     *committing*."""
-    if state.advancing:
+    round = state.current
+    if round.advancing:
         return [advance_action(state)]
-    if state.secure is None:
+    secure = round.secure
+    if secure is None:
         return []
-    secure = state.secure
-    match state.phase:
+    match round.phase:
         case "collecting":
-            waiting = tuple(d for d in present(state, state.members) if d not in secure.advertised)
-            told = route(state, waiting) if secure.header else fx.Announce(round=state.round, attempt=state.attempt)
-            return [fx.Wake(devices=waiting), told]
+            waiting = tuple(d for d in present(state, round.members) if d not in secure.advertised)
+            next = route(state, waiting) if secure.header else fx.Announce(round=round.number, attempt=round.attempt)
+            return [fx.Wake(devices=waiting), next]
         case "sharing" if not secure.roster:
             return [keying.gather_action(state)]
         case "sharing" | "masking":
@@ -165,7 +167,7 @@ def pending(state: RunState) -> list[fx.Action]:
         case "unmasking":
             waiting = tuple(d for d in present(state, secure.signed) if d not in secure.revealed)
             shown: list[fx.Action] = [route(state, waiting)]
-            return [*shown, fx.Open(round=state.round, attempt=state.attempt)] if secure.opening else shown
+            return [*shown, fx.Open(round=round.number, attempt=round.attempt)] if secure.opening else shown
         case "committing":
             return [unmasking.commit_sum_action(state)]
         case _:

@@ -78,6 +78,7 @@ def _swept_too_much() -> Patches:
     of_run = sweeping._of_run
 
     def fewer(hub: Hub, run: str) -> set[str | None]:
-        return of_run(hub, run) - {member.digest for member in hub.state(run).members.values()}
+        round = hub.state(run).round
+        return of_run(hub, run) - {member.digest for member in (round.members if round else {}).values()}
 
     return [(sweeping, "_of_run", fewer)]
