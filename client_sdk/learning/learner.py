@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.learning import state
 from client_sdk.learning.blueprint import blank, blueprint
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
@@ -26,7 +27,7 @@ from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import Measure, explained, score
 from client_sdk.learning.local_sgd import Trained, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
-from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.seeding import private_chance
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors, widen
 from client_sdk.update import Update

@@ -1,7 +1,7 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
 This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
-by ``worker.client``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does the agent
+by ``worker.client``; ``trainer`` trains the rounds. Importing it is quick and needs no torch; neither does the agent
 while it runs: torch is in the processes that train.
 """
 
@@ -150,7 +150,7 @@ def _check_endpoint(endpoint: str | None) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         fail(f"--rdzv-endpoint: {endpoint!r} is no HOST:PORT.")
-    from coordinator.datacenter.processes import interface_towards
+    from coordinator.datacenter.job_start import interface_towards
 
     if interface_towards(endpoint) is None:
         fail(f"--rdzv-endpoint: this machine finds no way to {host}.")

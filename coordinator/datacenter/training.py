@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
 from client_sdk.learning import state
 from client_sdk.learning.data import Examples, as_examples
@@ -27,7 +28,7 @@ from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
-from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.seeding import private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate

@@ -118,36 +118,36 @@ def pending(state: RunState) -> list[fx.Action]:
     Performing any of it twice does no harm.
     """
     actions: list[fx.Action] = []
-    round = state.round
-    forgotten = state.round_number - (0 if round is None else 1) - state.plan.retention.rounds
+    current = state.round
+    forgotten = state.round_number - (0 if current is None else 1) - state.plan.retention.rounds
     if forgotten >= 1 and forgotten not in state.leftovers:
         actions.append(fx.Discard(round=forgotten))
     actions += [fx.Discard(round=number, blobs=blobs) for number, blobs in sorted(state.leftovers.items())]
-    if round is None:
+    if current is None:
         return actions
-    if round.phase == "selecting":
-        actions.append(fx.Draw(round=round.number))
-    elif round.secure is not None or round.advancing:
+    if current.phase == "selecting":
+        actions.append(fx.Draw(round=current.number))
+    elif current.secure is not None or current.advancing:
         actions += secagg.pending(state)
-    elif round.phase == "leasing":
-        actions.append(fx.Offer(round=round.number))
-    elif round.phase == "collecting":
+    elif current.phase == "leasing":
+        actions.append(fx.Offer(round=current.number))
+    elif current.phase == "collecting":
         waiting_ones = tuple(
-            device for device, member in round.members.items() if member.status in ("selected", "training")
+            device for device, member in current.members.items() if member.status in ("selected", "training")
         )
         actions.append(fx.Wake(devices=waiting_ones))
-        actions += [fx.Fold(round=round.number, contribution=item) for item in contributions(round)]
-    elif round.phase == "committing":
-        actions += [fx.Fold(round=round.number, contribution=item) for item in contributions(round)]
+        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
+    elif current.phase == "committing":
+        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
         actions.append(commit_action(state))
     return actions
 
 
 def _clock_fell(state: RunState, event: ev.ClockFell) -> Step:
-    round = state.round
-    if round is None or round.deadline is None:
+    current = state.round
+    if current is None or current.deadline is None:
         return state, []
-    moved = state.with_round(replace(round, deadline=round.deadline - event.by_s))
+    moved = state.with_round(replace(current, deadline=current.deadline - event.by_s))
     return datacenter.clock_fell(moved, event.by_s), []
 
 
@@ -175,50 +175,50 @@ def _resumed(state: RunState, event: ev.Resumed) -> Step:
 
 
 def _drawn(state: RunState, event: ev.Drawn) -> Step:
-    round = state.round
-    if round is None or round.phase != "selecting" or event.round != round.number:
+    current = state.round
+    if current is None or current.phase != "selecting" or event.round != current.number:
         return refuse(state, "stale", f"round {event.round} is not selecting")
     if state.plan.secure is not None:
         return keying.drawn(state, event, state.plan.secure)
     cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
-    round = replace(round, waiting=event.waiting, pool=event.pool)
+    current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < quorum:
         found = f"{event.waiting} eligible devices waited; a round needs at least {quorum}"
-        return abandon(state.with_round(round), event.at, f"{found}. {event.others}" if event.others else found)
+        return abandon(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
     devices = tuple(device for device, _ in event.cohort)
     deadline = event.at + cohort.collect_s
-    round = replace(
-        round,
+    current = replace(
+        current,
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
         members={device: Member(examples=examples) for device, examples in event.cohort},
     )
-    state = state.with_round(round)
+    state = state.with_round(current)
     return state, [
-        fx.Claim(round=round.number, attempt=round.attempt, devices=devices, until=deadline),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
         record(state, "open"),
         fx.Wake(devices=devices),
     ]
 
 
 def _tick(state: RunState, event: ev.Tick) -> Step:
-    section, round = state.plan.datacenter, state.round
-    if round is None:
+    section, current = state.plan.datacenter, state.round
+    if current is None:
         return state, []
-    if section is not None and round.phase in ("leasing", "training"):
+    if section is not None and current.phase in ("leasing", "training"):
         return datacenter.tick(state, event.at, section)
-    if round.deadline is None or event.at < round.deadline:
+    if current.deadline is None or event.at < current.deadline:
         return state, []
-    if round.phase == "selecting":
-        return state, [fx.Draw(round=round.number)]
-    if round.secure is not None:
+    if current.phase == "selecting":
+        return state, [fx.Draw(round=current.number)]
+    if current.secure is not None:
         return secagg.time_is_up(state, event.at)
-    have, quorum = round.count("reported"), state.plan.cohort.quorum_count
+    have, quorum = current.count("reported"), state.plan.cohort.quorum_count
     if have >= quorum:
         return close(state, event.at)
     return abandon(
-        state, event.at, f"{have} of {len(round.members)} devices reported by the deadline; the quorum is {quorum}"
+        state, event.at, f"{have} of {len(current.members)} devices reported by the deadline; the quorum is {quorum}"
     )
 
 

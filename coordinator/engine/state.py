@@ -193,8 +193,8 @@ class RunState:
     def with_member(self, device: str, member: Member) -> RunState:
         """The same state with this device in this condition. What ``replace`` gives, at a tenth of its price: a round
         is hundreds of these."""
-        round = self.current
-        return altered(self, round=altered(round, members={**round.members, device: member}))
+        current = self.current
+        return altered(self, round=altered(current, members={**current.members, device: member}))
 
 
 def altered(row: Row, **changes: object) -> Row:

@@ -217,7 +217,8 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
                 raise Stalled(
                     f"{state.fallback.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
-                    f"{simulation.ended(before.round_number).reason}{why}. A simulated fleet does not change by itself: "
+                    f"{simulation.ended(before.round_number).reason}{why}. "
+                    "A simulated fleet does not change by itself: "
                     f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
                 )
     except KeyboardInterrupt:

@@ -29,8 +29,8 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against, event if against[0] == "late" else None)
-    round = state.current
-    member = round.members[event.device]
+    current = state.current
+    member = current.members[event.device]
     if member.digest == event.digest:
         return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
     against = _against_update(state, member, event)
@@ -54,9 +54,9 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     state = state.with_member(event.device, member)
     effects: list[fx.Effect] = [
         fx.Accepted(device=event.device, digest=event.digest, weight=weight),
-        fx.Release(round=round.number, devices=(event.device,)),
+        fx.Release(round=current.number, devices=(event.device,)),
         fx.Fold(
-            round=round.number, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)
+            round=current.number, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)
         ),
     ]
     following, more = _close_if_complete(state, event.at)

@@ -55,29 +55,34 @@ def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
     A run that fell back goes as soon as a whole cohort waits; where nobody takes the round a quorum is enough, as it
     is when a cohort is drawn. A round that is the datacenter's by plan first waits ``wait_s`` for a worker.
     """
-    section, round = state.plan.datacenter, state.round
-    if section is None or round is None or round.phase != "leasing" or round.deadline is None:
+    section, current = state.plan.datacenter, state.round
+    if section is None or current is None or current.phase != "leasing" or current.deadline is None:
         return False
-    if not round.planned and waiting >= section.devices_back(state.plan.cohort):
+    if not current.planned and waiting >= section.devices_back(state.plan.cohort):
         return True
-    return at >= round.deadline and waiting >= state.plan.cohort.quorum_count
+    return at >= current.deadline and waiting >= state.plan.cohort.quorum_count
 
 
 def leased(state: RunState, event: ev.Leased) -> Step:
-    section, round = state.plan.datacenter, state.round
-    if section is None or round is None or event.round != round.number or round.phase not in ("leasing", "training"):
+    section, current = state.plan.datacenter, state.round
+    if (
+        section is None
+        or current is None
+        or event.round != current.number
+        or current.phase not in ("leasing", "training")
+    ):
         return _refuse("stale", f"round {event.round} is not to be had", state)
-    lease = round.lease
-    if round.phase == "training" and lease is not None:
+    lease = current.lease
+    if current.phase == "training" and lease is not None:
         if lease.worker != event.worker:
             return _refuse("conflict", f"round {event.round} is in the hands of worker {lease.worker}", state)
         if lease.instance == event.instance:
             return state, [_granted(state, lease)]
         if event.installation is not None and not is_restart(lease, event.installation):
             return _refuse("conflict", f"another process of worker {lease.worker} has round {event.round}", state)
-    if event.attempt != round.attempt + 1 or event.fence != state.fence + 1:
-        return _refuse("stale", f"the next lease is attempt {round.attempt + 1}, fence {state.fence + 1}", state)
-    give_up_at = event.at + section.max_s if round.give_up_at is None else round.give_up_at
+    if event.attempt != current.attempt + 1 or event.fence != state.fence + 1:
+        return _refuse("stale", f"the next lease is attempt {current.attempt + 1}, fence {state.fence + 1}", state)
+    give_up_at = event.at + section.max_s if current.give_up_at is None else current.give_up_at
     lease = Lease(
         worker=event.worker,
         instance=event.instance,
@@ -86,32 +91,32 @@ def leased(state: RunState, event: ev.Leased) -> Step:
         renewed_at=event.at,
         installation=event.installation or "",
     )
-    round = replace(
-        round,
+    current = replace(
+        current,
         phase="training",
         attempt=event.attempt,
         lease=lease,
         waiting=event.waiting,
-        collecting_at=event.at if round.collecting_at is None else round.collecting_at,
+        collecting_at=event.at if current.collecting_at is None else current.collecting_at,
         give_up_at=give_up_at,
         deadline=min(event.at + section.lease_s, give_up_at),
     )
-    state = replace(state, round=round, fence=event.fence)
+    state = replace(state, round=current, fence=event.fence)
     return state, [record(state, "open"), _granted(state, lease)]
 
 
 def heartbeat(state: RunState, event: ev.Heartbeat) -> Step:
-    section, round = state.plan.datacenter, state.round
-    lease = None if round is None else round.lease
+    section, current = state.plan.datacenter, state.round
+    lease = None if current is None else current.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)
-    if against is not None or section is None or round is None or lease is None or round.deadline is None:
+    if against is not None or section is None or current is None or lease is None or current.deadline is None:
         return _refuse("lease-lost", against or "no lease is held", state)
     if 0 <= event.at - lease.renewed_at < section.lease_s / RENEWALS:
-        return state, [fx.Kept(ends_at=round.deadline)]
+        return state, [fx.Kept(ends_at=current.deadline)]
     lease = replace(lease, renewed_at=event.at, step=event.step, metrics=event.metrics)
     ends_at = event.at + section.lease_s
-    ends_at = min(ends_at, round.give_up_at or ends_at)
-    return state.with_round(replace(round, lease=lease, deadline=ends_at)), [fx.Kept(ends_at=ends_at)]
+    ends_at = min(ends_at, current.give_up_at or ends_at)
+    return state.with_round(replace(current, lease=lease, deadline=ends_at)), [fx.Kept(ends_at=ends_at)]
 
 
 def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:
@@ -126,10 +131,10 @@ def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:
 def delivered(state: RunState, event: ev.Delivered) -> Step:
     """A result under the live lease is committed at once: it was validated and durable before. Where enough devices
     wait by then, a run that had fallen back returns to them."""
-    section, round, fallback = state.plan.datacenter, state.round, state.fallback
-    lease = None if round is None else round.lease
+    section, current, fallback = state.plan.datacenter, state.round, state.fallback
+    lease = None if current is None else current.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)
-    if against is not None or section is None or round is None or lease is None:
+    if against is not None or section is None or current is None or lease is None:
         reason = against or "no lease is held"
         refusal = fx.RecordRefusal(
             round=event.round, device=event.worker, digest=event.digest, kind="lease-lost", reason=reason
@@ -139,14 +144,14 @@ def delivered(state: RunState, event: ev.Delivered) -> Step:
     fallback = replace(fallback, failures=0, rests_until=None)
     if fallback.away_since is not None and (event.waiting or 0) >= section.devices_back(state.plan.cohort):
         fallback = replace(fallback, away_since=None, back_with=event.waiting)
-    state = replace(state, round=replace(round, lease=lease), fallback=fallback)
+    state = replace(state, round=replace(current, lease=lease), fallback=fallback)
     following, effects = advance(
         state,
         event.at,
         digest=event.digest,
         size=event.bytes,
         optimizer=event.optimizer,
-        origin=f"round {round.number}, in the datacenter by {event.worker}",
+        origin=f"round {current.number}, in the datacenter by {event.worker}",
     )
     return following, [fx.Taken(version=following.version), *effects]
 
@@ -160,10 +165,12 @@ def fleet_returned(state: RunState, event: ev.FleetReturned) -> Step:
 
 def tick(state: RunState, at: float, section: Datacenter) -> Step:
     """A lease that nobody keeps ends; a round that takes too long is given up."""
-    round = state.current
-    if round.give_up_at is not None and at >= round.give_up_at:
-        return _give_up(state, at, f"no result within {section.max_s:g} s of the first lease ({round.attempt} in all)")
-    if round.phase == "training" and round.deadline is not None and at >= round.deadline:
+    current = state.current
+    if current.give_up_at is not None and at >= current.give_up_at:
+        return _give_up(
+            state, at, f"no result within {section.max_s:g} s of the first lease ({current.attempt} in all)"
+        )
+    if current.phase == "training" and current.deadline is not None and at >= current.deadline:
         return _lease_again(state, at)
     return state, []
 
@@ -171,13 +178,13 @@ def tick(state: RunState, at: float, section: Datacenter) -> Step:
 def clock_fell(state: RunState, by_s: float) -> RunState:
     """The times of a datacenter round that lie ahead, or are counted from, move back with the clock."""
     lease, give_up_at, rests_until = state.current.lease, state.current.give_up_at, state.fallback.rests_until
-    round = replace(
+    current = replace(
         state.current,
         lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - by_s),
         give_up_at=None if give_up_at is None else give_up_at - by_s,
     )
     rests_until = None if rests_until is None else rests_until - by_s
-    return replace(state, round=round, fallback=replace(state.fallback, rests_until=rests_until))
+    return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until))
 
 
 def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
@@ -210,11 +217,11 @@ def is_restart(lease: Lease, installation: str) -> bool:
 
 
 def _lease_again(state: RunState, at: float) -> Step:
-    round = replace(state.current, phase="leasing")
+    current = replace(state.current, phase="leasing")
     if state.status != "running":
-        return abandon(state.with_round(round), at, "the run was paused while no worker had the round")
-    round = replace(round, deadline=at + phase_s(state.plan, round))
-    return state.with_round(round), [fx.Offer(round=round.number)]
+        return abandon(state.with_round(current), at, "the run was paused while no worker had the round")
+    current = replace(current, deadline=at + phase_s(state.plan, current))
+    return state.with_round(current), [fx.Offer(round=current.number)]
 
 
 def _give_up(state: RunState, at: float, reason: str) -> Step:
@@ -231,16 +238,16 @@ def _failed(state: RunState, at: float, reason: str) -> Step:
 
 
 def _granted(state: RunState, lease: Lease) -> fx.Granted:
-    round = state.current
-    ends_at = round.deadline if round.deadline is not None else lease.renewed_at
+    current = state.current
+    ends_at = current.deadline if current.deadline is not None else lease.renewed_at
     return fx.Granted(
-        round=round.number,
-        attempt=round.attempt,
+        round=current.number,
+        attempt=current.attempt,
         fence=lease.fence,
         checkpoint=state.checkpoint,
         version=state.version,
         ends_at=ends_at,
-        give_up_at=round.give_up_at if round.give_up_at is not None else ends_at,
+        give_up_at=current.give_up_at if current.give_up_at is not None else ends_at,
     )
 
 

@@ -120,13 +120,13 @@ def contributions(round: Round) -> tuple[fx.Contribution, ...]:
 
 def public_body(state: RunState) -> dict[str, object]:
     """What the public may read of the round under way: counts, never who sent what."""
-    round = state.current
-    body = _fleet_body(round)
-    if round.kind == "secure":
-        body |= _secure_body(round, state.exhausted)
-    if round.kind == "datacenter":
-        return body | _lease_body(round)
-    return body | {"because": round.because} if round.because else body
+    current = state.current
+    body = _fleet_body(current)
+    if current.kind == "secure":
+        body |= _secure_body(current, state.exhausted)
+    if current.kind == "datacenter":
+        return body | _lease_body(current)
+    return body | {"because": current.because} if current.because else body
 
 
 def _lease_body(round: Round) -> dict[str, object]:
@@ -194,42 +194,42 @@ def record(
     digest: str | None = None,
 ) -> fx.RecordRound:
     """The round's row: what the public may read, and who was selected from which pool, which it may not."""
-    round = state.current
+    current = state.current
     return fx.RecordRound(
-        round=round.number,
+        round=current.number,
         status=status,
         reason=reason,
-        attempt=round.attempt,
-        opened_at=round.opened_at,
-        collecting_at=round.collecting_at,
+        attempt=current.attempt,
+        opened_at=current.opened_at,
+        collecting_at=current.collecting_at,
         closed_at=closed_at,
         body={
             **public_body(state),
             "version": version,
             "digest": digest,
-            "pool": round.pool,
-            "cohort": sorted(round.members),
-            **({"left_out": dict(round.excluded)} if round.excluded else {}),
-            **({"set_aside": round.secure.set_aside} if round.secure is not None else {}),
+            "pool": current.pool,
+            "cohort": sorted(current.members),
+            **({"left_out": dict(current.excluded)} if current.excluded else {}),
+            **({"set_aside": current.secure.set_aside} if current.secure is not None else {}),
         },
-        kind=round.kind,
+        kind=current.kind,
     )
 
 
 def forget(state: RunState) -> list[fx.Effect]:
     """What of the round that ends need not be kept: of a secure one nothing is."""
-    round = state.current
-    if round.secure is not None:
-        return [fx.Discard(round=round.number, blobs=round.secure.blobs)]
-    ended = round.number - state.plan.retention.rounds
+    current = state.current
+    if current.secure is not None:
+        return [fx.Discard(round=current.number, blobs=current.secure.blobs)]
+    ended = current.number - state.plan.retention.rounds
     return [fx.Discard(round=ended)] if ended >= 1 else []
 
 
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
-    round = state.current
-    blobs = () if round.secure is None else round.secure.blobs
-    return replace(state, leftovers={**state.leftovers, round.number: blobs}) if blobs else state
+    current = state.current
+    blobs = () if current.secure is None else current.secure.blobs
+    return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

@@ -72,8 +72,8 @@ def happened(state: RunState, event: SecureEvent) -> Step:
 
 def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed) -> Step:
     """What the coordinator's own actions came to; stale where the attempt is over."""
-    round = state.round
-    if round is None or round.secure is None or (event.round, event.attempt) != (round.number, round.attempt):
+    current = state.round
+    if current is None or current.secure is None or (event.round, event.attempt) != (current.number, current.attempt):
         told = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
         return refuse(state, "stale", told)
     match event:
@@ -147,17 +147,19 @@ def time_is_up(state: RunState, at: float) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     """What must be in flight in a secure round, in the phases that it has for itself and in *collecting* and
     *committing*."""
-    round = state.current
-    if round.advancing:
+    current = state.current
+    if current.advancing:
         return [advance_action(state)]
-    secure = round.secure
+    secure = current.secure
     if secure is None:
         return []
-    match round.phase:
+    match current.phase:
         case "collecting":
-            waiting = tuple(d for d in present(state, round.members) if d not in secure.advertised)
-            next = route(state, waiting) if secure.header else fx.Announce(round=round.number, attempt=round.attempt)
-            return [fx.Wake(devices=waiting), next]
+            waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
+            shown = (
+                route(state, waiting) if secure.header else fx.Announce(round=current.number, attempt=current.attempt)
+            )
+            return [fx.Wake(devices=waiting), shown]
         case "sharing" if not secure.roster:
             return [keying.gather_action(state)]
         case "sharing" | "masking":
@@ -167,7 +169,7 @@ def pending(state: RunState) -> list[fx.Action]:
         case "unmasking":
             waiting = tuple(d for d in present(state, secure.signed) if d not in secure.revealed)
             shown: list[fx.Action] = [route(state, waiting)]
-            return [*shown, fx.Open(round=round.number, attempt=round.attempt)] if secure.opening else shown
+            return [*shown, fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else shown
         case "committing":
             return [unmasking.commit_sum_action(state)]
         case _:

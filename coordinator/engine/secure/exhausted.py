@@ -29,25 +29,25 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
 
 def advanced(state: RunState, event: ev.Advanced) -> Step:
     """The owner's way out. Nothing else moves a model that nobody has trained."""
-    round = state.round
-    if round is not None and round.advancing:
-        return refuse(state, "conflict", f"run {state.run} is being advanced already, by {round.advancing}")
+    current = state.round
+    if current is not None and current.advancing:
+        return refuse(state, "conflict", f"run {state.run} is being advanced already, by {current.advancing}")
     if not state.exhausted:
         return refuse(state, "conflict", f"run {state.run} is not exhausted: it goes on without this")
     if state.status != "running":
         return refuse(state, "conflict", f"run {state.run} is {state.status}: resume it first")
-    if round is None or round.phase not in ("selecting", "leasing"):
+    if current is None or current.phase not in ("selecting", "leasing"):
         return refuse(state, "conflict", f"run {state.run} is not stuck: round {state.round_number} is {state.phase}")
-    if event.round != round.number:
-        return refuse(state, "stale", f"the run is at round {round.number}, not {event.round}")
+    if event.round != current.number:
+        return refuse(state, "stale", f"the run is at round {current.number}, not {event.round}")
     audit = fx.RecordAudit(
         by=event.by,
         action="advance",
-        detail=f"round {round.number} moves version {state.version} by one unit, without contributions: "
+        detail=f"round {current.number} moves version {state.version} by one unit, without contributions: "
         + state.exhausted,
     )
-    round = replace(
-        round,
+    current = replace(
+        current,
         phase="committing",
         kind="secure",
         because="",
@@ -57,7 +57,7 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
         deadline=None,
         advancing=event.by,
     )
-    state = replace(state, round=round, fallback=replace(state.fallback, away_since=None))
+    state = replace(state, round=current, fallback=replace(state.fallback, away_since=None))
     return state, [audit, record(state, "open"), advance_action(state)]
 
 

@@ -45,28 +45,28 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
     """The cohort begins to train, where it is large enough for a roster. Who is spent or barred is not of it."""
     cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
     fewest = plan.fewest_advertisers(state.plan.cohort)
-    round = replace(state.current, waiting=event.waiting, pool=event.pool)
+    current = replace(state.current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)
         found = exhausted or f"{event.waiting} eligible devices waited; a secure round needs at least {fewest}"
-        state = replace(state, round=round, exhausted=exhausted or state.exhausted)
+        state = replace(state, round=current, exhausted=exhausted or state.exhausted)
         return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
     deadline = event.at + state.plan.cohort.collect_s
-    round = replace(
-        round,
+    current = replace(
+        current,
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
         members={device: Member(examples=examples) for device, examples in cohort},
         secure=SecureRound(),
     )
-    state = replace(state, round=round, exhausted="")
-    devices = tuple(round.members)
+    state = replace(state, round=current, exhausted="")
+    devices = tuple(current.members)
     return state, [
-        fx.Claim(round=round.number, attempt=round.attempt, devices=devices, until=deadline),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
         record(state, "open"),
         fx.Wake(devices=devices),
-        fx.Announce(round=round.number, attempt=round.attempt),
+        fx.Announce(round=current.number, attempt=current.attempt),
     ]
 
 
@@ -78,10 +78,10 @@ def announced(state: RunState, event: ev.Announced) -> Step:
             return state, []
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
     secure = replace(secure, header=event.header, expires_at=event.expires_at)
-    state, round = with_secure(state, secure), state.current
-    until = lasts_until(state, event.at) if round.attempt else min(round.deadline or event.at, event.expires_at)
+    state, current = with_secure(state, secure), state.current
+    until = lasts_until(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
     state = with_deadline(state, until)
-    return state, [route(state, present(state, round.members))]
+    return state, [route(state, present(state, current.members))]
 
 
 def advertised(state: RunState, event: ev.Advertised) -> Step:
@@ -175,42 +175,42 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
 def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
     """This attempt is over before anybody could sign: the round is keyed anew, without those who failed it."""
     secure, plan = under_way(state)
-    round = state.current
-    quiet = dict.fromkeys(silent, f"it was not heard of in the {round.phase} of attempt {round.attempt}")
-    round = replace(round, excluded={**quiet, **blamed(secure.complaints), **round.excluded})
-    state = state.with_round(round)
-    left, fewest = present(state, round.members), plan.fewest_advertisers(state.plan.cohort)
-    if round.attempt + 1 >= plan.attempts:
+    current = state.current
+    quiet = dict.fromkeys(silent, f"it was not heard of in the {current.phase} of attempt {current.attempt}")
+    current = replace(current, excluded={**quiet, **blamed(secure.complaints), **current.excluded})
+    state = state.with_round(current)
+    left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
+    if current.attempt + 1 >= plan.attempts:
         times = f"{plan.attempts} time{'s' if plan.attempts > 1 else ''}"
         return abandon(state, at, f"{reason}; it was keyed {times}, the most that the plan allows")
     if len(left) < fewest:
         return abandon(state, at, f"{reason}; {len(left)} devices are left to key it anew, and it takes {fewest}")
     refusals = [
         fx.RecordRefusal(
-            round=round.number,
+            round=current.number,
             device=item.device,
             digest=item.digest,
             kind="abandoned",
-            reason=f"attempt {round.attempt} of the round was given up: {reason}",
+            reason=f"attempt {current.attempt} of the round was given up: {reason}",
         )
-        for item in contributions(round)
+        for item in contributions(current)
     ]
-    round = replace(
-        round,
+    current = replace(
+        current,
         phase="collecting",
-        attempt=round.attempt + 1,
+        attempt=current.attempt + 1,
         deadline=at + plan.exchange_s,
         secure=SecureRound(older=secure.blobs),
         members={
             device: replace(member, status="training") if member.status == "reported" else member
-            for device, member in round.members.items()
+            for device, member in current.members.items()
         },
     )
-    state = state.with_round(round)
+    state = state.with_round(current)
     return state, [
         *refusals,
-        fx.Release(round=round.number, devices=None),
-        fx.Claim(round=round.number, attempt=round.attempt, devices=left, until=at + plan.exchange_s),
+        fx.Release(round=current.number, devices=None),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=left, until=at + plan.exchange_s),
         record(state, "open"),
-        fx.Announce(round=round.number, attempt=round.attempt),
+        fx.Announce(round=current.number, attempt=current.attempt),
     ]

@@ -124,8 +124,8 @@ def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
 
 def route(state: RunState, devices: Iterable[str]) -> fx.Route:
     """The hint that the answers of this phase are ready for these devices."""
-    round = state.current
-    return fx.Route(round=round.number, attempt=round.attempt, phase=round.phase, devices=tuple(sorted(devices)))
+    current = state.current
+    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
 
 
 def lasts_until(state: RunState, at: float) -> float:

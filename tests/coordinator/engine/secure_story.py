@@ -252,5 +252,5 @@ def place_of(state: states.RunState) -> tuple[int, int, str]:
 
 def forgotten(state: states.RunState) -> states.RunState:
     """The state without what is only kept to be told of, or to be deleted."""
-    round = None if state.round is None else replace(state.round, pool=None)
-    return replace(state, leftovers={}, round=round)
+    current = None if state.round is None else replace(state.round, pool=None)
+    return replace(state, leftovers={}, round=current)

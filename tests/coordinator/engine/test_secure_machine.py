@@ -63,7 +63,7 @@ class SecureRun(RuleBasedStateMachine):
     def announced(self, draft: int, shift: int, lives_s: int) -> None:
         state = self.story.state
         header = digest_of("header", state.round_number, self.story.attempt, draft)
-        expires_at, attempt = int(self.story.at) + lives_s, state.current.attempt + shift
+        expires_at, attempt = int(self.story.at) + lives_s, self.story.attempt + shift
         self._happens(lambda: self.story.announced(header=header, expires_at=expires_at, attempt=attempt))
 
     @rule(device=DEVICES, draft=DRAFT, shift=SHIFT, kind=st.integers(0, 4))
@@ -126,8 +126,8 @@ class SecureRun(RuleBasedStateMachine):
         roster: dict[str, Any] = {"threshold": threshold, "signers": threshold, "fewest": max(3, threshold)}
         if self.ring and len(order) > 5:
             roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
-        digest = digest_of("roster", state.round_number, state.current.attempt, order, draft)
-        told = {"order": order, "digest": digest, "attempt": state.current.attempt + shift, **roster}
+        digest = digest_of("roster", state.round_number, self.story.attempt, order, draft)
+        told = {"order": order, "digest": digest, "attempt": self.story.attempt + shift, **roster}
         self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **told)))
 
     @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
@@ -148,7 +148,7 @@ class SecureRun(RuleBasedStateMachine):
     @rule(draft=DRAFT, shift=SHIFT)
     def opened(self, draft: int, shift: int) -> None:
         state = self.story.state
-        told = {"digest": digest_of("sum", state.round_number, draft), "attempt": state.current.attempt + shift}
+        told = {"digest": digest_of("sum", state.round_number, draft), "attempt": self.story.attempt + shift}
         self._happens(lambda: self.story.opened(**told))
 
     @rule(lost=st.sets(DEVICES, max_size=2))
