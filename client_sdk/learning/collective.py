@@ -74,12 +74,12 @@ def group(
 
 def main() -> None:
     """The process's whole life."""
-    from client_sdk.learning.leaving import leave
+    from client_sdk.commands.long_running import exit_process
 
     try:
         app(prog_name="python -m client_sdk.learning.collective")
     except SystemExit as over:
-        leave(over.code if isinstance(over.code, int) else int(over.code is not None))
+        exit_process(over.code if isinstance(over.code, int) else int(over.code is not None))
 
 
 if __name__ == "__main__":

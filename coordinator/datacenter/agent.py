@@ -150,7 +150,7 @@ def _check_endpoint(endpoint: str | None) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         fail(f"--rdzv-endpoint: {endpoint!r} is no HOST:PORT.")
-    from coordinator.datacenter.processes import interface_towards
+    from coordinator.datacenter.job_start import interface_towards
 
     if interface_towards(endpoint) is None:
         fail(f"--rdzv-endpoint: this machine finds no way to {host}.")

@@ -18,14 +18,15 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from coordinator.datacenter.processes import ENV_JOB, ENV_NODE
+from coordinator.child_processes.family import with_environment
+from coordinator.datacenter.job_start import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4
 """How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""
@@ -90,25 +91,19 @@ def end_leftovers(folder: Path, node: int = 0) -> int:
 
     They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
     """
-    left = list(_training_in(folder.resolve(), str(node)))
+    root = folder.resolve()
+
+    def trains_here(environment: Mapping[str, str]) -> bool:
+        try:
+            saved = json.loads(environment.get(ENV_JOB, "{}")).get("checkpoints")
+        except (ValueError, AttributeError):
+            return False
+        own = environment.get(ENV_NODE, "0") == str(node)
+        return own and isinstance(saved, str) and root in Path(saved).parents
+
+    left = list(with_environment(trains_here))
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=END_S)
     return len(left)
-
-
-def _training_in(folder: Path, node: str) -> Iterator[psutil.Process]:
-    """Processes of jobs whose steps are saved below ``folder``."""
-    for process in psutil.process_iter():
-        try:
-            if process.pid == os.getpid() or process.uids().real != os.getuid():
-                continue
-            environment = process.environ()
-            saved = json.loads(environment.get(ENV_JOB, "{}")).get("checkpoints")
-            if environment.get(ENV_NODE, "0") != node:
-                continue
-        except (psutil.Error, OSError, ValueError, AttributeError):
-            continue
-        if saved is not None and folder in Path(saved).parents:
-            yield process

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client_sdk.learning.leaving import leave
+from client_sdk.commands.long_running import exit_process
+from coordinator.child_processes import when_parent_ends
+from coordinator.datacenter.job_start import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
 from coordinator.datacenter.missing import sentence_here
-from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
 from coordinator.datacenter.progress import Tell, write_line
 from coordinator.datacenter.spec import JobSpec
 
@@ -74,10 +75,9 @@ def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
 
 def main() -> None:
     """The process that ``job.launch`` starts."""
-    if os.environ.get(ENV_LIFELINE):
-        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    when_parent_ends(partial(os._exit, 1))
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
-    leave(run(spec, write_line))
+    exit_process(run(spec, write_line))
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
@@ -138,13 +138,6 @@ def _check_writable(out: Path) -> None:
 def _restarted() -> bool:
     """Whether this is not the first attempt: then what the first has saved is ours."""
     return int(os.environ.get(ENV_RESTARTS, "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
-
-
-def _end_with_launcher() -> None:
-    """Wait for the end of standard input, which the launcher holds, and end this process with it."""
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
 from coordinator.datacenter.progress import Tell
-from coordinator.datacenter.several import MachineLost, Told, lead
+from coordinator.datacenter.several import MachineLost, SetWhen, lead
 from coordinator.datacenter.spec import JobResult
 from coordinator.datacenter.together import Together
 from coordinator.datacenter.worker.client import Halted, NotNow, Offer, TrainedCheckpoint, TrainingFailed
@@ -89,7 +89,7 @@ class JobTrainer:
                 self._tell(lease, message)
 
         try:
-            result = self._done(lease, spec, hear, Told(halted))
+            result = self._done(lease, spec, hear, SetWhen(halted))
         except JobStopped:
             raise Halted from None
         except MachineLost as lost:
@@ -109,12 +109,12 @@ class JobTrainer:
         """The job, on this machine or on several: as many as its processes need."""
         if self._together is None or spec.nproc <= self._machine.nproc:
             return launch(spec, hear, stop)
-        found = self._together.crew(spec.nproc, self._machine.nproc)
+        found = self._together.group(spec.nproc, self._machine.nproc)
         if found is None:
             raise NotNow(f"The round wants {spec.nproc} processes, and a machine of the group has gone.")
-        mine, crew = found
+        mine, group = found
         spec = JobSpec.model_validate({**spec.model_dump(), "nproc": mine, "device": self._together.device})
-        return lead(spec, crew, lease.datacenter.data, hear, stop)
+        return lead(spec, group, lease.datacenter.data, hear, stop)
 
     def job_of(self, lease: Lease, checkpoint: Path) -> JobSpec:
         """The round as a job, in its own folder. TrainingFailed where it does not fit this machine."""

@@ -31,7 +31,7 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import LEARNER

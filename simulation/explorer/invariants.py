@@ -18,7 +18,7 @@ from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
 from simulation.explorer.durable import Durable
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Ending, Followed
 from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
 from simulation.explorer.request import Request

@@ -16,7 +16,7 @@ from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.durable import Durable
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.marks import first_model
 from simulation.explorer.replica import Replica
 from simulation.explorer.watch import Watch

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from coordinator.store.port import Json, Store, StoreError, Transaction
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
 
 

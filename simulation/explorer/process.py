@@ -16,7 +16,7 @@ from coordinator.blobs import BlobError, DiskFull
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import StoreError
 from simulation.explorer.durable import Durable
-from simulation.explorer.endings import Broken, Crash
+from simulation.explorer.faults import Broken, Crash
 from simulation.explorer.stacks import Stacks
 from simulation.explorer.watch import Watch
 from simulation.explorer.world import World

@@ -16,7 +16,7 @@ from coordinator.runtime.signals import Signals
 from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
-from simulation.explorer.endings import Crash
+from simulation.explorer.faults import Crash
 from simulation.explorer.holds import Holds
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process

@@ -22,7 +22,7 @@ from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer import invariants
 from simulation.explorer.device import URL, Device
 from simulation.explorer.durable import Durable, opened
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.holds import Held
 from simulation.explorer.liar import Liar

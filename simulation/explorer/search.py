@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 
 from simulation.explorer.counts import Coverage, Tally
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import Shape
 from simulation.explorer.world import World

@@ -18,7 +18,7 @@ from client_sdk.protocol.workers import Lease, LeaseKept, ResultReceipt
 from coordinator.store.port import EventRow
 from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.request import Request
 from simulation.explorer.world import World

@@ -29,7 +29,7 @@ from coordinator.datacenter.worker.actions import (
     WorkerReply,
 )
 from coordinator.datacenter.worker.session import WorkerSession, work
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import DATA, LEARNER

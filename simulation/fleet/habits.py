@@ -14,7 +14,7 @@ SLOWEST = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conduct:
+class FleetConduct:
     """What one device does in one round."""
 
     slowness: float = 1.0
@@ -28,7 +28,7 @@ class Conduct:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Habits:
+class FleetHabits:
     """Shares of the fleet, each from 0 to 1. ValueError for others."""
 
     slow: float = 0.1
@@ -44,13 +44,13 @@ class Habits:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} is a share of devices: from 0 to 1")
 
-    def conduct(self, device: int, round: int) -> Conduct:
+    def conduct(self, device: int, round: int) -> FleetConduct:
         """What device number ``device`` does in this round."""
         is_slow = self._draw("slow", device, 0) < self.slow
         slowness = 1.5 + (SLOWEST - 1.5) * self._draw("slowness", device, round) if is_slow else 1.0
         if self._draw("vanish", device, round) < self.vanish:
-            return Conduct(slowness=slowness, vanishes=True, away=1.0 + self._draw("away", device, round))
-        return Conduct(slowness=slowness, late=self._draw("late", device, round) < self.late)
+            return FleetConduct(slowness=slowness, vanishes=True, away=1.0 + self._draw("away", device, round))
+        return FleetConduct(slowness=slowness, late=self._draw("late", device, round) < self.late)
 
     def _draw(self, what: str, device: int, round: int) -> float:
         """A number from [0, 1): the first 53 bits of a SHA-256."""

@@ -15,7 +15,7 @@ from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.pulse import Pulse
 
 LONGEST_HOLD = 2.0
@@ -42,7 +42,7 @@ class FleetTrainer:
         catalogue: Catalogue,
         *,
         learner: str,
-        habits: Habits,
+        habits: FleetHabits,
         pulse: Pulse,
         turn: Lock,
         stop: Event,

@@ -14,7 +14,7 @@ from client_sdk import chance
 from client_sdk.chance import WordStream, labelled
 from coordinator.engine.selection import by_examples
 from simulation.explorer.chance import Chance
-from simulation.fleet.habits import Habits as FleetHabits
+from simulation.fleet.habits import FleetHabits
 from simulation.virtual.behaviour import Behaviour, Habits
 
 MOST = 2**64 - 1

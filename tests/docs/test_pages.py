@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards", "benchmarks", "tests", "scripts")
 _PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs|deploy|examples|requirements)/[\w./*-]*\w)")
-_MODULE = re.compile(rf"`{{1,2}}((?:{'|'.join(PACKAGES[1:4])})(?:\.\w+)+)`")
+_MODULE = re.compile(rf"`{{1,2}}((?:{'|'.join(PACKAGES[1:4])})(?:\.(?!py`)\w+)+)`")
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
 # Names of data folders in examples of commands, and what is designed and marked so.
 NOT_FILES = re.compile(r"dashboards/web")

@@ -23,10 +23,10 @@ from simulation.explorer.invariants import INVARIANTS
 from simulation.explorer.search import Report, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
-from simulation.explorer.soak import add_to_count
 from tests.faults.mutants import MUTANTS, Spoilt
 from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
 from tests.faults.mutants.__main__ import main as mutants_command
+from tests.faults.soak_page import add_to_count
 
 IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
 SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "20000" if IN_CI else "2000"))
