@@ -47,13 +47,15 @@ _MODULE_EXTRAS = {
     "uvicorn": "coordinator",
     "psutil": "datacenter",
     "pytorch_optimizer": "datacenter",
+    "pooch": "datasets",
+    "pyarrow": "datasets",
+    "unearth": "datasets",
     "matplotlib": "simulation",
     "pandas": "simulation",
-    "pyarrow": "simulation",
     "coordinator": "coordinator",
     "simulation": "simulation",
 }
-"""Module -> the smallest extra that brings it; tests/packaging/test_dependencies.py holds it to pyproject.toml."""
+"""Module -> an extra that declares it; tests/packaging/test_dependencies.py holds it to pyproject.toml."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
