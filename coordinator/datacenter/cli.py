@@ -168,7 +168,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
 
 def _as_a_rank(spec: JobSpec, tell: Tell) -> NoReturn:
     """This process's part, where torchrun started it, to its end."""
-    from client_sdk.learning.leaving import leave
+    from client_sdk.commands.long_running import exit_process
     from coordinator.datacenter.rank import run
 
-    leave(run(spec, tell, fail=lambda message: complain(str(message["reason"]))))
+    exit_process(run(spec, tell, fail=lambda message: complain(str(message["reason"]))))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client_sdk.learning.leaving import leave
+from client_sdk.commands.long_running import exit_process
 from coordinator.child_processes import when_parent_ends
 from coordinator.datacenter.job_start import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
 from coordinator.datacenter.missing import sentence_here
@@ -77,7 +77,7 @@ def main() -> None:
     """The process that ``job.launch`` starts."""
     when_parent_ends(partial(os._exit, 1))
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
-    leave(run(spec, write_line))
+    exit_process(run(spec, write_line))
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:

@@ -38,7 +38,7 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
         if state.spent or state.barred:
             unspendable = len(fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
         if len(pool) < least:
-            others = fleet.turned_away(state, rows, now)
+            others = fleet.reasons_of_ineligible(state, rows, now)
             return ev.Drawn(
                 at=now, round=state.round, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
             )

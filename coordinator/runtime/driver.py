@@ -47,12 +47,12 @@ class Driver:
     def close(self) -> None:
         """Ends the threads after the tasks they are at. Undone tasks are found again by the next start."""
         self._stopping.set()
-        self._coordinator.signals.wake_many(("tasks", "fleet"))
+        self._coordinator.core.signals.wake_many(("tasks", "fleet"))
         for thread in self._threads:
             thread.join(timeout=30)
 
     def _keep_time(self) -> None:
-        signals, coordinator = self._coordinator.signals, self._coordinator
+        signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
             fleet = signals.version("fleet")
             try:
@@ -66,13 +66,13 @@ class Driver:
             self._put_back_due()
             sleep_s = _IDLE_S
             if deadline is not None:
-                left_s = deadline - coordinator.clock.now()
+                left_s = deadline - coordinator.core.clock.now()
                 sleep_s = min(sleep_s, left_s + 0.001 if left_s > 0 else _OVERDUE_S)
             if signals.wait("fleet", fleet, sleep_s):
                 self._stopping.wait(_GATHER_S)
 
     def _work(self) -> None:
-        signals, coordinator = self._coordinator.signals, self._coordinator
+        signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
             seen = signals.version("tasks")
             task = coordinator.take_task()

@@ -19,7 +19,7 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.group_commit import Combiner
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
 Make = Callable[[Transaction, RunState, float], events.Event | None]
@@ -46,7 +46,7 @@ class RunLog:
         self._store = store
         self._clock = clock
         self._hand_out = hand_out
-        self._combiner: Combiner[_Proposal, list[fx.Effect]] = Combiner(self._commit)
+        self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
         plan = Plan.parse(row.plan)
         start = rounds.begin(row.run, plan, row.init) if row.snapshot is None else states.from_json(row.snapshot)
         self._cache: tuple[RunState, int] = (start, row.snapshot_seq)
@@ -59,16 +59,20 @@ class RunLog:
     def seq(self) -> int:
         return self._cache[1]
 
+    def locked(self) -> bool:
+        """Whether a thread of this process is at a transaction of the run."""
+        return self._commits.locked()
+
     def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
         """Has the event applied and returns its effects, once they are durable.
 
         ``fence``: refused with FenceLost unless it is the run's.
         """
-        return self._combiner.submit(_Proposal(make, fence))
+        return self._commits.submit(_Proposal(make, fence))
 
     def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
         """The same for many events at once: the effects or the error of each."""
-        return self._combiner.submit_all([_Proposal(make, None) for make in makes])
+        return self._commits.submit_all([_Proposal(make, None) for make in makes])
 
     def caught_up(self) -> tuple[RunState, int]:
         """(state, seq) with whatever other replicas appended: one cheap read when they appended nothing."""

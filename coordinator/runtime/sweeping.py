@@ -7,33 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.runtime.core import Hub
+from coordinator.runtime.core import Core
 from coordinator.store.port import RoundRow
 
 
-def sweep(hub: Hub) -> int:
+def sweep(core: Core) -> int:
     """Returns how many blobs went. An initial checkpoint whose run was never created goes too."""
     kept: set[str | None] = set()
-    for row in hub.store.runs():
-        kept |= _of_run(hub, row.run)
-    gone = [digest for digest in hub.blobs.digests() if digest not in kept]
+    for row in core.store.runs():
+        kept |= _of_run(core, row.run)
+    gone = [digest for digest in core.blobs.digests() if digest not in kept]
     for digest in gone:
-        hub.blobs.delete(digest)
+        core.blobs.delete(digest)
     return len(gone)
 
 
-def _of_run(hub: Hub, run: str) -> set[str | None]:
+def _of_run(core: Core, run: str) -> set[str | None]:
     """Checkpoints, the lists of who waited, the blobs of a secure round under way, and the raw updates of the open
     round and of those under retention.
 
     Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
     """
-    state, store = hub.state(run), hub.store
+    state, store = core.state(run), core.store
     kept: set[str | None] = {state.pool, *(member.digest for member in state.members.values())}
     kept |= set(state.secure.blobs) if state.secure is not None else set()
     for checkpoint in store.checkpoints(run):
         kept |= {checkpoint.digest, checkpoint.optimizer}
-    for row in _rounds(hub, run):
+    for row in _rounds(core, run):
         pool = row.body.get("pool")
         kept.add(pool if isinstance(pool, str) else None)
         if row.round > state.round - 1 - state.plan.retention.rounds:
@@ -42,8 +42,8 @@ def _of_run(hub: Hub, run: str) -> set[str | None]:
     return kept
 
 
-def _rounds(hub: Hub, run: str) -> Iterator[RoundRow]:
+def _rounds(core: Core, run: str) -> Iterator[RoundRow]:
     after = 0
-    while page := hub.store.rounds(run, after):
+    while page := core.store.rounds(run, after):
         yield from page
         after = page[-1].round

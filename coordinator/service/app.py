@@ -49,7 +49,7 @@ _TAGS = [
 
 def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
     """The ASGI application of one coordinator."""
-    service = Service(coordinator, settings, coordinator.signals)
+    service = Service(coordinator, settings, coordinator.core.signals)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

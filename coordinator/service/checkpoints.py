@@ -38,8 +38,8 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
 
     def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
         if token is not None:
-            coordinator.authenticate_peer(token)
-        path = coordinator.checkpoint_file(digest)
+            coordinator.workers.authenticate_peer(token)
+        path = coordinator.operators.checkpoint_file(digest)
         size = path.stat().st_size
         return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None
 
@@ -80,7 +80,7 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
         """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest it is named by."""
 
         def finish(spool: Spool) -> None:
-            coordinator.put_checkpoint(spool, digest)
+            coordinator.operators.put_checkpoint(spool, digest)
 
         await uploads.receive(request, service.settings.max_checkpoint_bytes, finish)
         return json_response(Noted(), 201)

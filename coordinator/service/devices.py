@@ -46,14 +46,14 @@ def device_routes(service: Service, uploads: Uploads) -> list[PeerRoute]:
 
     async def as_device(request: Request, task: Callable[[DeviceRow], T]) -> T:
         token = bearer(request)
-        return await service.work(lambda: task(coordinator.authenticate(token)))
+        return await service.work(lambda: task(coordinator.devices.authenticate(token)))
 
     async def enrol(request: Request, body: EnrolRequest) -> Response:
         """A new device shows its public key, the enrolment token and a signature, and gets its id and its token.
 
         Sent again with the same key it gives the same id and a fresh token.
         """
-        return json_response(await service.work(coordinator.enrol, body), 201)
+        return json_response(await service.work(coordinator.devices.enrol, body), 201)
 
     async def check_in(request: Request, body: CheckIn) -> Response:
         """ "I am here and could train now." Held open until there is an assignment, or until `hold_s` has passed.
@@ -64,7 +64,7 @@ def device_routes(service: Service, uploads: Uploads) -> list[PeerRoute]:
 
     async def started(request: Request, run: RunId, round: RoundNumber, body: Started) -> Response:
         """The device has the checkpoint and begins to train. For people only; losing it loses nothing."""
-        await as_device(request, lambda device: coordinator.started(device.device, run, round, body.attempt))
+        await as_device(request, lambda device: coordinator.devices.started(device.device, run, round, body.attempt))
         return json_response(Noted())
 
     async def put_update(request: Request, run: RunId, round: RoundNumber, attempt: Attempt) -> Response:
@@ -75,26 +75,28 @@ def device_routes(service: Service, uploads: Uploads) -> list[PeerRoute]:
         """
 
         def admit(device: DeviceRow) -> tuple[DeviceRow, int]:
-            return device, coordinator.update_limit(device.device, run, round, attempt)
+            return device, coordinator.devices.update_limit(device.device, run, round, attempt)
 
         device, limit = await as_device(request, admit)
         limit = min(limit, service.settings.max_update_bytes)
 
         def finish(spool: Spool) -> Receipt:
-            return coordinator.report(device, run, round, attempt, spool)
+            return coordinator.devices.report(device, run, round, attempt, spool)
 
         return json_response(await uploads.receive(request, limit, finish))
 
     async def withdrawn(request: Request, run: RunId, round: RoundNumber, body: Withdrawal) -> Response:
         """The device will not report for this round. It may check in again at once."""
         await as_device(
-            request, lambda device: coordinator.withdraw(device.device, run, round, body.attempt, body.reason)
+            request, lambda device: coordinator.devices.withdraw(device.device, run, round, body.attempt, body.reason)
         )
         return json_response(Noted())
 
     async def outcome(request: Request, run: RunId, round: RoundNumber) -> Response:
         """What became of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
-        return json_response(await as_device(request, lambda device: coordinator.outcome(device.device, run, round)))
+        return json_response(
+            await as_device(request, lambda device: coordinator.devices.outcome(device.device, run, round))
+        )
 
     route = partial(peer_route, "device")
     return [

@@ -39,51 +39,52 @@ def operator_routes(service: Service) -> list[APIRoute]:
 
     async def create(request: Request, body: CreateRun) -> Response:
         """Starts a run from a plan and an uploaded checkpoint (`PUT /v1/checkpoints/{digest}`)."""
-        view = await service.work(coordinator.create_run, body)
+        view = await service.work(coordinator.operators.create_run, body)
         response = json_response(view, 201)
         response.headers["Location"] = Route.RUN.format(run=view.run)
         return response
 
     async def runs(request: Request) -> Response:
         """All runs, oldest first."""
-        return json_list(RunView, await service.work(coordinator.runs))
+        return json_list(RunView, await service.work(coordinator.operators.runs))
 
     async def show(request: Request, run: RunId) -> Response:
         """One run: its status and why, the round under way and how far its devices are."""
-        return json_response(await service.work(coordinator.run, run))
+        return json_response(await service.work(coordinator.operators.run, run))
 
     async def act(request: Request, run: RunId, action: Action) -> Response:
         """Pauses (the round under way is still finished), resumes, or stops a run for good."""
-        acts = {"pause": coordinator.pause, "resume": coordinator.resume, "stop": coordinator.stop}
+        operators = coordinator.operators
+        acts = {"pause": operators.pause, "resume": operators.resume, "stop": operators.stop}
         return json_response(await service.work(acts[action], run))
 
     async def advance(request: Request, run: RunId, body: AdvanceRun) -> Response:
         """Lets an exhausted run commit its model moved by one unit, without contributions. Who asked is audited."""
-        return json_response(await service.work(coordinator.advance, run, body.by))
+        return json_response(await service.work(coordinator.operators.advance, run, body.by))
 
     async def rounds(run: RunId, after: AfterRound = 0, limit: Limit = 1000) -> Response:
         """The rounds of a run, in order."""
-        return json_list(RoundView, await service.work(coordinator.rounds, run, after, limit))
+        return json_list(RoundView, await service.work(coordinator.operators.rounds, run, after, limit))
 
     async def one_round(request: Request, run: RunId, round: RoundNumber) -> Response:
         """One round: how it ended and why, its funnel, its checkpoint."""
-        return json_response(await service.work(coordinator.round, run, round))
+        return json_response(await service.work(coordinator.operators.round, run, round))
 
     async def checkpoints(request: Request, run: RunId) -> Response:
         """The run's line of checkpoints, each with its parent."""
-        return json_list(CheckpointView, await service.work(coordinator.checkpoints, run))
+        return json_list(CheckpointView, await service.work(coordinator.operators.checkpoints, run))
 
     async def metrics(request: Request, run: RunId) -> Response:
         """All metrics of a run: per checkpoint, source and name, with the number of examples behind each."""
-        return json_list(MetricView, await service.work(coordinator.metrics, run))
+        return json_list(MetricView, await service.work(coordinator.operators.metrics, run))
 
     async def report_metrics(request: Request, run: RunId, body: MetricReport) -> Response:
         """An evaluator's scores for one checkpoint. Reported again they replace the earlier ones."""
-        return json_list(MetricView, await service.work(coordinator.report_metrics, run, body))
+        return json_list(MetricView, await service.work(coordinator.operators.report_metrics, run, body))
 
     async def devices(after: AfterDevice = "", limit: Limit = 1000) -> Response:
         """Enrolled devices in order of id: when they were last seen and what they do now."""
-        return json_list(DeviceView, await service.work(coordinator.devices, limit, after))
+        return json_list(DeviceView, await service.work(coordinator.operators.devices, limit, after))
 
     def lean(path: Route, method: str, endpoint: Any, model: Any, summary: str, **more: Any) -> LeanRoute:
         return LeanRoute(path, endpoint, methods=[method], response_model=model, summary=summary, **{**_TAGS, **more})

@@ -48,22 +48,22 @@ class Polls:
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
         def begin() -> tuple[DeviceRow, int, Assignment | Wait | None]:
-            device = coordinator.authenticate(token)
+            device = coordinator.devices.authenticate(token)
             seen = service.signals.version(_key(device.device))
-            return device, seen, coordinator.check_in(device, message)
+            return device, seen, coordinator.devices.check_in(device, message)
 
         device, seen, answer = await service.work(begin)
         if answer is None and hold_s > 0:
             name = device.device
             try:
                 answer = await self._holds.until(
-                    name, _key(name), seen, hold_s, lambda: coordinator.assignment(name), receive
+                    name, _key(name), seen, hold_s, lambda: coordinator.devices.assignment(name), receive
                 )
             except ClientDisconnect:
-                await service.work(coordinator.leave, name)
+                await service.work(coordinator.devices.leave, name)
                 raise
         if answer is None:
-            return await service.work(coordinator.hold_over, device.device, message)
+            return await service.work(coordinator.devices.hold_over, device.device, message)
         return answer
 
 
@@ -80,9 +80,9 @@ class WorkerPolls:
         hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
 
         def begin() -> tuple[WorkerRow, int, Lease | Wait | None]:
-            worker = coordinator.authenticate_worker(token)
+            worker = coordinator.workers.authenticate(token)
             seen = service.signals.version("workers")
-            return worker, seen, coordinator.poll(worker, message)
+            return worker, seen, coordinator.workers.poll(worker, message)
 
         worker, seen, answer = await service.work(begin)
         if answer is None and hold_s > 0:
@@ -91,11 +91,11 @@ class WorkerPolls:
                 "workers",
                 seen,
                 hold_s,
-                lambda: coordinator.lease(worker, message),
+                lambda: coordinator.workers.lease(worker, message),
                 receive,
             )
         if answer is None:
-            return await service.work(coordinator.hold_over_worker, worker, message)
+            return await service.work(coordinator.workers.hold_over, worker, message)
         return answer
 
 

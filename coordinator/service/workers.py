@@ -52,7 +52,7 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
 
     async def as_worker(request: Request, task: Callable[[WorkerRow], T]) -> T:
         token = bearer(request)
-        return await service.work(lambda: task(coordinator.authenticate_worker(token)))
+        return await service.work(lambda: task(coordinator.workers.authenticate(token)))
 
     async def lease(request: Request, body: WorkerPoll) -> Response:
         """ "I could take a datacenter round." Held open until one is to be had, or until `hold_s` has passed.
@@ -64,11 +64,13 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
 
     async def heartbeat(request: Request, run: RunId, round: RoundNumber, body: Heartbeat) -> Response:
         """Keeps the lease for another `lease_s`, and says how far the training is."""
-        return json_response(await as_worker(request, lambda worker: coordinator.heartbeat(worker, run, round, body)))
+        return json_response(
+            await as_worker(request, lambda worker: coordinator.workers.heartbeat(worker, run, round, body))
+        )
 
     async def lease_end(request: Request, run: RunId, round: RoundNumber, body: LeaseEnd) -> Response:
         """The worker gives the round back, or says that it cannot be done."""
-        await as_worker(request, lambda worker: coordinator.end_lease(worker, run, round, body))
+        await as_worker(request, lambda worker: coordinator.workers.end_lease(worker, run, round, body))
         return json_response(Noted())
 
     async def put_result(request: Request, run: RunId, round: RoundNumber, attempt: Attempt) -> Response:
@@ -80,26 +82,26 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
         report = read_report(request)
 
         def admit(worker: WorkerRow) -> tuple[WorkerRow, int]:
-            return worker, coordinator.result_limit(worker, run, round, attempt, report)
+            return worker, coordinator.workers.result_limit(worker, run, round, attempt, report)
 
         worker, limit = await as_worker(request, admit)
 
         def finish(spool: Spool) -> ResultReceipt:
-            return coordinator.result(worker, run, round, attempt, report, spool)
+            return coordinator.workers.result(worker, run, round, attempt, report, spool)
 
         return json_response(await uploads.receive(request, limit, finish))
 
     async def create(request: Request, body: CreateWorker) -> Response:
         """Registers a worker. Its token is in this answer, and nowhere else."""
-        return json_response(await service.work(coordinator.create_worker, body), 201)
+        return json_response(await service.work(coordinator.workers.create, body), 201)
 
     async def listed(request: Request) -> Response:
         """All workers: when each was last seen, and which round it has."""
-        return json_list(WorkerView, await service.work(coordinator.workers))
+        return json_list(WorkerView, await service.work(coordinator.workers.listed))
 
     async def revoke(request: Request, worker: WorkerId) -> Response:
         """Makes a worker's token worthless, for good. A lease that it holds ends as if it had fallen silent."""
-        return json_response(await service.work(coordinator.revoke_worker, worker))
+        return json_response(await service.work(coordinator.workers.revoke, worker))
 
     of_worker = partial(peer_route, "worker")
 

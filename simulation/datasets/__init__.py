@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simulation.datasets.adult_census import adult
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataError, DataUnavailable, UnknownDataset
+from simulation.datasets.examples import Examples, Windows
 from simulation.datasets.mnist_digits import mnist
 from simulation.datasets.mnist_fashion import fashion_mnist
 from simulation.datasets.natural import NaturalClients, UserData
 from simulation.datasets.shakespeare_roles import shakespeare, shakespeare_unrolled
-from simulation.datasets.windows import Windows
 
 __all__ = [
     "DataCorrupt",

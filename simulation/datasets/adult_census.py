@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.examples import Examples
 from simulation.datasets.fetch import zip_member
 from simulation.datasets.python_index import index_file
 

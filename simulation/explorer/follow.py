@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.store.port import EventRow, RunRow
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 
 
 @dataclass(slots=True)

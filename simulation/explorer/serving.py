@@ -9,53 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.devices import Noted, Receipt
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import ResultReceipt
 from coordinator.blobs import Spool
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer.holds import Held
 from simulation.explorer.replica import Replica
-
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
+from simulation.explorer.request import Request, Respond
+from simulation.explorer.world import World
 
 R = TypeVar("R", DeviceRow, WorkerRow)
-Answer = Message | Problem | bytes | None
-Respond = Callable[[Answer], None]
-
-EVENTS = {
-    Route.ENROL: "enrol",
-    Route.CHECK_IN: "check-in",
-    Route.STARTED: "started",
-    Route.UPDATE: "update",
-    Route.WITHDRAWN: "withdraw",
-    Route.OUTCOME: "outcome",
-    Route.LEASES: "poll",
-    Route.HEARTBEAT: "heartbeat",
-    Route.RESULT: "result",
-    Route.LEASE_END: "lease-end",
-}
-
-
-@dataclass(slots=True)
-class Request:
-    """One request on its way: what was asked, the body if it has one, and who asks."""
-
-    send: Send | Fetch
-    body: bytes = b""
-    gone: Callable[[], bool] = lambda: False
-    """Whether the client has cut the connection."""
-
-    @property
-    def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
 
 
 def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
@@ -64,14 +33,14 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
     token = send.token or ""
 
     def answer(work: Callable[[Any, DeviceRow], Any]) -> None:
-        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate(token))))
+        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.devices.authenticate(token))))
 
     def by_worker(work: Callable[[Any, WorkerRow], Any]) -> None:
-        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate_worker(token))))
+        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.workers.authenticate(token))))
 
     def tell(result: Any) -> None:
         if result is not None:
-            world.watch.answered(request, result, replica.disturbed)
+            replica.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):
@@ -81,27 +50,27 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
     message: Any = send.message
     match send.route:
         case Route.ENROL:
-            tell(replica.attempt(event, lambda coordinator: coordinator.enrol(message)))
+            tell(replica.attempt(event, lambda coordinator: coordinator.devices.enrol(message)))
         case Route.CHECK_IN:
             _check_in(replica, request, token, tell)
         case Route.STARTED:
-            answer(lambda c, d: c.started(d.device, path["run"], path["round"], message.attempt) or Noted())
+            answer(lambda c, d: c.devices.started(d.device, path["run"], path["round"], message.attempt) or Noted())
         case Route.WITHDRAWN:
             answer(
                 lambda c, d: (
-                    c.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason) or Noted()
+                    c.devices.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason) or Noted()
                 )
             )
         case Route.OUTCOME:
-            answer(lambda c, d: c.outcome(d.device, path["run"], path["round"]))
+            answer(lambda c, d: c.devices.outcome(d.device, path["run"], path["round"]))
         case Route.UPDATE:
             _update(world, replica, request, token, tell)
         case Route.LEASES:
             _poll(replica, request, token, tell)
         case Route.HEARTBEAT:
-            by_worker(lambda c, w: c.heartbeat(w, path["run"], path["round"], message))
+            by_worker(lambda c, w: c.workers.heartbeat(w, path["run"], path["round"], message))
         case Route.LEASE_END:
-            by_worker(lambda c, w: c.end_lease(w, path["run"], path["round"], message) or Noted())
+            by_worker(lambda c, w: c.workers.end_lease(w, path["run"], path["round"], message) or Noted())
         case Route.RESULT:
             _result(world, replica, request, token, tell)
         case _:
@@ -113,8 +82,8 @@ def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[An
     message: Any = request.send.message
 
     def call(coordinator: Coordinator) -> Any:
-        device = coordinator.authenticate(token)
-        return coordinator.check_in(device, message) or device
+        device = coordinator.devices.authenticate(token)
+        return coordinator.devices.check_in(device, message) or device
 
     result = replica.attempt("check-in", call)
     if isinstance(result, DeviceRow):
@@ -126,9 +95,9 @@ def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[An
                 message.hold_s,
                 request.gone,
                 tell,
-                look=("assignment", lambda coordinator: coordinator.assignment(name)),
-                over=("hold-over", lambda coordinator: coordinator.hold_over(name, message)),
-                leave=("leave", lambda coordinator: coordinator.leave(name)),
+                look=("assignment", lambda coordinator: coordinator.devices.assignment(name)),
+                over=("hold-over", lambda coordinator: coordinator.devices.hold_over(name, message)),
+                leave=("leave", lambda coordinator: coordinator.devices.leave(name)),
             )
         )
     else:
@@ -140,8 +109,8 @@ def _poll(replica: Replica, request: Request, token: str, tell: Callable[[Any], 
     message: Any = request.send.message
 
     def call(coordinator: Coordinator) -> Any:
-        worker = coordinator.authenticate_worker(token)
-        return coordinator.poll(worker, message) or worker
+        worker = coordinator.workers.authenticate(token)
+        return coordinator.workers.poll(worker, message) or worker
 
     result = replica.attempt("poll", call)
     if not isinstance(result, WorkerRow):
@@ -155,8 +124,8 @@ def _poll(replica: Replica, request: Request, token: str, tell: Callable[[Any], 
             message.hold_s,
             request.gone,
             tell,
-            look=("lease", lambda coordinator: coordinator.lease(worker, message)),
-            over=("poll-over", lambda coordinator: coordinator.hold_over_worker(worker, message)),
+            look=("lease", lambda coordinator: coordinator.workers.lease(worker, message)),
+            over=("poll-over", lambda coordinator: coordinator.workers.hold_over(worker, message)),
         )
     )
 
@@ -167,11 +136,11 @@ def _update(world: World, replica: Replica, request: Request, token: str, tell: 
     where = (path["run"], path["round"], path["attempt"])
 
     def admit(coordinator: Coordinator) -> tuple[DeviceRow, int]:
-        device = coordinator.authenticate(token)
-        return device, coordinator.update_limit(device.device, *where)
+        device = coordinator.devices.authenticate(token)
+        return device, coordinator.devices.update_limit(device.device, *where)
 
     def take(coordinator: Coordinator, device: DeviceRow, spool: Spool) -> Receipt:
-        return coordinator.report(device, *where, spool)
+        return coordinator.devices.report(device, *where, spool)
 
     _upload(world, replica, request, ("admit", admit), ("update", take), tell)
 
@@ -183,11 +152,11 @@ def _result(world: World, replica: Replica, request: Request, token: str, tell: 
     where = (path["run"], path["round"], path["attempt"], report)
 
     def admit(coordinator: Coordinator) -> tuple[WorkerRow, int]:
-        worker = coordinator.authenticate_worker(token)
-        return worker, coordinator.result_limit(worker, *where)
+        worker = coordinator.workers.authenticate(token)
+        return worker, coordinator.workers.result_limit(worker, *where)
 
     def take(coordinator: Coordinator, worker: WorkerRow, spool: Spool) -> ResultReceipt:
-        return coordinator.result(worker, *where, spool)
+        return coordinator.workers.result(worker, *where, spool)
 
     _upload(world, replica, request, ("admit-result", admit), ("result", take), tell)
 
@@ -225,7 +194,7 @@ def _upload(
         tell(replica.attempt(take[0], receive))
 
     def receive(coordinator: Coordinator) -> Message:
-        with coordinator.blobs.spool(limit) as spool:
+        with coordinator.core.blobs.spool(limit) as spool:
             middle = len(body) // 2
             for part in (body[:middle], body[middle:]):
                 if part:
@@ -240,4 +209,4 @@ def _upload(
 
 
 def _read(coordinator: Coordinator, digest: str) -> bytes:
-    return coordinator.checkpoint_file(digest).read_bytes()
+    return coordinator.operators.checkpoint_file(digest).read_bytes()

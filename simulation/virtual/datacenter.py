@@ -35,14 +35,14 @@ class Datacenter:
         self._learner = learner
         self._data = data
         self._worker = WorkerRow(worker=_NAME, token_hash="", label="simulated", created_at=agenda.now)
-        with coordinator.store.transaction() as tx:
+        with coordinator.core.store.transaction() as tx:
             if tx.worker(_NAME) is None:
                 tx.insert_worker(self._worker)
 
     def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
         """Trains the round that is open and delivers its model. False where the coordinator gives it none: the fleet
         is back. ``meanwhile`` is called once while it trains."""
-        lease = self._coordinator.poll(self._worker, self._poll(state.plan))
+        lease = self._coordinator.workers.poll(self._worker, self._poll(state.plan))
         if not isinstance(lease, Lease):
             return False
         meanwhile()
@@ -50,15 +50,15 @@ class Datacenter:
             model, report = self._trained(lease)
         except Exception as error:
             failed = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=True, reason=str(error)[:500])
-            self._coordinator.end_lease(self._worker, lease.run, lease.round, failed)
+            self._coordinator.workers.end_lease(self._worker, lease.run, lease.round, failed)
             raise
         if not self._time_passes(lease, report.steps * STEP_S):
             return True
         metrics = {"loss": report.loss} if math.isfinite(report.loss) else {}
         result = ResultReport(fence=lease.fence, steps=report.steps, examples=report.examples_seen, metrics=metrics)
-        with self._coordinator.blobs.spool() as spool:
+        with self._coordinator.core.blobs.spool() as spool:
             spool.write(to_bytes(model))
-            self._coordinator.result(self._worker, lease.run, lease.round, lease.attempt, result, spool)
+            self._coordinator.workers.result(self._worker, lease.run, lease.round, lease.attempt, result, spool)
         return True
 
     def _poll(self, plan: Plan) -> WorkerPoll:
@@ -70,7 +70,7 @@ class Datacenter:
         from coordinator.datacenter.leased import recipe_of
         from coordinator.datacenter.training import train
 
-        with self._coordinator.blobs.open(lease.checkpoint.digest) as file:
+        with self._coordinator.core.blobs.open(lease.checkpoint.digest) as file:
             model = from_bytes(file.read())
         return train(self._learner, model, training_part(self._data[lease.datacenter.data]), recipe_of(lease))
 
@@ -80,8 +80,8 @@ class Datacenter:
         while self._agenda.now < until:
             self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)
             self._coordinator.tick()
-            if self._coordinator.state(lease.run).round != lease.round:
+            if self._coordinator.core.state(lease.run).round != lease.round:
                 return False
             beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
-            self._coordinator.heartbeat(self._worker, lease.run, lease.round, beat)
+            self._coordinator.workers.heartbeat(self._worker, lease.run, lease.round, beat)
         return True

@@ -80,7 +80,7 @@ class World:
         self._failed = failed
         self._class_of = class_of
         self._datacenter = datacenter
-        task = coordinator.state(run).plan.task
+        task = coordinator.core.state(run).plan.task
         self._learner, self._version = task.learner, task.learner_version or "simulated"
         self._known: dict[int, DeviceRow] = {}
         self._present: dict[str, Device] = {}
@@ -104,11 +104,11 @@ class World:
         ``trained(round, done, of)`` is called for each client that has trained.
         """
         self._clear()
-        state = self.coordinator.state(self._run)
+        state = self.coordinator.core.state(self._run)
         number, self._trained = state.round, trained
         while state.round == number and not state.over:
             self._perform()
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
             if state.round != number or state.over:
                 break
             if state.phase == "selecting":
@@ -117,13 +117,13 @@ class World:
                 self._lease(state)
             self.coordinator.tick()
             self._perform()
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
             if state.phase == "collecting" and state.round == number:
                 self._assign(state)
                 self._collect(number)
             elif state.phase in ("selecting", "leasing") and state.round == number and state.deadline is not None:
                 self._wait(state.deadline)
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
@@ -149,7 +149,7 @@ class World:
             device.vanish()
             self._leave(device)
         if waiting:
-            with self.coordinator.store.transaction() as tx:
+            with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
         self._turned_away.clear()
         self._draws, self._asked_at = 0, self.now
@@ -189,7 +189,7 @@ class World:
             self._present[device.row.device] = device
             device.arrive()
         asking = waiting + arriving
-        answers = self.coordinator.check_in_all([(device.row, device.offer) for device in asking])
+        answers = self.coordinator.devices.check_in_all([(device.row, device.offer) for device in asking])
         for device, answer in zip(asking, answers, strict=True):
             if answer is not None:
                 device.answered(answer)
@@ -200,7 +200,7 @@ class World:
         new = [device for device in devices if device.number not in self._known]
         if not new:
             return
-        with self.coordinator.store.transaction() as tx:
+        with self.coordinator.core.store.transaction() as tx:
             for device in new:
                 if tx.device(device.row.device) is None:
                     tx.insert_device(device.row)
@@ -251,11 +251,13 @@ class World:
         cohort = [self._present[name] for name in sorted(state.members) if name in self._present]
         for device in cohort:
             if device.assignment is None:
-                assignment = self.coordinator.assignment(device.row.device)
+                assignment = self.coordinator.devices.assignment(device.row.device)
                 if assignment is not None:
                     device.answered(assignment)
         starting = [device for device in cohort if not device.over]
-        self.coordinator.started_all(self._run, state.round, state.attempt, [device.row.device for device in starting])
+        self.coordinator.devices.started_all(
+            self._run, state.round, state.attempt, [device.row.device for device in starting]
+        )
         for device in starting:
             device.started()
         for device in cohort:
@@ -277,7 +279,7 @@ class World:
         Updates that arrive one after another are handed over together, each with its own time: before anything else
         happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
         """
-        state = self.coordinator.state(self._run)
+        state = self.coordinator.core.state(self._run)
         self._reported = state.count("reported")
         while state.round == round and state.phase == "collecting" and state.deadline is not None:
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
@@ -288,7 +290,7 @@ class World:
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
         self._perform()
         self._sent.clear()
 
@@ -297,7 +299,7 @@ class World:
         if device.over:
             return
         assignment = device.assignment
-        state = self.coordinator.state(self._run)
+        state = self.coordinator.core.state(self._run)
         if assignment is None or state.round != assignment.round or state.phase != "collecting":
             device.trained(None)
         elif job is None:
@@ -319,11 +321,11 @@ class World:
         """A device has trained for a round that is over: it offers its update, which is not read."""
         del self._elsewhere[one.device]
         with suppress(ProblemError):
-            self.coordinator.update_limit(one.device, self._run, one.round, 0)
+            self.coordinator.devices.update_limit(one.device, self._run, one.round, 0)
 
     def _meanwhile(self) -> None:
         """While the engine trains the next: what would be left to do when it has trained the last is done now."""
-        if len(self._sent) * _PARTS >= self.coordinator.state(self._run).plan.cohort.goal:
+        if len(self._sent) * _PARTS >= self.coordinator.core.state(self._run).plan.cohort.goal:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -331,11 +333,13 @@ class World:
         sent, self._sent = self._sent, []
         if not sent:
             return
-        answers = self.coordinator.count_all(self._run, [device.update for device in sent if device.update is not None])
+        answers = self.coordinator.devices.count_all(
+            self._run, [device.update for device in sent if device.update is not None]
+        )
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
-        self._reported = self.coordinator.state(self._run).count("reported")
+        self._reported = self.coordinator.core.state(self._run).count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:

@@ -65,7 +65,7 @@ def check_in(world: World) -> None:
 
 
 def state(world: World, run: str = "secret") -> RunState:
-    return world.coordinator.state(run)
+    return world.coordinator.core.state(run)
 
 
 def happens(world: World, kind: type, run: str = "secret", **fields: Any) -> list[fx.Effect]:
@@ -76,7 +76,7 @@ def happens(world: World, kind: type, run: str = "secret", **fields: Any) -> lis
         made: ev.Event = kind(**{**usual, **fields})
         return made
 
-    return world.coordinator._log(run).submit(make)
+    return world.coordinator.core.log(run).submit(make)
 
 
 def says(world: World, kind: type, *devices: str, run: str = "secret") -> list[str]:

@@ -26,8 +26,8 @@ from simulation.demo import screen as screens
 from simulation.demo.children import CommandChildren, StoppedByUser
 from simulation.demo.command import loading
 from simulation.demo.compare import recipe_of
-from simulation.demo.curve import plot
 from simulation.demo.journal import Journal, read
+from simulation.demo.screen import plot
 from simulation.demo.setting import Setting
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split

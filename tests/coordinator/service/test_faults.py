@@ -57,6 +57,8 @@ class Scripted:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.limit = 1 << 20
+        self.core = self.devices = self.operators = self.workers = self
+        """All collaborators of a coordinator in one."""
 
     def recover(self) -> None: ...
     def tick(self, *, pool_changed: bool = True) -> None: ...

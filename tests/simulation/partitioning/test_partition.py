@@ -19,7 +19,7 @@ from client_sdk.learning.data import as_examples, held_out_part, training_part
 from simulation.clients import Clients
 from simulation.datasets import Dataset as NamedData
 from simulation.datasets import Examples
-from simulation.datasets.windows import Windows
+from simulation.datasets.examples import Windows
 from simulation.partitioning import By, label_skew, partition, split_indices
 
 N = 600

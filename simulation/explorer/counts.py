@@ -1,8 +1,9 @@
-"""How often each event, and each fault, met each phase of a round."""
+"""What schedules amounted to (``Tally``), and how often each event and fault met each phase (``Coverage``)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from simulation.explorer.faults import FAULTS
 from simulation.explorer.shape import PHASES
@@ -13,6 +14,25 @@ EVENTS = (
     "poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return",
 )  # fmt: skip
 """Every call into the coordinator, by the name that the explorer gives it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one or more schedules amounted to."""
+
+    schedules: int = 0
+    steps: int = 0
+    events: int = 0
+    crashes: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    commits: int = 0
+    abandoned: int = 0
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for name in Tally.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
 
 
 class Coverage:

@@ -1,0 +1,99 @@
+"""The one way in which a round's checkpoint is committed, and the one in which its blobs are deleted.
+
+A commit runs under a fence: whoever takes it raises the run's fence, and only the last who did may append the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.folding.aggregator import CannotAggregate
+from coordinator.runtime.core import Core
+from coordinator.store.port import FenceLost
+
+MakeCheckpoint = Callable[[], tuple[str, int]]
+"""Writes a checkpoint durably and returns (digest, bytes); CannotAggregate where there can be none."""
+
+
+class Commits:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._under_way: set[str] = set()
+
+    def under_way(self, run: str) -> bool:
+        """Whether a thread of this process is at a commit of the run."""
+        return run in self._under_way
+
+    def commit(self, run: str, round: int, make: MakeCheckpoint) -> bool:
+        """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there can be none.
+
+        False where it is not this replica's to commit, or not any more.
+        """
+        with self._at(run):
+            log = self._core.log(run)
+            fence = self._take(run, round)
+            if fence is None:
+                return False
+            try:
+                digest, size = make()
+            except CannotAggregate as error:
+                reason = str(error)
+                log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
+            else:
+                try:
+                    log.submit(
+                        lambda tx, state, at: ev.Committed(at=at, round=round, digest=digest, bytes=size), fence=fence
+                    )
+                except FenceLost:
+                    return False  # another replica commits, to the same bits
+            return True
+
+    def discard(self, run: str, action: fx.Discard) -> None:
+        """Deletes the raw updates of a round whose retention is over, and every blob of a secure round that has ended.
+
+        Of the latter the log says so: until then they are named again.
+        """
+        for digest in self._updates(run, action.round):
+            self._core.blobs.delete(digest)
+        if action.blobs:
+            for digest in action.blobs:
+                self._core.blobs.delete(digest)
+            self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
+
+    def _updates(self, run: str, round: int) -> list[str]:
+        """The raw updates of a round. A datacenter round has none: what it refused may be, byte for byte, what it
+        took."""
+        store = self._core.store
+        row = store.round(run, round)
+        if row is not None and row.kind == "datacenter":
+            return []
+        digests = {row.digest for row in store.contributions(run, round)}
+        digests |= {row.digest for row in store.refusals(run, round) if row.digest is not None}
+        return sorted(digests)
+
+    def _take(self, run: str, round: int) -> int | None:
+        """The fence under which this replica may commit the round; None when the round needs no commit any more.
+
+        A fence is raised only while the round is committing: raised later it would break into the next round's commit.
+        """
+        log = self._core.log(run)
+        while True:
+            state, seq = log.caught_up()
+            if state.round != round or state.phase != "committing":
+                return None
+            with self._core.store.transaction(run) as tx:
+                if tx.head(run) == seq:
+                    return tx.raise_fence(run)
+
+    @contextmanager
+    def _at(self, run: str) -> Iterator[None]:
+        self._under_way.add(run)
+        try:
+            yield
+        finally:
+            self._under_way.discard(run)

@@ -1,0 +1,40 @@
+"""A request of a device or a worker on its way, and what may answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from client_sdk.device.actions import Fetch, Send
+from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.problems import Problem
+
+Answer = Message | Problem | bytes | None
+Respond = Callable[[Answer], None]
+
+EVENTS = {
+    Route.ENROL: "enrol",
+    Route.CHECK_IN: "check-in",
+    Route.STARTED: "started",
+    Route.UPDATE: "update",
+    Route.WITHDRAWN: "withdraw",
+    Route.OUTCOME: "outcome",
+    Route.LEASES: "poll",
+    Route.HEARTBEAT: "heartbeat",
+    Route.RESULT: "result",
+    Route.LEASE_END: "lease-end",
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way: what was asked, the body if it has one, and who asks."""
+
+    send: Send | Fetch
+    body: bytes = b""
+    gone: Callable[[], bool] = lambda: False
+    """Whether the client has cut the connection."""
+
+    @property
+    def event(self) -> str:
+        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
