@@ -24,7 +24,7 @@ from coordinator.datacenter.worker.actions import (
     Going,
     Halt,
     Job,
-    Train,
+    TrainLease,
     WorkerAction,
     WorkerReply,
 )
@@ -202,7 +202,7 @@ class Worker:
 
     def _begin(self, job: Job, ticket: tuple[int, int]) -> None:
         match job:
-            case Train():
+            case TrainLease():
                 self._train(job.lease, ticket)
             case Send() | Fetch():
                 if isinstance(job, Send) and isinstance(job.message, ResultReport):

@@ -29,7 +29,7 @@ from coordinator.datacenter.worker.actions import (
     Finished,
     Going,
     Halt,
-    Train,
+    TrainLease,
     Unable,
     WorkerAction,
     WorkerReply,
@@ -96,7 +96,7 @@ class Script:
                 self.sent.append(action)
                 return self.answer(name)
             case Begin():
-                name = {Fetch: "fetch", Train: "train", Send: "result"}[type(action.job)]
+                name = {Fetch: "fetch", TrainLease: "train", Send: "result"}[type(action.job)]
                 self.log.append(name)
                 if isinstance(action.job, Send):
                     self.sent.append(action.job)
@@ -252,7 +252,7 @@ def test_a_token_that_is_not_valid_ends_the_session(where: str) -> None:
 
 def test_a_driver_that_answers_nonsense_is_told() -> None:
     answers: dict[str, Callable[[], Script]] = {
-        "Train": lambda: Script(train=[Fetched(1.0)]),
+        "TrainLease": lambda: Script(train=[Fetched(1.0)]),
         "a result": lambda: Script(result=[Fetched(1.0)]),
     }
     for words, script in answers.items():
