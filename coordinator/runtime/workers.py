@@ -16,7 +16,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerCreated,
@@ -130,7 +130,7 @@ class WorkerDesk(Hub):
             max_s=_HELD_WAIT_S[1],
         )
 
-    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseKept:
+    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseRenewed:
         effects = self._submit(
             run,
             lambda at: ev.Heartbeat(
@@ -143,7 +143,7 @@ class WorkerDesk(Hub):
                 metrics=dict(message.metrics),
             ),
         )
-        return LeaseKept(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self.clock.now()))
+        return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self.clock.now()))
 
     def end_lease(self, worker: WorkerRow, run: str, round: int, message: LeaseEnd) -> None:
         self._submit(
