@@ -25,7 +25,15 @@ from client_sdk.device.requests import Pacing, short
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -157,7 +165,7 @@ class _WorkerSession:
         message = Heartbeat(
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
-        reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseKept, message)))
+        reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseRenewed, message)))
         if isinstance(reply, Refused) and reply.problem.is_ours and reply.problem.advice != "retry":
             return str(reply.problem)
         return None

@@ -17,7 +17,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerPoll,
@@ -66,7 +66,7 @@ class Script:
         self.job: list[Any] = []
         self.rules: dict[str, list[Any]] = {
             "poll": [LEASE],
-            "heartbeat": [LeaseKept(ends_in_s=40)],
+            "heartbeat": [LeaseRenewed(ends_in_s=40)],
             "fetch": [Fetched(1.0)],
             "train": [TRAINED],
             "result": [RECEIPT],
@@ -155,7 +155,8 @@ def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
 
 def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
     script = Script(
-        train=[[going(1), going(2)], [TRAINED]], heartbeat=[LeaseKept(ends_in_s=40), lost(), LeaseKept(ends_in_s=40)]
+        train=[[going(1), going(2)], [TRAINED]],
+        heartbeat=[LeaseRenewed(ends_in_s=40), lost(), LeaseRenewed(ends_in_s=40)],
     )
     ended = script.play(leases=2)
     assert script.log[:7] == ["poll", "fetch", "train", "heartbeat", "heartbeat", "halt", "lost"]
