@@ -1,8 +1,8 @@
 """One replica: a real Coordinator, the process around it, and everything that can happen to that process.
 
-It serves requests one at a time, lets time pass and performs tasks as ``coordinator.runtime.driver`` does, and can die, come back,
-or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the world goes
-on, so whatever the code had read by then is old when it returns.
+It serves requests one at a time, lets time pass and performs tasks as ``coordinator.runtime.driver`` does, and can
+die, come back, or stand still between any two durable steps. A call that stands still keeps its stack (``baton``): the
+world goes on, so whatever the code had read by then is old when it returns.
 
 It knows nothing of what an answer means.
 """
@@ -272,12 +272,12 @@ class Replica:
     def rung(self, keys: Iterable[str]) -> None:
         """Signals of the coordinator: who waits looks again."""
         for key in keys:
-            if key == "workers" or key.startswith("device:"):
-                self.holds.rung(key)
-            elif key == "tasks":
+            if key == "tasks":
                 self._work_after(0.001)
             elif key == "fleet":
                 self._tick_after(0.02)
+            else:
+                self.holds.rung(key)
 
 
 class Bells(Signals):

@@ -1,6 +1,7 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter, simulation}`
+`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- coordinator.requests
+<- {service, datacenter, simulation}`
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def lint_imports(folder: Path) -> tuple[bool, str]:
 def skeleton(tmp_path: Path) -> Path:
     """Return a folder with this project's contracts and its rooms, all of them empty."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    rooms = ("engine", "folding", "secure", "runtime", "service", "store", "datacenter")
+    rooms = ("engine", "folding", "secure", "runtime", "requests", "service", "store", "datacenter")
     for package in (*ROOMS, *(f"coordinator/{room}" for room in rooms), "client_sdk/learning"):
         (tmp_path / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
@@ -59,6 +60,9 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
         ("coordinator/engine/wrong.py", "import coordinator.secure", "One direction"),
         ("coordinator/secure/wrong.py", "import coordinator.runtime", "Secure rounds are performed over"),
         ("coordinator/secure/wrong.py", "import sqlalchemy", "Secure rounds are performed over"),
+        ("coordinator/runtime/wrong.py", "import coordinator.requests", "One direction"),
+        ("coordinator/requests/wrong.py", "import coordinator.service", "One direction"),
+        ("coordinator/requests/wrong.py", "import fastapi", "The table of requests needs no server"),
         ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
         ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),
     ],
