@@ -17,7 +17,7 @@ import numpy as np
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import Contribution, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.device import DeviceContribution, Persist, Transmit, SecureDevice, ServerAnswer
 from client_sdk.secagg.header import Header, Rule
 from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
@@ -174,9 +174,9 @@ class OneDevice:
             revocations=header.revocations,
             revocations_digest=header.revocations_digest,
         )
-        self.put_in = Contribution(values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place))
+        self.put_in = DeviceContribution(values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place))
 
-    def play(self) -> dict[str, Say]:
+    def play(self) -> dict[str, Transmit]:
         """From the header until the round is over: what it said, by stage. Every state is encoded, as for storage."""
         crowd, place = self.crowd, self.place
         device = SecureDevice(
@@ -188,21 +188,21 @@ class OneDevice:
             policy=SecurePolicy(longest_life_s=float(EXPIRES)),
         )
         half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.put_in, 0.0)
-        said: dict[str, Say] = {}
-        told: Told | None = None
+        said: dict[str, Transmit] = {}
+        told: ServerAnswer | None = None
         while True:
             try:
                 action = half.send(told)
             except StopIteration:
                 return said
             told = None
-            if isinstance(action, Keep):
+            if isinstance(action, Persist):
                 _ = action.memory.encoded
             else:
                 said[action.stage] = action
-                told = Told(0.0, self.answers[action.stage])
+                told = ServerAnswer(0.0, self.answers[action.stage])
 
-    def require_right(self, said: dict[str, Say]) -> None:
+    def require_right(self, said: dict[str, Transmit]) -> None:
         """SystemExit unless the vector, without the masks that its peers know, is what the device put in, and the
         shares that it dealt are its secrets'."""
         crowd, place, cohort = self.crowd, self.place, self.crowd.cohort
