@@ -114,7 +114,7 @@ class GroupTrainer:
 def follow(group: Group, catalogue: Catalogue, data: Any) -> int:
     """What every rank but 0 does: train whatever rank 0 is assigned, until it closes. Returns the number of rounds.
 
-    A round that failed (a learner's fault, no time left) is told by rank 0; only GroupLost is raised.
+    A round that failed (a learner's fault, no time left) is reported by rank 0; only GroupLost is raised.
     """
     rounds = 0
     while (work := _next_work(group, rounds + 1)) is not None:

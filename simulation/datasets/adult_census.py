@@ -55,7 +55,7 @@ def read_parquet(data: bytes) -> dict[str, npt.NDArray[Any]]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise DataUnavailable("reading it needs pyarrow: pip install 'quorate[simulation]'.") from None
+        raise DataUnavailable("reading it needs pyarrow: pip install 'quorate[datasets]'.") from None
     try:
         table = parquet.read_table(io.BytesIO(data))
         return {name: np.asarray(table[name].to_pylist()) for name in table.column_names}

@@ -75,7 +75,7 @@ class QuickBlobs(MemoryBlobs):
     (``client_sdk.tensors``), so a schedule need not write a file for each update. One in sixteen has real files.
     """
 
-    def shadow(self, digest: str, data: bytes) -> Path:
+    def copy(self, digest: str, data: bytes) -> Path:
         return cast("Path", _Bytes(data))
 
 

@@ -15,7 +15,15 @@ from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused,
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -24,7 +32,7 @@ from coordinator.datacenter.worker.actions import (
     Going,
     Halt,
     Job,
-    Train,
+    TrainLease,
     WorkerAction,
     WorkerReply,
 )
@@ -204,7 +212,7 @@ class ExplorerWorker:
 
     def _begin(self, job: Job, ticket: tuple[int, int]) -> None:
         match job:
-            case Train():
+            case TrainLease():
                 self._train(job.lease, ticket)
             case Send() | Fetch():
                 if isinstance(job, Send) and isinstance(job.message, ResultReport):
@@ -286,7 +294,7 @@ class ExplorerWorker:
         current = run.phase == "training" and run.fence == lease.fence
         match lie:
             case "heartbeat":
-                self._say(Route.HEARTBEAT, lease, LeaseKept, Heartbeat(**under, step=1))
+                self._say(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
                 self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
             case "next-fence":

