@@ -24,7 +24,7 @@ from simulation.explorer.request import Request
 from simulation.explorer.world import World
 
 
-class Watch:
+class InvariantWatch:
     """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
 
     def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:

@@ -41,17 +41,19 @@ from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import DATA, LEARNER
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 HOLD_S = 25.0
 LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
-class Worker:
+class ExplorerWorker:
     """``twin``: one that works under another's name and token, as another instance."""
 
-    def __init__(self, world: World, network: Network, watch: Watch, name: str, token: str, twin: bool = False) -> None:
+    def __init__(
+        self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
+    ) -> None:
         self.world = world
         self.network = network
         self.watch = watch
@@ -126,7 +128,7 @@ class Worker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.tell(f"a second process starts as {self.worker}")
-            twin = Worker(world, self.network, self.watch, self.worker, self.token, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)

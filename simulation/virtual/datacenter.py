@@ -29,7 +29,7 @@ _BEATS = 4
 _NAME = "simulated"
 
 
-class Datacenter:
+class SimulatedDatacenter:
     """``data``: what the datacenter holds, by the names that plans use."""
 
     def __init__(self, coordinator: Coordinator, agenda: Agenda, learner: Any, data: Mapping[str, Any]) -> None:

@@ -31,10 +31,10 @@ from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
-from simulation.engines.port import Engine, Failed, Job
+from simulation.engines.port import Engine, Job, JobFailed
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
-from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
@@ -63,9 +63,9 @@ class World:
         planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         class_of: Callable[[str], str],
-        datacenter: Datacenter | None = None,
+        datacenter: SimulatedDatacenter | None = None,
     ) -> None:
         """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
@@ -314,7 +314,7 @@ class World:
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job, self._meanwhile), Failed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), JobFailed):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -360,4 +360,4 @@ class World:
                 self.coordinator.perform(task)
 
 
-_OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
+_OUT_OF_TIME = JobFailed(reason="The time ran out before one step of training could be done.")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
@@ -112,7 +112,7 @@ class Phone:
     stops: Stage | None = None
     late_s: float = 0.0
     """How much later than the others it joins a round."""
-    bend: Callable[[Say, World], Say] | None = None
+    bend: Callable[[Transmit, World], Transmit] | None = None
     """What a cheating device makes of what it would say."""
     forgetful: bool = False
     """Every two messages it is started again."""
@@ -339,7 +339,7 @@ class World:
 
         self.log.submit(drawn)
 
-    def hear(self, phone: Phone, said: Say) -> None:
+    def hear(self, phone: Phone, said: Transmit) -> None:
         """A message arrives at the desk as it would by HTTP."""
         assert phone.head is not None
         if phone.bend is not None:
