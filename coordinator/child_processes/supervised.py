@@ -39,16 +39,16 @@ class SupervisedChild:
         *,
         environment: Mapping[str, str] | None = None,
         threads: int | None = 1,
-        output: IO[Any] | None = None,
+        output: IO[Any] | int | None = None,
         errors: IO[Any] | None = None,
         first_line: str | None = None,
         grace_s: float = 0.0,
     ) -> None:
         """``environment``: whole; None: this process's. ``threads``: of numerical libraries; None: as the environment
-        says. ``output``: a file for standard output; None: ``follow`` reads it. ``errors``: a file for standard error;
-        None: this process's. ``first_line``: written to standard input, after which nothing comes. ``grace_s``: how
-        long the child may take to end once it is asked to; 0: it is killed at once. OSError where the command cannot be
-        run."""
+        says. ``output``: a file, or ``subprocess.DEVNULL``; None: ``follow`` reads it. ``errors``: a file for standard
+        error; None: this process's. ``first_line``: written to standard input, after which nothing comes. ``grace_s``:
+        how long the child may take to end once it is asked to; 0: it is killed at once. OSError where the command
+        cannot be run."""
         self.mark = os.urandom(8).hex()
         self.grace_s = grace_s
         env = marked(os.environ if environment is None else environment, self.mark)

@@ -8,8 +8,6 @@
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        what came of it
     machines/                     where the agents of several machines find each other (datacenter.machines)
-
-Knows files and processes. It has never heard of leases, HTTP or torch.
 """
 
 from __future__ import annotations
@@ -65,9 +63,9 @@ class AgentFolder:
         mine = jobs / f"{run}-{checkpoint[:16]}{plan[:16]}"
         mine.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(mine)
-        kept = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
-        older = [path for path in kept if path.name.rpartition("-")[0] == run]
-        others = [path for path in kept if path not in older]
+        present = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
+        older = [path for path in present if path.name.rpartition("-")[0] == run]
+        others = [path for path in present if path not in older]
         for path in [*older, *others[: max(0, len(others) - (KEEP_JOBS - 1))]]:
             shutil.rmtree(path, ignore_errors=True)
         return mine

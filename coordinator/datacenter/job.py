@@ -15,13 +15,13 @@ import threading
 from coordinator.datacenter.job_start import start_processes
 from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
 from coordinator.datacenter.missing import no_torch
-from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped, whole_steps
 
 __all__ = ["JobFailed", "JobResult", "JobSpec", "JobStopped", "launch", "whole_steps"]
 
 
-def launch(spec: JobSpec, on_progress: Tell | None = None, stop: threading.Event | None = None) -> JobResult:
+def launch(spec: JobSpec, on_progress: OnMessage | None = None, stop: threading.Event | None = None) -> JobResult:
     """Do the job in processes of its own, and wait for its end.
 
     ``on_progress`` gets each message (``progress`` lists them) from this thread. ``stop`` kills all processes at once.

@@ -19,7 +19,7 @@ import psutil
 
 from coordinator.child_processes import SupervisedChild, how_it_ended
 from coordinator.datacenter.job_start import ENV_RESTARTS
-from coordinator.datacenter.progress import Tell, read_line
+from coordinator.datacenter.progress import OnMessage, read_line
 from coordinator.datacenter.spec import SHUTDOWN_S, JobResult, JobSpec, JobStopped
 
 AGAIN_S = 60
@@ -30,7 +30,7 @@ class JobWatch:
     """Reads the messages of one job's processes, over all their starts. ``on_message`` gets them, and ``restarted``.
     ``stop`` kills the processes."""
 
-    def __init__(self, on_message: Tell, stop: threading.Event) -> None:
+    def __init__(self, on_message: OnMessage, stop: threading.Event) -> None:
         self._on_message, self._stop = on_message, stop
         self._starts = 0
         self._silent_after = math.inf
@@ -57,7 +57,7 @@ class JobWatch:
 
         code = child.follow(on_line, kill_when=self._must_not_go_on, linger_s=SHUTDOWN_S)
         if self._stop.is_set() and self.result is None:
-            raise JobStopped("The training was told to stop.")
+            raise JobStopped("The training was asked to stop.")
         return code
 
     def _must_not_go_on(self) -> bool:

@@ -23,7 +23,7 @@ from coordinator.datacenter.job_start import start_processes
 from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
 from coordinator.datacenter.machines import Ending, Follower, Following, Leader, Order
 from coordinator.datacenter.missing import no_torch
-from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
 
 SETTLE_S = 5.0
@@ -77,7 +77,11 @@ def share_out(nproc: int, here: int, others: Sequence[Following]) -> tuple[int, 
 
 
 def lead(
-    spec: JobSpec, group: MachineGroup, data: str, on_progress: Tell | None = None, stop: threading.Event | None = None
+    spec: JobSpec,
+    group: MachineGroup,
+    data: str,
+    on_progress: OnMessage | None = None,
+    stop: threading.Event | None = None,
 ) -> JobResult:
     """Do the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
     name under which each machine holds its copy.
@@ -130,7 +134,7 @@ def follow(
     stop: threading.Event,
 ) -> str | None:
     """This machine's part of an order, until it is over or the leader wants something else. Why it broke off, which the
-    leader is told too; None where it did not."""
+    leader learns too; None where it did not."""
     place = order.place_of(follower.machine, follower.member)
     if place is None:
         return None
@@ -234,7 +238,7 @@ def _again(group: MachineGroup, stopped: threading.Event) -> MachineGroup:
         if not lacking:
             return replace(group, followers=[(there[words.machine], nproc) for words, nproc in group.followers])
         if stopped.is_set():
-            raise JobStopped("The training was told to stop.")
+            raise JobStopped("The training was asked to stop.")
         if time.monotonic() >= until:
             raise MachineLost(f"Machine {lacking[0]} of the group is not heard of any more.")
         time.sleep(0.1)

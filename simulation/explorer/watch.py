@@ -14,7 +14,7 @@ from typing import Any
 from client_sdk.protocol.devices import Enrolled, Noted, Receipt
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
-from client_sdk.protocol.workers import Lease, LeaseKept, ResultReceipt
+from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt
 from coordinator.store.port import EventRow
 from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
@@ -24,7 +24,7 @@ from simulation.explorer.request import Request
 from simulation.explorer.world import World
 
 
-class Watch:
+class InvariantWatch:
     """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
 
     def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:
@@ -120,7 +120,7 @@ class Watch:
                 self._result_taken(answer)
             case Problem() if request.event == "result":
                 self._refused_result(request, answer)
-            case Lease() | LeaseKept() if not disturbed:
+            case Lease() | LeaseRenewed() if not disturbed:
                 self._lease_held(request, answer)
             case Enrolled() if not disturbed:
                 invariants.enrolled(self.durable, answer)
@@ -167,7 +167,7 @@ class Watch:
             if (worker, "lease-lost") not in known:
                 raise Broken("named", f"a result of {worker} for round {number} was refused, and nothing says why")
 
-    def _lease_held(self, request: Request, answer: Lease | LeaseKept) -> None:
+    def _lease_held(self, request: Request, answer: Lease | LeaseRenewed) -> None:
         """Whoever is told that it has a round, has it at this moment."""
         message: Any = request.send.message  # type: ignore[union-attr]
         if isinstance(answer, Lease):

@@ -15,7 +15,15 @@ from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused,
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -24,7 +32,7 @@ from coordinator.datacenter.worker.actions import (
     Going,
     Halt,
     Job,
-    Train,
+    TrainLease,
     WorkerAction,
     WorkerReply,
 )
@@ -33,17 +41,19 @@ from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import DATA, LEARNER
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 HOLD_S = 25.0
 LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
-class Worker:
+class ExplorerWorker:
     """``twin``: one that works under another's name and token, as another instance."""
 
-    def __init__(self, world: World, network: Network, watch: Watch, name: str, token: str, twin: bool = False) -> None:
+    def __init__(
+        self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
+    ) -> None:
         self.world = world
         self.network = network
         self.watch = watch
@@ -118,7 +128,7 @@ class Worker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.tell(f"a second process starts as {self.worker}")
-            twin = Worker(world, self.network, self.watch, self.worker, self.token, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
@@ -202,7 +212,7 @@ class Worker:
 
     def _begin(self, job: Job, ticket: tuple[int, int]) -> None:
         match job:
-            case Train():
+            case TrainLease():
                 self._train(job.lease, ticket)
             case Send() | Fetch():
                 if isinstance(job, Send) and isinstance(job.message, ResultReport):
@@ -284,7 +294,7 @@ class Worker:
         current = run.phase == "training" and run.fence == lease.fence
         match lie:
             case "heartbeat":
-                self._say(Route.HEARTBEAT, lease, LeaseKept, Heartbeat(**under, step=1))
+                self._say(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
                 self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
             case "next-fence":

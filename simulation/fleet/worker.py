@@ -164,7 +164,7 @@ class FleetWorker:
         """Until stopped or vanished. Returns how long the device stays away, in rounds' durations."""
 
         def note(happening: Happening) -> None:
-            self._pulse.hear(happening)
+            self._pulse.note(happening)
             self._count(number, happening.kind)
 
         record = storage.load()

@@ -25,7 +25,7 @@ _BARS = 60
 """Up to so many rounds are drawn as bars; more become areas."""
 
 
-class Picture(Figure):
+class HistoryFigure(Figure):
     """A figure that a notebook shows when it is the last line of a cell."""
 
     def _repr_png_(self) -> bytes:
@@ -34,9 +34,9 @@ class Picture(Figure):
         return kept.getvalue()
 
 
-def draw(history: RecordedRun) -> Picture:
+def draw(history: RecordedRun) -> HistoryFigure:
     """The picture; 13 by 4.4 inches."""
-    figure = Picture(figsize=(13, 4.4), layout="constrained")
+    figure = HistoryFigure(figsize=(13, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 5, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=11, fontweight="bold")

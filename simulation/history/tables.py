@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import Curve, RecordedRun
-from simulation.history.rounds import Round, Withdrawal, read_events
+from simulation.history.rounds import DeviceWithdrawal, Round, read_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
             return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
         case "withdrawals":
             gone = [dataclasses.asdict(one) for one in history.withdrawals]
-            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(Withdrawal)])
+            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(DeviceWithdrawal)])
         case "events":
             began = history.created_at
             rows = [

@@ -340,7 +340,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {"attempt": 2, "fence": 3, "step": 20, "metrics": {"loss": 0.5}},
         ("step", "metrics"),
     ),
-    "lease-kept": (workers.LeaseKept, {"ends_in_s": 59.5}, ()),
+    "lease-kept": (workers.LeaseRenewed, {"ends_in_s": 59.5}, ()),
     "lease-end": (
         workers.LeaseEnd,
         {"attempt": 2, "fence": 3, "failed": True, "reason": "The data is gone."},

@@ -122,27 +122,27 @@ def test_work_in_a_round_says_that_earlier_ones_are_over():
     now = [10.0]
     pulse = Pulse(lambda: now[0])
     assert pulse.round_s == FIRST_GUESS_S
-    pulse.hear(happening("waiting", None, None))
-    pulse.hear(happening("assigned", 1))
+    pulse.note(happening("waiting", None, None))
+    pulse.note(happening("assigned", 1))
     assert not pulse.is_over("r", 1)
     now[0] = 13.5
-    pulse.hear(happening("assigned", 2))
+    pulse.note(happening("assigned", 2))
     assert pulse.is_over("r", 1)
     assert not pulse.is_over("r", 2)
     assert not pulse.is_over("other", 1)
     assert pulse.round_s == 3.5
     now[0] = 99.0
-    pulse.hear(happening("assigned", 2))
-    pulse.hear(happening("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
+    pulse.note(happening("assigned", 2))
+    pulse.note(happening("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
     assert pulse.round_s == 3.5
 
 
 def test_a_refusal_says_that_its_round_is_over():
     pulse = Pulse()
-    pulse.hear(happening("assigned", 4))
-    pulse.hear(happening("receipt", 4))
+    pulse.note(happening("assigned", 4))
+    pulse.note(happening("receipt", 4))
     assert not pulse.is_over("r", 4)
-    pulse.hear(happening("refused", 4))
+    pulse.note(happening("refused", 4))
     assert pulse.is_over("r", 4)
 
 
@@ -159,7 +159,7 @@ def test_waiting_for_the_end_of_a_round_ends_by_time_and_by_stop():
     assert 5.0 <= now[0] < 5.5
     stop.set()
     assert not pulse.wait_over("r", 1, 5.0, stop)
-    pulse.hear(happening("assigned", 2))
+    pulse.note(happening("assigned", 2))
     assert pulse.wait_over("r", 1, 0.0, stop)
 
 
@@ -305,7 +305,7 @@ def test_a_late_device_holds_its_update_until_the_round_is_over():
         def wait(self, timeout: float | None = None) -> bool:
             now[0] += timeout or 0.0
             if now[0] > 3.0:
-                pulse.hear(happening("assigned", 2))
+                pulse.note(happening("assigned", 2))
             return super().wait(timeout)
 
     train(trainer(FleetHabits(slow=0, vanish=0, late=1), pulse, Ends()), 1)
