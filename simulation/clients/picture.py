@@ -185,7 +185,7 @@ class _Sheet:
             x = LEFT + k * self._pitch
             self._parts.append(
                 f'<rect class="k" x="{x:.6g}" y="{top:g}" width="{self._pitch:.6g}" height="{foot - top:.6g}">'
-                f"<title>{_plain(_told(column, self._view.labels))}</title></rect>"
+                f"<title>{_plain(_tooltip(column, self._view.labels))}</title></rect>"
             )
 
     def _bar(self, k: int, foot: float, tall: float) -> str:
@@ -202,7 +202,7 @@ class _Sheet:
         self._parts.append(f'<text x="{x:.6g}" y="{y:.6g}"{marks}>{_plain(words)}</text>')
 
 
-def _told(column: Column, labels: tuple[str, ...]) -> str:
+def _tooltip(column: Column, labels: tuple[str, ...]) -> str:
     text = f"{column.label}: {column.train:,} to train on"
     if column.held_out:
         text += f", {column.held_out:,} held out"

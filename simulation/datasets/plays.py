@@ -67,7 +67,7 @@ def _paragraphs(text: str) -> list[list[str]]:
     """The non-empty lines of each paragraph that has any, without stage directions."""
     plain = _DIRECTION.sub("", text)
     lines = [[" ".join(line.split()) for line in block.split("\n")] for block in re.split(r"\n[ \t]*\n", plain)]
-    return [kept for block in lines if (kept := [line for line in block if line])]
+    return [filled for block in lines if (filled := [line for line in block if line])]
 
 
 def _capitals(line: str) -> str | None:

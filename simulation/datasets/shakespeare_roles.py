@@ -90,8 +90,8 @@ def encode(plays: Mapping[str, str]) -> Arrays:
         for name, spoken in lines.items():
             if len(spoken) > 1:
                 names.append(name)
-                kept = len(spoken) - math.ceil(HELD_OUT * len(spoken))
-                for part in (spoken[:kept], spoken[kept:]):
+                train_count = len(spoken) - math.ceil(HELD_OUT * len(spoken))
+                for part in (spoken[:train_count], spoken[train_count:]):
                     codes = table[
                         np.frombuffer("".join(f"{line}\n" for line in part).encode("ascii", "replace"), np.uint8)
                     ]

@@ -39,8 +39,10 @@ class Baseline:
         return True
 
     def __repr__(self) -> str:
-        told = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (", interrupted" if self.interrupted else "")
-        return f"<Baseline {' · '.join([told, *newest_scores(self.curves)])}>"
+        standing = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (
+            ", interrupted" if self.interrupted else ""
+        )
+        return f"<Baseline {' · '.join([standing, *newest_scores(self.curves)])}>"
 
     @property
     def curves(self) -> Mapping[tuple[str, str], Curve]:
