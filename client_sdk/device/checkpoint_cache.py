@@ -1,9 +1,8 @@
 """The last checkpoints a device received, kept by digest: in a folder or in memory.
 
-This file knows bytes and their SHA-256. It has never heard of tensors, of where the bytes come from, or of rounds.
-
 A download grows in pieces and can be resumed; it becomes a checkpoint only when its length and its digest are right, so
-a reader never sees another. Kept copies are checked again when they are read: a disk may rot."""
+a reader never sees another. Kept copies are checked again when they are read: a disk may rot.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """How a session asks the coordinator anything: again and again, no faster than allowed, under its present token.
 
-This file knows retries, backoff and enrolment. It has never heard of rounds' steps (``session``), sockets or clocks.
-
 ======================================== =====================================================================
 the answer                               what happens
 ======================================== =====================================================================

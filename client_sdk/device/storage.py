@@ -1,8 +1,5 @@
 """Where a device keeps its record: a folder that survives crashes, or memory for simulations.
 
-This file knows how to write so that a crash leaves the old state or the new one. It has never heard of sockets or
-training.
-
 The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder

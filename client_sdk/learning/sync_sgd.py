@@ -1,7 +1,5 @@
 """Synchronous SGD: the gradient of the mean loss over a global batch, computed by all ranks of a group together.
 
-Knows a module, a loss, examples and a group. It has never heard of checkpoints, rounds, optimizers or learning rates.
-
 With B the examples of the global batch, n_r those of rank r of p, and l_r the mean loss over them, every rank
 differentiates (n_r p / B) l_r and DistributedDataParallel takes the mean of the ranks' gradients::
 

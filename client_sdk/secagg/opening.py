@@ -1,9 +1,8 @@
 """The sum out of masked vectors and revealed shares: what a server computes at the end of an attempt, and no more.
 
-Knows a cohort, a list of survivors, shares and masks. Has never heard of blobs, events or who fetches what. It
-rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone its
-mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum of
-the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
+It rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone
+its mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum
+of the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
 """
 
 from __future__ import annotations

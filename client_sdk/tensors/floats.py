@@ -1,7 +1,7 @@
 """Between float32, in which all work is done, and the dtype in which a tensor is kept; and the norm of tensors.
 
-Knows rounding. Has never heard of files, rounds or weights. Every result is a function of the values alone: the same
-bits on any processor, in any order, since sums here add numbers that are chosen so that they add exactly.
+Every result is a function of the values alone: the same bits on any processor, in any order, since sums here add
+numbers that are chosen so that they add exactly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """What tensors there are: names, dtypes, shapes, in file order, and every way in which tensors can be wrong.
 
-Knows the dtypes of safetensors and their numpy counterparts. Has never heard of bytes in a file, sums, codecs or HTTP.
-
 Errors::
 
     TensorError(ValueError)          anything wrong with tensors; its text is one plain sentence

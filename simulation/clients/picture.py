@@ -1,7 +1,7 @@
 """The picture of who holds what, as SVG text: sizes above, noise where there is some, labels below.
 
-This file knows a ``View`` and pixels. It has never heard of data sets, partitions or plotting libraries.
-Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in both.
+Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in
+both.
 """
 
 from __future__ import annotations

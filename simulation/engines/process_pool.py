@@ -1,7 +1,5 @@
 """A crew of forked processes that take tasks as they get free: the costliest first, and few at each.
 
-Knows processes, channels, tasks and what a task is called. It has never heard of clients, models or rounds.
-
 A worker is asked in messages and answers *tasks* in messages, several in one where they are short; what else it is
 told (``tell``) or asked (``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
 

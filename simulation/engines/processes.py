@@ -2,7 +2,7 @@
 
 Workers are forked, so learners, data and lambdas are simply there. What goes to and fro is JSON; the model of a round
 is written once, to memory that all workers read, and each worker's sum lies in memory that this process reads. Clients
-go to whoever gets free, the longest first. This file has never heard of sessions, time or how a client is trained.
+go to whoever gets free, the longest first.
 
 A learner that draws from a generator of its own, seeded by nobody, draws the same numbers in each worker: they are
 forks of one process. Quorate's ``Learner`` seeds what it draws by client and round.

@@ -17,8 +17,6 @@ do: restrict, weights    leaves just these devices in the sum            state o
 
 Answers to tasks are collected for a moment and sent together, ``answers``: a short task is no reason to wake whoever
 reads them.
-
-This file knows a kernel and memory that it shares. It has never heard of who reads the answers, or of other workers.
 """
 
 from __future__ import annotations

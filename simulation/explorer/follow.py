@@ -241,9 +241,8 @@ class Followed:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
         if len(self.reported) < self.quorum:
-            raise Broken(
-                "quorum", f"round {self.round} was committed with {len(self.reported)} of {self.quorum} updates"
-            )
+            have = f"{len(self.reported)} of {self.quorum} updates"
+            raise Broken("quorum", f"round {self.round} was committed with {have}")
         return self._advance(body)
 
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
@@ -283,9 +282,7 @@ class Followed:
 
     def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if body["round"] != self.round or self.phase not in ("leasing", "training"):
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: it is {self.phase}, round {self.round}"
-            )
+            raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
             if self.phase != "leasing" or body["waiting"] < self.quorum:
                 raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
@@ -293,9 +290,7 @@ class Followed:
         if event.kind == "Leased":
             return self._leased(event, body)
         if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: the lease is {self.lease}, {self.phase}"
-            )
+            raise self._lease_odd(event, f"the lease is {self.lease}, {self.phase}")
         match event.kind:
             case "Heartbeat":
                 self.renewed_at = event.at
@@ -316,13 +311,12 @@ class Followed:
 
     def _leased(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase == "training" and body["worker"] != self.lease[0]:
-            raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
+            raise self._lease_odd(event, f"it was given the round of {self.lease}")
         if self.phase == "training" and body["installation"] != self.installation:
-            what = f"{body['installation']!r} of {body['worker']} took the live lease of {self.installation!r}"
-            raise Broken("lease", f"{self.run} #{event.seq}: {what}")
+            raise self._lease_odd(event, f"it took the live lease of {self.installation!r}")
         self.installation = body["installation"]
         if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
-            raise Broken("lease", f"{self.run} #{event.seq} {body}: the last fence was {self.fence}")
+            raise self._lease_odd(event, f"the last fence was {self.fence}")
         self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
         self.lease = (body["worker"], body["attempt"], body["fence"])
         self.renewed_at = event.at
@@ -334,10 +328,7 @@ class Followed:
         if self.give_up_at is not None and event.at >= self.give_up_at:
             return self._give_up()
         if self.phase != "training" or event.at < self.renewed_at + self.plan["datacenter"]["lease_s"] - 1e-6:
-            raise Broken(
-                "lease",
-                f"{self.run} #{event.seq}: the lease {self.lease} ended {event.at - self.renewed_at} s on",
-            )
+            raise self._lease_odd(event, f"the lease {self.lease} ended {event.at - self.renewed_at} s on")
         return self._lease_again()
 
     def _lease_again(self) -> list[RoundEnding]:
@@ -359,3 +350,6 @@ class Followed:
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")
+
+    def _lease_odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("lease", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

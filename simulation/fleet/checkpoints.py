@@ -1,7 +1,7 @@
 """One download of a checkpoint for all devices of a process.
 
 This file knows checkpoints' digests and who asked first. Three hundred devices want the same bytes at the same moment:
-the first one fetches them, the others wait for it. It has never heard of HTTP or rounds.
+the first one fetches them, the others wait for it.
 """
 
 from __future__ import annotations

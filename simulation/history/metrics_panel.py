@@ -1,8 +1,8 @@
 """The middle panel of a history's picture: the metrics of the model over its versions, by who scored them.
 
 Shares of 1 (accuracies) stand on the left axis, everything else (losses) on the right one, a few metrics on each: the
-plan's own first, then the accuracy and the loss. How the first of an axis is spread over clients is a band, and classes
-of devices are thin lines. Knows curves; has never heard of rounds or devices.
+plan's own first, then the accuracy and the loss. How the first of an axis is spread over clients is a band, and
+classes of devices are thin lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``Baseline``: what training without federation reached, with the curves that a ``History`` has.
-
-This file knows scores by version, source and name. It has never heard of training.
-"""
+"""``Baseline``: what training without federation reached, with the curves that a ``History`` has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What federation is compared with: each client alone, and all data in one place.
 
-Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth:
-w <- w + update, with a fresh optimizer each time. This file has never heard of cohorts, coordinators or sums.
+Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth: w <- w +
+update, with a fresh optimizer each time.
 """
 
 from __future__ import annotations

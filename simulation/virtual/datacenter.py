@@ -1,7 +1,7 @@
 """A simulated datacenter: a worker that takes a run's datacenter rounds, in this process and in virtual time.
 
 It asks for leases and delivers results at the coordinator's desk for workers, and trains by the function that a real
-worker's processes run, as one process. This file has never heard of devices.
+worker's processes run, as one process.
 """
 
 from __future__ import annotations
