@@ -6,8 +6,8 @@ and the order of a device's batches, which is public (``client_sdk.learning.batc
 
 McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
 
-for each round t: w_{t+1} <- sum over k in S_t of (n_k / n) w_k, n = sum over k in S_t of n_k with w_k: w <- w - lr *
-grad l(w; b), for each batch b of each epoch, from w_t
+    for each round t:  w_{t+1} <- sum over k in S_t of (n_k / n) w_k,   n = sum over k in S_t of n_k
+    with w_k:          w <- w - lr * grad l(w; b), for each batch b of each epoch, from w_t
 """
 
 from __future__ import annotations
