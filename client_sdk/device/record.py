@@ -1,7 +1,5 @@
 """What a device must remember to be crashed anywhere: its key, its enrolment, the round under way, and every round it
 joined.
-
-This file knows the record's fields and the port that keeps them. It has never heard of files, sockets or training.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One request of a device over HTTP, and what came of it, in the session's words.
-
-This file knows httpx2, headers and bodies. It has never heard of retries (``asking``) or of what a request is for
-(``session``).
-"""
+"""One request of a device over HTTP, and what came of it, in the session's words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Learner: a model, its loss, optimizer and metrics, written once; devices, simulation and datacenter run it.
 
-This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update,
-a score. It has never heard of messages, sockets or storage.
+This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update, a
+score.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Exchange 1, AdvertiseKeys: the keys, the commitment and the nonce with which a device enters one attempt.
 
-Knows an advertisement's fields and bytes. Has never heard of other devices. Everything in it is drawn anew for each
-attempt; the identity that signs it is the device's for life.
+Everything in it is drawn anew for each attempt; the identity that signs it is the device's for life.
 """
 
 from __future__ import annotations

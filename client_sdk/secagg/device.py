@@ -1,25 +1,27 @@
 """The device's half of one attempt, as a generator of actions; it can be crashed after any of them.
 
-This file decides what a device says and when it stops; it has never heard of sockets, storage or clocks (times come
-with replies, entropy is an argument). Whoever drives it makes every Keep durable before it goes on, delivers every Say
-until it is answered, and sends back what the coordinator answered.
+It decides what a device sends and when it stops. Times come with replies, entropy is an argument. Whoever drives it
+makes every Persist durable before it goes on, delivers every Transmit until it is answered, and sends back the
+coordinator's answer.
 
 ::
 
-    header      consent, old attempt deleted, fresh keys -> Keep -> Say(advertise)     answer: the roster
-    roster      every entry vouched for; secrets split  -> Keep -> Say(share)         answer: shares of peers, sealed
-    shares      unsealed; vector masked; own secrets go -> Keep -> Say(mask)          answer: the survivors
+    state       what the device does                        actions                           answer
+    header      consent, old attempt deleted, fresh keys    Persist, then Transmit(advertise) the roster
+    roster      every entry vouched for; secrets split      Persist, then Transmit(share)     sealed shares of peers
+    shares      unsealed; vector masked; own secrets go     Persist, then Transmit(mask)      the survivors
     survivors   listed, enough, each one known: *spent*,
-                and of each peer's two shares one goes  -> Keep -> Say(survivors)     answer: their signatures
-    proof       t right ones over its own h             ->         Say(unmask)        answer: the round is over
-    over        everything secret of the attempt deleted -> Keep
+                and of each peer's two shares one goes      Persist, then Transmit(survivors) their signatures
+    proof       t right ones over its own h                 Transmit(unmask)                  the round is over
+    over        everything secret of the attempt deleted    Persist
 
 A round may end, or the device give it up, without that last answer: then its driver keeps ``memory.ended(header)``.
 
 What makes a lying coordinator fail:
 
-- A step's result is kept before it is said, and a step that was kept is never taken again: one roster an advertisement,
-  one masked vector, one list a checkpoint. Started again under the same header, the device says the same bytes.
+- A step's result is stored before it is sent, and a step that was stored is never taken again: one roster an
+  advertisement, one masked vector, one list a checkpoint. Started again under the same header, the device sends the
+  same bytes.
 - Advertising under another header deletes the older attempt first; nothing of it can be asked for any more.
 - A list is signed when this device and enough others are on it and every neighbour on it has shared with this device;
   the checkpoint is then spent, over all headers. What is revealed follows from that list alone: for a peer one share,
@@ -177,8 +179,8 @@ class _Attempt:
             delivered = yield from self._transmit_signed(cohort, "share", live.bundle)
             live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
         if not live.survivors:
-            said = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
-            listed = yield from self._transmit_signed(cohort, "mask", said.encoded, live.vector)
+            masked = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
+            listed = yield from self._transmit_signed(cohort, "mask", masked.encoded, live.vector)
             live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
         survivors = Survivors.parse(live.survivors, cohort.n)
         proof = yield from self._transmit_signed(cohort, "survivors", survivors.encoded)
@@ -324,15 +326,15 @@ class _Attempt:
     def _transmit(
         self, stage: Stage, body: bytes, signature: bytes, blob: bytes = b""
     ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
-        """Say it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
-        told = yield Transmit(stage, body, signature, blob)
-        if not isinstance(told, ServerAnswer):
-            raise TypeError(f"the driver answered a message with {told!r}")
-        self.at = told.at
+        """Send it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
+        answer = yield Transmit(stage, body, signature, blob)
+        if not isinstance(answer, ServerAnswer):
+            raise TypeError(f"the driver answered a message with {answer!r}")
+        self.at = answer.at
         if self.at > self.header.expires_at and stage != "unmask":
             yield from self._persist(self.memory.without(self.header.model))
             require_time(self.header, self.at)
-        return told.body
+        return answer.body
 
     def _persist(self, memory: Memory) -> Generator[Persist | Transmit, ServerAnswer | None, None]:
         self.memory = memory

@@ -1,9 +1,8 @@
 """The header of a secure round's attempt: everything a device agrees to before it shows a key, and the rule by which
 the roster's size becomes a graph and a threshold.
 
-Knows the fields, their limits and their bytes. Has never heard of rosters or of who sends what. The coordinator writes
-it; a device checks it against its own policy, the plan and the model that it has, and signs over its digest when it
-advertises. Errors: BadMessage for bytes, BadParameters for numbers that do not fit together.
+The coordinator writes it; a device checks it against its own policy, the plan and the model that it has, and signs
+over its digest when it advertises. Errors: BadMessage for bytes, BadParameters for numbers that do not fit together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exchange 3, MaskedInput: the packed vector, and the few bytes about it that a device signs.
 
-Knows lengths and a digest. Has never heard of masks. The vector itself is a blob; the signature stands over its digest,
-so a server cannot show it under another device's name, or show another in its place.
+The vector itself is a blob; the signature stands over its digest, so a server cannot show it under another device's
+name, or show another in its place.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a device remembers of secure rounds: what must outlive a crash, and what must outlive the round.
 
-Knows the fields and their bytes. Has never heard of storage or of when to write. Of a live attempt it holds what a
-restarted device needs to go on with the same bytes, and no secret for longer than a step to come needs it: the
-device's own secrets until its vector is masked, peers' shares until a list is signed, from then on what may be revealed
-under that list. When the attempt ends, or another takes its place, all of that goes. For good it holds which
-checkpoints are *spent*, the highest revocation counter seen, and the learners that took part in secure rounds.
+Of a live attempt it holds what a restarted device needs to go on with the same bytes, and no secret for longer than a
+step to come needs it: the device's own secrets until its vector is masked, peers' shares until a list is signed, from
+then on what may be revealed under that list. When the attempt ends, or another takes its place, all of that goes. For
+good it holds which checkpoints are *spent*, the highest revocation counter seen, and the learners that took part in
+secure rounds.
 
 A device that is set back to an older copy of this memory has forgotten what it signed, and no rule can save it: keep it
 out of backups that are restored, and give no two devices copies of one. What was deleted may lie in the machine's RAM,

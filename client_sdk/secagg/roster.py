@@ -1,8 +1,7 @@
 """The roster of an attempt, its digest h, and what a device checks before it believes in either.
 
-Knows devices in order, their advertisements, signatures and certificates. Has never heard of masks or of what comes
-after. Entries stand in ascending order of device ids, so one set of devices has one roster; a device's *place* is its
-index there, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
+Entries stand in ascending order of device ids, so one set of devices has one roster; a device's *place* is its index
+there, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
 """
 
 from __future__ import annotations

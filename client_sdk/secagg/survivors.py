@@ -1,8 +1,8 @@
 """Exchange 4, ConsistencyCheck: the list of survivors, and proof that enough others signed the same one.
 
-Knows places and signatures. Has never heard of shares. A device reveals nothing until t of those who hold shares of its
-secrets, and *signers* of the whole roster, have signed the very list that it signed, over its own h: no second list
-finds as many, and in a ring they are all but those who may vanish (``parameters``). Errors: BadMessage.
+A device reveals nothing until t of those who hold shares of its secrets, and *signers* of the whole roster, have
+signed the very list that it signed, over its own h: no second list finds as many, and in a ring they are all but those
+who may vanish (``parameters``). Errors: BadMessage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Exchange 5, Unmask: for each peer one share, of its self-mask secret where it survived, of its mask key where not.
 
-Knows which kind of share goes with which list. Has never heard of how shares are kept or combined. Never both kinds for
-one peer: an entry has room for one. Errors: BadMessage, BadShare.
+A message never holds both kinds for one peer: an entry has room for one. Errors: BadMessage, BadShare.
 """
 
 from __future__ import annotations

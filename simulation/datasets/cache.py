@@ -88,12 +88,12 @@ def cached(recipe: DatasetSource) -> Arrays:
         with _locked(path.with_suffix(".lock")):
             if (arrays := _read(path, recipe, complain=True)) is not None:
                 return arrays
-            _say(f"Fetching {recipe.name}. Licence: {recipe.licence}. Please cite: {recipe.citation}")
+            _note(f"Fetching {recipe.name}. Licence: {recipe.licence}. Please cite: {recipe.citation}")
             arrays = _built(recipe, path)
             if fault := _fault(arrays, recipe):
                 raise DataCorrupt(f"{recipe.name} was fetched, but {fault}; nothing was kept")
             _write(path, arrays)
-            _say(f"Cached {recipe.name} in {path}")
+            _note(f"Cached {recipe.name} in {path}")
             return arrays
     except OSError as error:
         reason = error.strerror or str(error)
@@ -139,7 +139,7 @@ def _read(path: Path, recipe: DatasetSource, complain: bool = False) -> Arrays |
     if fault is None:
         return arrays
     if complain:
-        _say(f"The cached copy {path} is damaged and will be replaced: {fault}")
+        _note(f"The cached copy {path} is damaged and will be replaced: {fault}")
     return None
 
 
@@ -167,9 +167,9 @@ def _locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                _say(f"No file lock on {path.parent} ({error.strerror}): parallel first loads may fetch twice")
+                _note(f"No file lock on {path.parent} ({error.strerror}): parallel first loads may fetch twice")
         yield
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

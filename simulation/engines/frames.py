@@ -1,7 +1,4 @@
-"""Messages between processes: JSON objects over a stream socket, each behind its length.
-
-This file knows bytes and dicts. It has never heard of what is said, or of who is at the other end.
-"""
+"""Messages between processes: JSON objects over a stream socket, each behind its length."""
 
 from __future__ import annotations
 

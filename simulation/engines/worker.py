@@ -17,8 +17,6 @@ do: restrict, weights    leaves just these devices in the sum            state o
 
 Answers to tasks are collected for a moment and sent together, ``answers``: a short task is no reason to wake whoever
 reads them.
-
-This file knows a kernel and memory that it shares. It has never heard of who reads the answers, or of other workers.
 """
 
 from __future__ import annotations
@@ -78,15 +76,15 @@ class EngineWorker:
         _one_thread()
         while True:
             while (message := self._next()) is not None:
-                self._hear(message)
+                self._handle(message)
             if self._channel.ended:
                 return
             task = self._tasks.popleft()
             if self._channel.at is not None:
                 self._channel.at[0] = task["task"]
-            said = self._trained(task) if task["do"] == "train" else self._scored(task)
+            answer = self._trained(task) if task["do"] == "train" else self._scored(task)
             flush_output()
-            self._answers.append({"task": task["task"], **said})
+            self._answers.append({"task": task["task"], **answer})
 
     def _next(self) -> JsonObject | None:
         """A message, where one is there; waited for, where nothing else is to be done."""
@@ -103,7 +101,7 @@ class EngineWorker:
             self._answers = []
         self._sent_at = time.monotonic()
 
-    def _hear(self, message: JsonObject) -> None:
+    def _handle(self, message: JsonObject) -> None:
         match message["do"]:
             case "tasks":
                 self._tasks.extend(message["tasks"])
@@ -121,13 +119,13 @@ class EngineWorker:
         result = self._partial.work(job)
         if isinstance(result, JobFailed):
             return {"reason": result.reason, "trace": result.trace}
-        said: JsonObject = {"report": result.report.model_dump_json(), "weight": result.weight}
+        answer: JsonObject = {"report": result.report.model_dump_json(), "weight": result.weight}
         if self._shared.shelf is not None:
             if job.device not in self._slots:
                 self._slots[job.device] = len(self._slots)
                 self._shared.shelf.put(self._slots[job.device], self._partial.take(job.device))
-            said["slot"] = self._slots[job.device]
-        return said
+            answer["slot"] = self._slots[job.device]
+        return answer
 
     def _scored(self, task: JsonObject) -> JsonObject:
         try:

@@ -65,7 +65,7 @@ class Followed:
     at: float = 0.0
     """Of the last event."""
     fleet_first: bool = False
-    heard_at: float = 0.0
+    renewed_at: float = 0.0
     """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
     give_up_at: float | None = None
 
@@ -132,8 +132,8 @@ class Followed:
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
-                told = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
-                raise Broken("ack-durable", f"{told}: {body['reason']}")
+                what = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
+                raise Broken("ack-durable", f"{what}: {body['reason']}")
             case "Paused":
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")
@@ -150,7 +150,7 @@ class Followed:
             case "Stopped":
                 return self._stopped(event)
             case "ClockFell":
-                self.heard_at -= body["by_s"]
+                self.renewed_at -= body["by_s"]
                 if self.give_up_at is not None:
                     self.give_up_at -= body["by_s"]
                 if self.rests_until is not None:
@@ -241,9 +241,8 @@ class Followed:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
         if len(self.reported) < self.quorum:
-            raise Broken(
-                "quorum", f"round {self.round} was committed with {len(self.reported)} of {self.quorum} updates"
-            )
+            have = f"{len(self.reported)} of {self.quorum} updates"
+            raise Broken("quorum", f"round {self.round} was committed with {have}")
         return self._advance(body)
 
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
@@ -283,9 +282,7 @@ class Followed:
 
     def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if body["round"] != self.round or self.phase not in ("leasing", "training"):
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: it is {self.phase}, round {self.round}"
-            )
+            raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
             if self.phase != "leasing" or body["waiting"] < self.quorum:
                 raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
@@ -293,12 +290,10 @@ class Followed:
         if event.kind == "Leased":
             return self._leased(event, body)
         if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: the lease is {self.lease}, {self.phase}"
-            )
+            raise self._lease_odd(event, f"the lease is {self.lease}, {self.phase}")
         match event.kind:
             case "Heartbeat":
-                self.heard_at = event.at
+                self.renewed_at = event.at
             case "Delivered":
                 section = self.plan["datacenter"]
                 if (body["waiting"] or 0) >= (section["return_devices"] or self.plan["cohort"]["goal"]):
@@ -316,16 +311,15 @@ class Followed:
 
     def _leased(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase == "training" and body["worker"] != self.lease[0]:
-            raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
+            raise self._lease_odd(event, f"it was given the round of {self.lease}")
         if self.phase == "training" and body["installation"] != self.installation:
-            told = f"{body['installation']!r} of {body['worker']} took the live lease of {self.installation!r}"
-            raise Broken("lease", f"{self.run} #{event.seq}: {told}")
+            raise self._lease_odd(event, f"it took the live lease of {self.installation!r}")
         self.installation = body["installation"]
         if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
-            raise Broken("lease", f"{self.run} #{event.seq} {body}: the last fence was {self.fence}")
+            raise self._lease_odd(event, f"the last fence was {self.fence}")
         self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
         self.lease = (body["worker"], body["attempt"], body["fence"])
-        self.heard_at = event.at
+        self.renewed_at = event.at
         if self.give_up_at is None:
             self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
         return []
@@ -333,10 +327,8 @@ class Followed:
     def _time_passed(self, event: EventRow) -> list[RoundEnding]:
         if self.give_up_at is not None and event.at >= self.give_up_at:
             return self._give_up()
-        if self.phase != "training" or event.at < self.heard_at + self.plan["datacenter"]["lease_s"] - 1e-6:
-            raise Broken(
-                "lease", f"{self.run} #{event.seq}: the lease {self.lease} ended {event.at - self.heard_at} s on"
-            )
+        if self.phase != "training" or event.at < self.renewed_at + self.plan["datacenter"]["lease_s"] - 1e-6:
+            raise self._lease_odd(event, f"the lease {self.lease} ended {event.at - self.renewed_at} s on")
         return self._lease_again()
 
     def _lease_again(self) -> list[RoundEnding]:
@@ -358,3 +350,6 @@ class Followed:
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")
+
+    def _lease_odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("lease", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

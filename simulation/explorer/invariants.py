@@ -117,8 +117,8 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: RoundE
     if found.tobytes() != wanted.tobytes():
         name = what_went_wrong(model, found, ending, register.made) if rule["rule"] == "mean" else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
-        told = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
-        raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {told}")
+        shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
+        raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
 
 
 def rows_agree(durable: Durable, run: Followed) -> None:

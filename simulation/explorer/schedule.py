@@ -228,8 +228,8 @@ class Schedule:
     def _step(self) -> None:
         self.world.tally.steps += 1
         if self.world.agenda.next_at > self._give_up_at or self.world.tally.steps > STEPS_MOST:
-            told = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
-            raise Broken("liveness", f"no round was committed after the storm: {told}")
+            standing = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
+            raise Broken("liveness", f"no round was committed after the storm: {standing}")
         do, arguments = self.world.agenda.take()
         do(*arguments)
         self.watch.step()

@@ -186,12 +186,12 @@ class ExplorerWorker:
         self._advance(lambda: session.send(reply))  # type: ignore[union-attr]
 
     def _ask(
-        self, send: Send | Fetch, hear: Callable[[Answer], None], ticket: tuple[int, int], hold_s: float = 0.0
+        self, send: Send | Fetch, respond: Callable[[Answer], None], ticket: tuple[int, int], hold_s: float = 0.0
     ) -> None:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
         request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
-        self.network.send(request, hear, hold_s)
+        self.network.send(request, respond, hold_s)
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
         at = self.world.agenda.now
@@ -294,9 +294,9 @@ class ExplorerWorker:
         current = run.phase == "training" and run.fence == lease.fence
         match lie:
             case "heartbeat":
-                self._say(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
+                self._send(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
-                self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
+                self._send(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
             case "next-fence":
                 self._send_result(lease, lease.fence + 1000, lease.attempt + 1)
             case "other-bytes" | "result" if not current:
@@ -304,7 +304,7 @@ class ExplorerWorker:
             case _:
                 pass
 
-    def _say(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
+    def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
         self.network.send(Request(send), _ignore)

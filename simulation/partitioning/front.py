@@ -107,7 +107,7 @@ def partition(
     return Clients(
         names,
         Shares(source.pool, positions, offsets, train_ends, noise),
-        how=options.told() + (f", {held_out:.0%} held out" if held_out else ""),
+        how=options.phrase() + (f", {held_out:.0%} held out" if held_out else ""),
         classes=source.classes,
         by_size=by in ("natural", "quantity"),
     )

@@ -1,7 +1,4 @@
-"""Splitting by labels alone: labels in, lists of positions out.
-
-This file knows labels and chance. It has never heard of data sets, clients' ids, images or devices.
-"""
+"""Splitting by labels alone: labels in, lists of positions out."""
 
 from __future__ import annotations
 

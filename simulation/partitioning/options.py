@@ -78,7 +78,7 @@ class PartitionOptions:
         given = getattr(self, name)
         return float(DEFAULTS[self.by][name] if given is None else given)
 
-    def told(self) -> str:
+    def phrase(self) -> str:
         """The way and its options in a phrase, for captions: ``Dirichlet over labels, alpha 0.3, seed 0``."""
         text = {
             "iid": "Labels alike",

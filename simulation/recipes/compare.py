@@ -1,7 +1,4 @@
-"""Several runs beside each other: their curves in one picture, and after how many rounds each was good enough.
-
-This file knows curves by name. It has never heard of how they came about.
-"""
+"""Several runs beside each other: their curves in one picture, and after how many rounds each was good enough."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class RoundProgress:
             return
         if committed:
             seconds = (round.closed_at or 0.0) - round.opened_at
-            told = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
-            told += "".join(f", {name} {value:.4g}" for name, value in scores.items())
-            told += self._left(0.0)
+            text = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
+            text += "".join(f", {name} {value:.4g}" for name, value in scores.items())
+            text += self._left(0.0)
         else:
-            told = f"abandoned: {round.reason}"
-        self._line(f"round {round.round}: {told}", end="\n")
+            text = f"abandoned: {round.reason}"
+        self._line(f"round {round.round}: {text}", end="\n")
 
     def close(self, last: str = "") -> None:
         """Leaves the terminal clean, with a last line where there is something to say."""
