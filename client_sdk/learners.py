@@ -26,6 +26,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from client_sdk.data import count, held_out_part, training_part
+from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score
 from client_sdk.protocol.names import LEARNER_PATTERN
 from client_sdk.tensors import Tensors
@@ -125,6 +126,10 @@ def catalogue_for(names: Iterable[str]) -> Catalogue:
         return installed
     if "" not in sys.path:
         sys.path.insert(0, "")
+        try:
+            check()
+        except Shadowed as hidden:
+            raise LearnerError(str(hidden)) from None
     return Catalogue(others)
 
 

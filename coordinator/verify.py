@@ -1,8 +1,7 @@
-"""Holds a database against the invariants that it can show, and names what is wrong. Reads; never writes.
+"""Checks a database against the invariants, and yields every violation. Reads only.
 
-It goes by the rows and the log alone, with no help of the engine, so a bug of the engine does not excuse itself. Rows
-of rounds are read before the log, and only rounds that had ended by then are judged, so a coordinator may be at work
-meanwhile.
+It uses the rows and the log without the engine's ``step``, so a bug of the engine cannot hide itself. Rows of rounds
+are read before the log, and only rounds that had ended by then are checked, so a coordinator may run meanwhile.
 
 ======  ==========================================================================================================
 1       a device counts at most once per round and per version, and no update counts in two rounds
@@ -48,7 +47,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """One thing that does not hold."""
+    """One violation of an invariant."""
 
     invariant: str
     """Its number in docs/architecture.md, or ``quorum``, ``claims`` or ``lease``."""
@@ -59,7 +58,7 @@ class Wrong:
 
 @dataclass(slots=True)
 class _Told:
-    """What the log tells of one round."""
+    """The events of one round, as the log has them."""
 
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
@@ -217,7 +216,7 @@ class _Run:
         yield from self._check_settled(round, told.given_up | set(told.reported.items()))
 
     def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[Wrong]:
-        """Whether each of these acknowledged updates, which do not count, has its reason recorded."""
+        """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
         refused = {(item.device, item.digest) for item in self._store.refusals(self._row.run, round)}
         for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:
@@ -314,7 +313,7 @@ class _Run:
 
 
 class BlobFolder:
-    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
+    """Read-only access to the folder of ``FileBlobs``: nothing is created or removed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

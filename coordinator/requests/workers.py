@@ -12,7 +12,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerCreated,
@@ -67,7 +67,9 @@ def poll_over(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Wait:
     return to.workers.hold_over(worker, message)
 
 
-def heartbeat(to: Coordinator, worker: WorkerRow, message: Heartbeat, *, run: RunId, round: RoundNumber) -> LeaseKept:
+def heartbeat(
+    to: Coordinator, worker: WorkerRow, message: Heartbeat, *, run: RunId, round: RoundNumber
+) -> LeaseRenewed:
     """Keeps the lease for another `lease_s`, and says how far the training is."""
     return to.workers.heartbeat(worker, run, round, message)
 
@@ -152,7 +154,7 @@ HEARTBEAT = Entry(
     route=Route.HEARTBEAT,
     permission=Permission.WORKER,
     message=Heartbeat,
-    answer=LeaseKept,
+    answer=LeaseRenewed,
     shape=Direct(heartbeat),
     summary="Keep the lease",
     group="workers",

@@ -37,7 +37,7 @@ class Commits:
         """
         with self._at(run):
             log = self._core.log(run)
-            fence = log.take_fence(lambda state: state.round == round and state.phase == "committing")
+            fence = log.take_fence(lambda state: state.round_number == round and state.phase == "committing")
             if fence is None:
                 return False
             try:

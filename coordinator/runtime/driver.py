@@ -23,6 +23,8 @@ _GATHER_S = 0.02
 _OVERDUE_S = 0.1
 """Between two looks while a deadline has passed and what it asks for could not be done yet."""
 _RETRY_S = 2.0
+"""A task that failed goes back to the queue after this. No thread waits for it, so a library of blocking retries does
+not serve here; SQLite waits for locks itself, and sessions of devices have a pure backoff."""
 
 
 class Driver:

@@ -17,7 +17,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerCreated,
@@ -114,7 +114,8 @@ class WorkerRequests:
         if refused is not None:
             return refused
         others = [
-            f"round {state.round} of {state.run}, which is in the hands of another process with this worker's token"
+            f"round {state.round_number} of {state.run}, which is in the hands of another process "
+            "with this worker's token"
             for state in self._core.states()
             if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
         ]
@@ -122,7 +123,7 @@ class WorkerRequests:
             reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
             return Wait(reason=f"{reason}: give each agent a worker of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
         found = [
-            f"run {state.run} is {state.phase} round {state.round}"
+            f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._core.states()
             if not state.over and _against(state, poll) is None
         ]
@@ -132,7 +133,7 @@ class WorkerRequests:
             max_s=_HELD_WAIT_S[1],
         )
 
-    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseKept:
+    def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseRenewed:
         effects = self._core.submit(
             run,
             lambda at: ev.Heartbeat(
@@ -145,7 +146,7 @@ class WorkerRequests:
                 metrics=dict(message.metrics),
             ),
         )
-        return LeaseKept(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self._core.clock.now()))
+        return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self._core.clock.now()))
 
     def end_lease(self, worker: WorkerRow, run: str, round: int, message: LeaseEnd) -> None:
         self._core.submit(
@@ -177,15 +178,18 @@ class WorkerRequests:
         """Asks for the lease. Counts who waits in the same transaction: where it is enough, the fleet has its turn."""
 
         def make(tx: Transaction, state: RunState, now: float) -> ev.Event | None:
-            waiting = len(self._fleet.eligible(state, tx.waiting(now))) if state.phase == "leasing" else state.waiting
+            if state.round is None:
+                return None
+            leasing = state.phase == "leasing"
+            waiting = len(self._fleet.eligible(state, tx.waiting(now))) if leasing else state.round.waiting
             if fleet_is_back(state, now, waiting):
-                return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
+                return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
             if state.phase != "leasing" and not _ours(state, worker, poll):
                 return None
             return ev.Leased(
                 at=now,
-                round=state.round,
-                attempt=state.attempt + 1,
+                round=state.round_number,
+                attempt=state.round.attempt + 1,
                 fence=state.fence + 1,
                 worker=worker,
                 instance=poll.instance,
@@ -242,12 +246,13 @@ class WorkerRequests:
 
 
 def _holds(state: RunState, worker: str) -> bool:
-    return state.phase == "training" and state.lease is not None and state.lease.worker == worker
+    lease = None if state.round is None else state.round.lease
+    return state.phase == "training" and lease is not None and lease.worker == worker
 
 
 def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
     """Whether the worker has the round, and whoever polls is the very process, or that one started again."""
-    lease = state.lease
+    lease = None if state.round is None else state.round.lease
     if lease is None or not _holds(state, worker):
         return False
     return lease.instance == poll.instance or is_restart(lease, poll.installation)

@@ -207,7 +207,7 @@ def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
 
 def _wanted(state: RunState, action: SecureAction) -> bool:
     """Whether the attempt is under way still."""
-    return state.round == action.round and state.phase != "idle" and state.attempt == action.attempt
+    return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
 def _numbers(cohort: Cohort) -> dict[str, object]:

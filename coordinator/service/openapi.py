@@ -1,21 +1,14 @@
-"""Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
-
-The stories stand once, as docstrings under the fields in the modules of ``client_sdk.protocol``; here they
-become descriptions.
-"""
+"""Completes the OpenAPI document: each field's docstring as its description, and an example of each message."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
 from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Permission, Table
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
@@ -139,22 +132,10 @@ def _messages(table: Table) -> list[type[BaseModel]]:
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
     rooms = (devices, names, operators, workers, problems)
-    told = next((found[name] for room in rooms if name in (found := stories(room))), {})
+    model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
+    docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():
-        if field in told:
-            described["description"] = told[field]
+        if field in docs:
+            described["description"] = docs[field]
     if name in EXAMPLES:
         schema["examples"] = [EXAMPLES[name]]
-
-
-@cache
-def stories(module: ModuleType) -> dict[str, dict[str, str]]:
-    """``{class: {field: docstring under the field}}`` of a module, from its source."""
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.ClassDef):
-            for field, below in zip(node.body, node.body[1:], strict=False):
-                match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        found.setdefault(node.name, {})[name] = inspect.cleandoc(text)
-    return found

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinator.runtime.coordinator import Coordinator
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
+from simulation.explorer.process import Process
 
 BUSY_S = 0.5
 """When a process that stands still is asked again."""
@@ -43,7 +41,7 @@ class Held:
 class Holds:
     """Those of one replica, the latest of each peer."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Process) -> None:
         self._replica = replica
         self._held: dict[str, Held] = {}
 

@@ -9,40 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client_sdk.device.actions import Fetch, Send
-from client_sdk.protocol.names import Message
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import problem
 from coordinator import requests
-from coordinator.requests import TABLE, Body, Direct, Entry, Held, Shape, Table, identify
+from coordinator.requests import Body, Direct, Entry, Held, Shape, identify
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer import holds
 from simulation.explorer.replica import Replica
+from simulation.explorer.request import Request, Respond
+from simulation.explorer.world import World
 
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
-
-Answer = Message | Problem | bytes | None
-Respond = Callable[[Answer], None]
 Tell = Callable[[Any], None]
-
-
-@dataclass(slots=True)
-class Request:
-    """One request on its way: what was asked, the body if it has one, and who asks."""
-
-    send: Send | Fetch
-    body: bytes = b""
-    gone: Callable[[], bool] = lambda: False
-    """Whether the client has cut the connection."""
-    table: Table = TABLE
-
-    @property
-    def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else self.table.find(self.send.method, self.send.route).name
 
 
 def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
@@ -51,7 +31,7 @@ def serve(world: World, replica: Replica, request: Request, respond: Respond) ->
 
     def tell(result: Any) -> None:
         if result is not None:
-            world.watch.answered(request, result, replica.disturbed)
+            replica.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):

@@ -29,7 +29,7 @@ _BEATS = 4
 _NAME = "simulated"
 
 
-class Datacenter:
+class SimulatedDatacenter:
     """``data``: what the datacenter holds, by the names that plans use."""
 
     def __init__(self, coordinator: Coordinator, agenda: Agenda, learner: Any, data: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Datacenter:
         while self._agenda.now < until:
             self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)
             self._coordinator.tick()
-            if self._coordinator.core.state(lease.run).round != lease.round:
+            if self._coordinator.core.state(lease.run).round_number != lease.round:
                 return False
             beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
             self._asked(HEARTBEAT, beat, lease).call(HEARTBEAT.shape.call, self._coordinator)

@@ -31,10 +31,10 @@ from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
-from simulation.engines.port import Engine, Failed, Job
+from simulation.engines.port import Engine, Job, JobFailed
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
-from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
@@ -63,9 +63,9 @@ class World:
         planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         class_of: Callable[[str], str],
-        datacenter: Datacenter | None = None,
+        datacenter: SimulatedDatacenter | None = None,
     ) -> None:
         """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
@@ -107,11 +107,11 @@ class World:
         """
         self._clear()
         state = self.coordinator.core.state(self._run)
-        number, self._trained = state.round, trained
-        while state.round == number and not state.over:
+        number, self._trained = state.round_number, trained
+        while state.round_number == number and not state.over:
             self._perform()
             state = self.coordinator.core.state(self._run)
-            if state.round != number or state.over:
+            if state.round_number != number or state.over:
                 break
             if state.phase == "selecting":
                 self._arrive(state)
@@ -120,10 +120,12 @@ class World:
             self.coordinator.tick()
             self._perform()
             state = self.coordinator.core.state(self._run)
-            if state.phase == "collecting" and state.round == number:
+            if state.phase == "collecting" and state.round_number == number:
                 self._assign(state)
                 self._collect(number)
-            elif state.phase in ("selecting", "leasing") and state.round == number and state.deadline is not None:
+            elif (
+                state.phase in ("selecting", "leasing") and state.round_number == number and state.deadline is not None
+            ):
                 self._wait(state.deadline)
             state = self.coordinator.core.state(self._run)
         return state
@@ -162,7 +164,7 @@ class World:
             self._check_in(self._waiting(), [])
             self._asked_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._made(number) for number in self._order(state.round, missing)]
+            arriving = [self._made(number) for number in self._order(state.round_number, missing)]
             if not arriving:
                 return
             self._enrol(arriving)
@@ -236,7 +238,7 @@ class World:
     def _lease(self, state: RunState) -> None:
         """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
         they have come by now, and the fleet may have its turn again."""
-        if not state.planned and state.away_since != state.round:
+        if not state.current.planned and state.fallback.away_since != state.round_number:
             self._arrive(state)
         if self._datacenter is not None:
             self._datacenter.take(state, lambda: self._arrive(state))
@@ -251,10 +253,11 @@ class World:
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._engine.submit(coming[: state.plan.cohort.goal])
         self._training = []
-        absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
+        members = state.current.members
+        absent = [self._made(self._clients.number(name)) for name in members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
-        cohort = [self._present[name] for name in sorted(state.members) if name in self._present]
+        cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
             if device.assignment is None:
                 request = Request(CHECK_IN, device.row, device.offer)
@@ -262,7 +265,7 @@ class World:
                 if assignment is not None:
                     device.answered(assignment)
         starting = [device for device in cohort if not device.over]
-        message, where = Started(attempt=state.attempt), {"run": self._run, "round": state.round}
+        message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
         STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
         for device in starting:
             device.started()
@@ -286,8 +289,8 @@ class World:
         happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
         """
         state = self.coordinator.core.state(self._run)
-        self._reported = state.count("reported")
-        while state.round == round and state.phase == "collecting" and state.deadline is not None:
+        self._reported = self._received()
+        while state.round_number == round and state.phase == "collecting" and state.deadline is not None:
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
             if self._agenda.next_at < state.deadline and missing > 0:
                 self._happen()
@@ -306,12 +309,12 @@ class World:
             return
         assignment = device.assignment
         state = self.coordinator.core.state(self._run)
-        if assignment is None or state.round != assignment.round or state.phase != "collecting":
+        if assignment is None or state.round_number != assignment.round or state.phase != "collecting":
             device.trained(None)
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job, self._meanwhile), Failed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), JobFailed):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -320,7 +323,7 @@ class World:
             device.trained(result)
             if device.update is not None:
                 self._sent.append(device)
-            self._trained(state.round, self._reported + len(self._sent), state.plan.cohort.goal)
+            self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
 
     def _comes_late(self, one: Unfinished) -> None:
@@ -344,7 +347,12 @@ class World:
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
-        self._reported = self.coordinator.core.state(self._run).count("reported")
+        self._reported = self._received()
+
+    def _received(self) -> int:
+        """Updates that the round under way has received."""
+        current = self.coordinator.core.state(self._run).round
+        return 0 if current is None else current.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
@@ -352,4 +360,4 @@ class World:
                 self.coordinator.perform(task)
 
 
-_OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
+_OUT_OF_TIME = JobFailed(reason="The time ran out before one step of training could be done.")

@@ -113,8 +113,8 @@ class SlowBlobs(MemoryBlobs):
 
     meanwhile: Callable[[], object] | None = None
 
-    def keep(self, digest: str, data: bytes) -> None:
-        super().keep(digest, data)
+    def add(self, digest: str, data: bytes) -> None:
+        super().add(digest, data)
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
@@ -71,8 +71,8 @@ class WatchedBlobs(MemoryBlobs):
         super().__init__()
         self.world = world
 
-    def keep(self, digest: str, data: bytes) -> None:
-        super().keep(digest, data)
+    def add(self, digest: str, data: bytes) -> None:
+        super().add(digest, data)
         self.world.ever[digest] = data
         self.world.points.here()
 
@@ -136,7 +136,7 @@ class Phone:
     stops: Stage | None = None
     late_s: float = 0.0
     """How much later than the others it joins a round."""
-    bend: Callable[[Say, World], Say] | None = None
+    bend: Callable[[Transmit, World], Transmit] | None = None
     """What a cheating device makes of what it would say."""
     forgetful: bool = False
     """Every two messages it is started again."""
@@ -193,10 +193,10 @@ class Phone:
         state = world.log.state
         body = None
         try:
-            body = world.requests.header(self.name, state.round)
+            body = world.requests.header(self.name, state.round_number)
         except ProblemError as error:
             self.refusals.append(f"{error.kind}: {error}")
-        opened = state.collecting_at
+        opened = state.current.collecting_at
         if body is None or body == self.left or opened is None:
             return False
         if world.at < opened + self.late_s:
@@ -297,7 +297,9 @@ class World:
         return self.log.state
 
     def _boot(self, todo: list[fx.Action]) -> None:
-        self.log = Log(self, states.from_json(json.loads(self.saved)), todo)
+        saved = states.from_json(json.loads(self.saved))
+        assert saved is not None
+        self.log = Log(self, saved, todo)
         self.aggregator = Aggregator(self.blobs, self.plan, self.start)
         commits: Any = Commits(SimpleNamespace(log=lambda run: Fenced(self), store=MemoryStore(), blobs=self.blobs))  # type: ignore[arg-type]
         self._secure(self.log, commits)
@@ -350,7 +352,7 @@ class World:
 
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:
-            if state.phase != "selecting" or state.round != action.round or state.deadline is None:
+            if state.phase != "selecting" or state.round_number != action.round or state.deadline is None:
                 return None
             waiting = [phone.name for phone in self.phones if not phone.gone]
             chosen = [name for name in waiting if name not in state.spent and name not in state.barred]
@@ -358,7 +360,7 @@ class World:
                 return None
             return ev.Drawn(
                 at=at,
-                round=state.round,
+                round=state.round_number,
                 cohort=tuple((name, 100) for name in chosen[: state.plan.cohort.select]),
                 waiting=len(chosen),
                 unspendable=len(waiting) - len(chosen),
@@ -366,7 +368,7 @@ class World:
 
         self.log.submit(drawn)
 
-    def hear(self, phone: Phone, said: Say) -> None:
+    def hear(self, phone: Phone, said: Transmit) -> None:
         """A message arrives as it would by HTTP."""
         assert phone.head is not None
         if phone.bend is not None:
@@ -417,7 +419,7 @@ class World:
                     self.wait()
             except Crash:
                 self._recover()
-        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round}")
+        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round_number}")
 
     # ------------------------------------------------------------ what came of it
 

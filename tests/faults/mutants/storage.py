@@ -78,6 +78,7 @@ def _swept_too_much() -> Patches:
     of_run = sweeping._of_run
 
     def fewer(core: Core, run: str) -> set[str | None]:
-        return of_run(core, run) - {member.digest for member in core.state(run).members.values()}
+        current = core.state(run).round
+        return of_run(core, run) - {member.digest for member in (current.members if current else {}).values()}
 
     return [(sweeping, "_of_run", fewer)]
