@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +24,10 @@ from coordinator.runtime.devices import Arrived
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store.port import WorkerRow
-from simulation.explorer.baton import Baton
-from simulation.explorer.durable import opened
-from simulation.explorer.serving import Request as Delivery
+from simulation.explorer.request import Request as Delivery
+from simulation.explorer.schedule import Schedule
 from simulation.explorer.serving import serve
 from simulation.explorer.shape import Shape
-from simulation.explorer.world import World as Explored
 from tests.coordinator.requests.entries import BODY, DIRECT, EXTENDED, HELD, Question
 from tests.coordinator.world import TOKEN, World
 
@@ -169,53 +168,77 @@ def test_http_serves_an_entry_that_is_added() -> None:
     assert "/v1/tests/{run}/{round}" in app.openapi()["paths"]
 
 
+class Calm(Schedule):
+    """One device and one replica, and no faults: ``ask`` has the replica serve a request."""
+
+    def __init__(self) -> None:
+        shape = Shape.of(1)
+        super().__init__(
+            replace(shape, rates={}, replicas=1, devices=1, enrolments=0, workers=0, liars=0, dead=0, store="memory")
+        )
+        self.answers: list[Any] = []
+        self.asked: Callable[[Calm], None]
+
+    def play_with(self, asked: Callable[[Calm], None]) -> None:
+        self.asked = asked
+        self.play()
+
+    def _loop(self) -> None:
+        self._step()
+        self.asked(self)
+
+    def _settle(self) -> None:
+        """Nothing is left to do."""
+
+    def ask(self, send: Send, body: bytes = b"") -> None:
+        serve(self.world, self.replicas[0], Delivery(send, body, table=EXTENDED), self.answers.append)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.world.agenda.now + seconds
+        while self.world.agenda.next_at <= until:
+            self._step()
+        self.world.agenda.now = until
+
+
+def sent(entry: Any, message: Any = None, token: str = "token 0", **path: Any) -> Send:
+    return Send(method=entry.method, route=entry.route, answers=(), path=path, message=message, token=token)
+
+
 def test_the_explorer_serves_an_entry_that_is_added() -> None:
-    shape = replace(Shape.of(1), rates={}, replicas=1, devices=1, enrolments=0, workers=0, liars=0, store="memory")
-    world, answers = Explored(shape), list[Any]()
+    def asked(calm: Calm) -> None:
+        name = calm.shape.plan["name"]
+        calm.ask(sent(DIRECT, Question(word="yes"), run=name, round=3))
+        assert calm.answers.pop().text == f"{name} 3 yes"
+        calm.ask(sent(HELD, Question(word="none", hold_s=5)))
+        assert not calm.answers
+        calm.pass_time(6)
+        assert calm.answers.pop() == Wait(reason="there is no none", min_s=0, max_s=1)
+        calm.ask(sent(HELD, Question(word=name, hold_s=5)))
+        assert calm.answers.pop().text == name
+        calm.ask(sent(BODY, run=name), b"eight by")
+        calm.pass_time(1)
+        assert calm.answers.pop() == Noted()
+        calm.ask(sent(BODY, run=name), b"nine byte")
+        calm.pass_time(1)
+        assert isinstance(calm.answers.pop(), Problem)
 
-    def ask(method: str, route: str, message: Question | None = None, body: bytes = b"", **path: Any) -> None:
-        send = Send(method=method, route=route, answers=(), path=path, message=message, token="token 0")  # type: ignore[arg-type]
-        serve(world, world.replicas[0], Delivery(send, body, table=EXTENDED), answers.append)
-
-    def pass_time(seconds: float) -> None:
-        until = world.agenda.now + seconds
-        while world.agenda.next_at <= until:
-            do, arguments = world.agenda.take()
-            do(*arguments)
-        world.agenda.now = until
-
-    with opened(world) as world.durable:
-        world.baton = Baton(lambda: None)
-        world._begin()
-        ask("POST", DIRECT.route, Question(word="yes"), run="marks", round=3)
-        assert answers.pop().text == "marks 3 yes"
-        ask("POST", HELD.route, Question(word="none", hold_s=5))
-        assert not answers
-        pass_time(6)
-        assert answers.pop() == Wait(reason="there is no none", min_s=0, max_s=1)
-        ask("POST", HELD.route, Question(word="marks", hold_s=5))
-        assert answers.pop().text == "marks"
-        ask("PUT", BODY.route, None, b"eight by", run="marks")
-        pass_time(1)
-        assert answers.pop() == Noted()
-        ask("PUT", BODY.route, None, b"nine byte", run="marks")
-        pass_time(1)
-        assert isinstance(answers.pop(), Problem)
+    Calm().play_with(asked)
 
 
-@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.permission is not Permission.OPERATOR])
+@pytest.mark.parametrize(
+    "entry", [entry for entry in TABLE if entry.permission is not Permission.OPERATOR], ids=lambda entry: entry.name
+)
 def test_the_explorer_serves_every_entry_of_devices_and_workers(entry: Any) -> None:
     """Each with a token that is nobody's: the answer is a refusal, and not that it is not served."""
-    shape = replace(Shape.of(1), rates={}, replicas=1, devices=1, enrolments=0, workers=0, liars=0, store="memory")
-    world, answers = Explored(shape), list[Any]()
-    with opened(world) as world.durable:
-        world.baton = Baton(lambda: None)
-        world._begin()
+
+    def asked(calm: Calm) -> None:
         message = None if entry.message is None else entry.message.model_construct(enrolment_token="no", hold_s=0)
-        path = {name: shape.plan["name"] if name == "run" else 1 for name in entry.parameters}
-        send = Send(method=entry.method, route=entry.route, answers=(), path=path, message=message, token="no")
-        serve(world, world.replicas[0], Delivery(send), answers.append)
-    (answer,) = answers
+        path = {name: calm.shape.plan["name"] if name == "run" else 1 for name in entry.parameters}
+        calm.ask(sent(entry, message, "no", **path))
+
+    calm = Calm()
+    calm.play_with(asked)
+    (answer,) = calm.answers
     assert answer.kind == ("enrolment-refused" if entry is ENROL else "unauthenticated")
 
 

@@ -44,7 +44,7 @@ def resigned(phone: Phone, world: World, said: Transmit, body: bytes, blob: byte
     """What a device says, changed, with its signature under it."""
     secure = world.state.secure
     assert secure is not None
-    h = world.desk._attempts.read(secure).cohort.h
+    h = world.requests._attempts.read(secure).cohort.h
     signature = signed(phone.member.device.signer, h, said.stage, body)
     return Transmit(said.stage, body, signature, said.blob if blob is None else blob)
 
@@ -132,7 +132,7 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
     world.play(lambda w: w.state.phase == "masking")
     for attempt, dealers in ((1, (world.phones[1].name,)), (0, ("nobody",)), (0, ()), (0, (phone.name,))):
         with pytest.raises(ProblemError):
-            world.desk.complain(phone.name, 1, attempt, dealers)
+            world.requests.complain(phone.name, 1, attempt, dealers)
     assert world.happened(ev.Complained) == []
     world.play()
     assert_committed(world)
@@ -312,7 +312,7 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
     def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        survivors = w.desk._attempts.read(secure).survivors(secure)
+        survivors = w.requests._attempts.read(secure).survivors(secure)
         revealed = Revealed.parse(said.body, survivors, 12)
         about = revealed.shares[7]
         shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
@@ -334,7 +334,7 @@ def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int)
     def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        revealed = Revealed.parse(said.body, w.desk._attempts.read(secure).survivors(secure), 5)
+        revealed = Revealed.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
         shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
         return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
 
