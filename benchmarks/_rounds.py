@@ -13,7 +13,7 @@ from torch import nn
 
 from client_sdk.tensors import Tensors
 from simulation import Clients
-from simulation.demo.bare_loop import Part, Recipe, fedavg
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
 from simulation.engines import EngineName, Job, JobFailed, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model
@@ -82,8 +82,8 @@ class Played:
         after = self._simulation.play_round(lambda *_: None)
         self._simulation.keep()
         if after.version != before.version + 1:
-            raise SystemExit(f"round {before.round} was not committed")
-        counted = self._simulation.store.contributions(self._simulation.run, before.round)
+            raise SystemExit(f"round {before.round_number} was not committed")
+        counted = self._simulation.store.contributions(self._simulation.run, before.round_number)
         self.cohorts.append([item.device for item in counted])
 
     def model(self) -> Tensors:
@@ -96,7 +96,7 @@ class Bare:
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played
-        recipe = Recipe(
+        recipe = LoopRecipe(
             model=module,
             loss=nn.functional.cross_entropy,
             epochs=1,
@@ -110,12 +110,12 @@ class Bare:
     def play(self) -> None:
         self.world = next(self._rounds)
 
-    def _cohorts(self) -> Iterator[list[Part]]:
+    def _cohorts(self) -> Iterator[list[LoopPart]]:
         number = 0
         while True:
             number += 1
             cohort = self._played.cohorts.popleft()
-            yield [Part(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
+            yield [LoopPart(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
 
 
 def furthest(model: Tensors, world: Mapping[str, torch.Tensor]) -> float:

@@ -54,7 +54,7 @@ class Actions:
 
     def _fold(self, run: str, action: fx.Fold) -> None:
         def wanted(state: RunState) -> bool:
-            return state.round == action.round and state.phase in ("collecting", "committing")
+            return state.round_number == action.round and state.phase in ("collecting", "committing")
 
         log = self._core.log(run)
         if not wanted(log.state):

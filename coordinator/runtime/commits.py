@@ -84,7 +84,7 @@ class Commits:
         log = self._core.log(run)
         while True:
             state, seq = log.caught_up()
-            if state.round != round or state.phase != "committing":
+            if state.round_number != round or state.phase != "committing":
                 return None
             with self._core.store.transaction(run) as tx:
                 if tx.head(run) == seq:

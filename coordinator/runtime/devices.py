@@ -88,9 +88,9 @@ class DeviceRequests:
         if claim is None:
             return None
         state = self._core.log(claim.run).state
-        if state.round != claim.round or state.phase != "collecting":  # another replica drew this cohort
+        if state.round_number != claim.round or state.phase != "collecting":  # another replica drew this cohort
             state = self._core.log(claim.run).catch_up()
-        if state.round != claim.round or state.phase != "collecting" or state.deadline is None:
+        if state.round_number != claim.round or state.phase != "collecting" or state.deadline is None:
             return None
         return Assignment(
             run=claim.run,
@@ -238,8 +238,9 @@ class DeviceRequests:
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
-            acknowledged = {member.digest for member in state.members.values()}
-            if round > state.round - (state.phase != "idle") - state.plan.retention.rounds:
+            members = {} if state.round is None else state.round.members
+            acknowledged = {member.digest for member in members.values()}
+            if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:
                 acknowledged |= {row.digest for row in tx.contributions(run, round)}
             if digest not in acknowledged:
                 self._core.blobs.delete(digest)

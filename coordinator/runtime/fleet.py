@@ -155,7 +155,7 @@ class Fleet:
             against = _against(state, row.offer, row.examples)
             if against is not None:
                 self._ineligible.note(state.run, row.device, against, now)
-        return self._ineligible.reasons(state.run, min(state.opened_at, now - self._settings.pace_max_s))
+        return self._ineligible.reasons(state.run, min(state.current.opened_at, now - self._settings.pace_max_s))
 
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
@@ -167,7 +167,7 @@ class Fleet:
         if not running:
             paused = ", ".join(state.run for state in states if state.status == "paused")
             return self.pace(f"no run is under way; paused: {paused}" if paused else "no run is under way")
-        found = "; ".join(f"run {state.run} is {state.phase} round {state.round}" for state in running)
+        found = "; ".join(f"run {state.run} is {state.phase} round {state.round_number}" for state in running)
         return Wait(reason=f"not selected yet: {found}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:

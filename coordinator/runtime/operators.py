@@ -50,7 +50,7 @@ class OperatorRequests:
     def run(self, run: str) -> RunView:
         log = self._core.log(run)
         state, seq = log.caught_up()
-        row = self._core.store.round(run, state.round) if state.round else None
+        row = self._core.store.round(run, state.round_number) if state.round_number else None
         return views.run_view(log.row, state, seq, views.round_view(self._core.store, row, state) if row else None)
 
     def pause(self, run: str) -> RunView:
@@ -68,7 +68,7 @@ class OperatorRequests:
     def advance(self, run: str, by: str) -> RunView:
         """The owner's way out of an exhausted run: this round commits the model moved by one unit of the exact scale.
         ``by`` goes into the audit."""
-        number = self._core.state(run).round
+        number = self._core.state(run).round_number
         self._core.submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
         return self.run(run)
 
@@ -78,9 +78,9 @@ class OperatorRequests:
 
     def round(self, run: str, round: int) -> RoundView:
         state, _ = self._core.log(run).caught_up()
-        row = self._core.store.round(run, round) if round <= state.round else None
+        row = self._core.store.round(run, round) if round <= state.round_number else None
         if row is None:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
         return views.round_view(self._core.store, row, state)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:

@@ -19,13 +19,13 @@ class Outcomes:
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """What became of this device's part in a round."""
         state = self._core.log(run).catch_up()
-        if not 1 <= round <= state.round:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
+        if not 1 <= round <= state.round_number:
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
         settled = self.settled(device, run, round)
         if isinstance(settled, Outcome):
             return settled
-        if round == state.round and device in state.members:
-            member = state.members[device]
+        if state.round is not None and round == state.round.number and device in state.round.members:
+            member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn"}.get(member.status)
             if result is None:
                 result = "pending" if state.phase == "collecting" else "dropped"

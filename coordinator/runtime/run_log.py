@@ -29,6 +29,15 @@ _ACTIONS = get_args(fx.Action)
 _PAGE = 5000
 
 
+def start_of(row: RunRow) -> tuple[RunState, int]:
+    """(state, seq) from which the run's log is to be folded: its snapshot, or its beginning where there is none yet, or
+    another version of the coordinator wrote it."""
+    state = None if row.snapshot is None else states.from_json(row.snapshot)
+    if state is None:
+        return rounds.begin(row.run, Plan.parse(row.plan), row.init), 0
+    return state, row.snapshot_seq
+
+
 @dataclass(frozen=True, slots=True)
 class _Proposal:
     make: Make
@@ -47,9 +56,7 @@ class RunLog:
         self._clock = clock
         self._hand_out = hand_out
         self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
-        plan = Plan.parse(row.plan)
-        start = rounds.begin(row.run, plan, row.init) if row.snapshot is None else states.from_json(row.snapshot)
-        self._cache: tuple[RunState, int] = (start, row.snapshot_seq)
+        self._cache = start_of(row)
 
     @property
     def state(self) -> RunState:
@@ -119,7 +126,7 @@ class RunLog:
             records.write(tx, self.run, rows)
             if logged:
                 seq = tx.append(self.run, logged)
-            if state.round != before.round or (state.phase == "idle" and before.phase != "idle"):
+            if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
         self._cache = (state, seq)
         if logged or actions:

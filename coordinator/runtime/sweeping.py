@@ -29,14 +29,16 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
     """
     state, store = core.state(run), core.store
-    kept: set[str | None] = {state.pool, *(member.digest for member in state.members.values())}
+    kept: set[str | None] = set()
+    if state.round is not None:
+        kept = {state.round.pool, *(member.digest for member in state.round.members.values())}
     kept |= set(state.secure.blobs) if state.secure is not None else set()
     for checkpoint in store.checkpoints(run):
         kept |= {checkpoint.digest, checkpoint.optimizer}
     for row in _rounds(core, run):
         pool = row.body.get("pool")
         kept.add(pool if isinstance(pool, str) else None)
-        if row.round > state.round - 1 - state.plan.retention.rounds:
+        if row.round > state.round_number - 1 - state.plan.retention.rounds:
             kept |= {item.digest for item in store.contributions(run, row.round)}
             kept |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}
     return kept

@@ -69,7 +69,7 @@ class Timekeeping:
                 if now < state.deadline:
                     counts = self._fleet.counts() if counts is None else counts
                 if now >= state.deadline or self._pool_is_full(state, counts or {}):
-                    self._core.hand_out_once(log.run, fx.Draw(round=state.round))
+                    self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
             elif now >= state.deadline:
                 log.submit(lambda tx, state, at: ev.Tick(at=at))
             if log.state.deadline is not None:
@@ -91,12 +91,13 @@ class Timekeeping:
         Returns when to look again, where that is known: once a quorum is enough, devices' arrivals say.
         """
         state = log.state
-        if state.give_up_at is not None and now >= state.give_up_at:
+        give_up_at = None if state.round is None else state.round.give_up_at
+        if give_up_at is not None and now >= give_up_at:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             return [now + _AGAIN_S]
         if fleet_is_back(state, now, self._fleet.count_eligible(state, counts)):
-            self._core.hand_out_once(log.run, fx.Return(round=state.round))
-        return [at for at in (state.deadline, state.give_up_at) if at is not None and at > now]
+            self._core.hand_out_once(log.run, fx.Return(round=state.round_number))
+        return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 
     def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
         return self._fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
@@ -104,7 +105,7 @@ class Timekeeping:
     def _begun(self, run: str) -> RunLog:
         """The run's log; begins the run where whoever created it died, or was cut off, before its first event."""
         log = self._core.log(run)
-        if not log.state.round and not log.catch_up().round:
+        if not log.state.round_number and not log.catch_up().round_number:
             log.submit(lambda tx, state, at: ev.Created(at=at))
         return log
 
@@ -113,19 +114,19 @@ class Timekeeping:
         database that was lost. Each time later, so that replicas never keep taking one long commit from each other.
         """
         number, since, patience_s = self._committing.get(run, (0, now, _COMMIT_S))
-        if number != state.round or now < since:
-            self._committing[run] = (state.round, now, _COMMIT_S)
+        if number != state.round_number or now < since:
+            self._committing[run] = (state.round_number, now, _COMMIT_S)
         elif now - since >= patience_s:
-            self._committing[run] = (state.round, now, 2 * patience_s)
+            self._committing[run] = (state.round_number, now, 2 * patience_s)
             if not self._commits.under_way(run) and not any(task == run for task, _ in self._core.tasks()):
                 self._core.hand_out(run, rounds.pending(state))
 
 
 def _beyond_s(state: RunState, now: float) -> float:
     """By how much the open deadline lies further ahead than its phase is long: the clock fell while nobody looked."""
-    if state.deadline is None:
+    if state.round is None or state.round.deadline is None:
         return 0.0
-    return state.deadline - now - phase_s(state)
+    return state.round.deadline - now - phase_s(state.plan, state.round)
 
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:

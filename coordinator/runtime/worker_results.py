@@ -51,7 +51,7 @@ class WorkerResults:
         size, digest = spool.size, spool.commit()
 
         def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
-            if state.round > round and state.checkpoint == digest:
+            if state.round_number > round and state.checkpoint == digest:
                 return None  # the same request, sent twice at a time: the other was first
             if not self._core.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
@@ -68,7 +68,7 @@ class WorkerResults:
                 examples=report.examples,
                 metrics=dict(report.metrics),
                 optimizer=line.optimizer if line is not None else None,
-                waiting=None if state.away_since is None else len(self._fleet.eligible(state, tx.waiting(at))),
+                waiting=None if state.fallback.away_since is None else len(self._fleet.eligible(state, tx.waiting(at))),
             )
 
         effects = log.submit(delivered)
@@ -118,7 +118,7 @@ class WorkerResults:
     def _note_refused_result(self, worker: str, run: str, round: int, reason: str) -> None:
         """Records a refused result whose body was not read, once for each worker and round."""
         known = any(row.device == worker and row.digest is None for row in self._core.store.refusals(run, round))
-        if known or not 1 <= round <= self._core.log(run).state.round:
+        if known or not 1 <= round <= self._core.log(run).state.round_number:
             return
         refusal = fx.RecordRefusal(round=round, device=worker, digest=None, kind="lease-lost", reason=reason)
         with self._core.store.transaction(run) as tx:

@@ -11,7 +11,7 @@ import hashlib
 from typing import TypeVar
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
-from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import (
     CreateWorker,
     Heartbeat,
@@ -78,22 +78,17 @@ class WorkerRequests:
 
     # ------------------------------------------------------------ what workers do
 
+    def known(self, token: str) -> WorkerRow | None:
+        """The worker that was given this token; also one that was revoked since."""
+        return self._core.store.worker_by_token(_hash(token))
+
     def authenticate(self, token: str) -> WorkerRow:
-        row = self._core.store.worker_by_token(_hash(token))
+        row = self.known(token)
         if row is None:
             raise problem("unauthenticated", "this worker token is not valid here; an operator registers workers")
         if row.revoked_at is not None:
             raise problem("unauthenticated", f"worker {row.worker} was revoked by an operator")
         return row
-
-    def authenticate_peer(self, token: str) -> None:
-        """A device's token, or a worker's."""
-        try:
-            self._fleet.authenticate(token)
-        except ProblemError:
-            if self._core.store.worker_by_token(_hash(token)) is None:
-                raise
-            self.authenticate(token)
 
     def poll(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | Wait | None:
         """A datacenter round for this worker, or why there can be none; None: it waits, and is woken for the next."""
@@ -119,7 +114,8 @@ class WorkerRequests:
         if refused is not None:
             return refused
         others = [
-            f"round {state.round} of {state.run}, which is in the hands of another process with this worker's token"
+            f"round {state.round_number} of {state.run}, which is in the hands of another process "
+            "with this worker's token"
             for state in self._core.states()
             if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
         ]
@@ -127,7 +123,7 @@ class WorkerRequests:
             reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
             return Wait(reason=f"{reason}: give each agent a worker of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
         found = [
-            f"run {state.run} is {state.phase} round {state.round}"
+            f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._core.states()
             if not state.over and _against(state, poll) is None
         ]
@@ -182,15 +178,18 @@ class WorkerRequests:
         """Asks for the lease. Counts who waits in the same transaction: where it is enough, the fleet has its turn."""
 
         def make(tx: Transaction, state: RunState, now: float) -> ev.Event | None:
-            waiting = len(self._fleet.eligible(state, tx.waiting(now))) if state.phase == "leasing" else state.waiting
+            if state.round is None:
+                return None
+            leasing = state.phase == "leasing"
+            waiting = len(self._fleet.eligible(state, tx.waiting(now))) if leasing else state.round.waiting
             if fleet_is_back(state, now, waiting):
-                return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
+                return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
             if state.phase != "leasing" and not _ours(state, worker, poll):
                 return None
             return ev.Leased(
                 at=now,
-                round=state.round,
-                attempt=state.attempt + 1,
+                round=state.round_number,
+                attempt=state.round.attempt + 1,
                 fence=state.fence + 1,
                 worker=worker,
                 instance=poll.instance,
@@ -247,12 +246,13 @@ class WorkerRequests:
 
 
 def _holds(state: RunState, worker: str) -> bool:
-    return state.phase == "training" and state.lease is not None and state.lease.worker == worker
+    lease = None if state.round is None else state.round.lease
+    return state.phase == "training" and lease is not None and lease.worker == worker
 
 
 def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
     """Whether the worker has the round, and whoever polls is the very process, or that one started again."""
-    lease = state.lease
+    lease = None if state.round is None else state.round.lease
     if lease is None or not _holds(state, worker):
         return False
     return lease.instance == poll.instance or is_restart(lease, poll.installation)

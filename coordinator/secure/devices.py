@@ -144,11 +144,14 @@ class SecureDesk:
         """What the device is told to its message of this stage; None: not yet. ProblemError where there will be no
         answer: the attempt or the round is over."""
         state = self._run.state
-        if stage == "unmask" and (state.round > round or (state.round == round and state.phase == "idle")):
+        if stage == "unmask" and (
+            state.round_number > round or (state.round_number == round and state.phase == "idle")
+        ):
             return OVER
         secure = self._under_way(state, device, round)
-        if attempt != state.attempt:
-            raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {state.attempt}")
+        now = state.current.attempt
+        if attempt != now:
+            raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {now}")
         return self._told(state, secure, device, stage)
 
     # ------------------------------------------------------------ inside
@@ -170,16 +173,16 @@ class SecureDesk:
         return self._authority().vouched(device, certificate)
 
     def _under_way(self, state: RunState, device: str, round: int) -> SecureRound:
-        if round < state.round or (round == state.round and state.phase == "idle"):
+        if round < state.round_number or (round == state.round_number and state.phase == "idle"):
             raise problem("late", f"round {round} is over")
-        if round > state.round:
-            raise problem("stale", f"round {round} has not been opened: the run is at round {state.round}")
+        if round > state.round_number:
+            raise problem("stale", f"round {round} has not been opened: the run is at round {state.round_number}")
         if state.secure is None:
             raise problem("conflict", f"round {round} is not a secure one, or has no cohort yet")
-        for why in (state.barred.get(device), state.excluded.get(device)):
+        for why in (state.barred.get(device), state.current.excluded.get(device)):
             if why is not None:
                 raise problem("withdrawn", f"the round goes on without this device: {why}")
-        if device not in state.members:
+        if device not in state.current.members:
             raise problem("not-selected", f"device {device} was not selected for round {round}")
         return state.secure
 

@@ -232,11 +232,11 @@ def _wanted(state: RunState, action: SecureAction) -> bool:
     """Whether the round, and where one is named the attempt, is under way still."""
     if isinstance(action, fx.Discard):
         return True
-    if state.round != action.round or state.phase == "idle":
+    if state.round_number != action.round or state.phase == "idle":
         return False
     if isinstance(action, Committing):
         return state.phase == "committing"
-    return state.attempt == action.attempt
+    return state.current.attempt == action.attempt
 
 
 def _numbers(cohort: Cohort) -> dict[str, object]:

@@ -45,7 +45,7 @@ INVARIANTS: dict[str, str] = {
 }
 
 NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if what.partition(".")[0].isdigit()}
-"""The names by their numbers in docs/architecture.md."""
+"""The names by their numbers in docs/invariants.md."""
 
 
 def begun(durable: Durable, run: Followed) -> None:

@@ -133,12 +133,12 @@ class Replica(Process):
     def woken(self, keys: Iterable[str]) -> None:
         """Signals of the coordinator: who waits looks again."""
         for key in keys:
-            if key == "workers" or key.startswith("device:"):
-                self.holds.rung(key)
-            elif key == "tasks":
+            if key == "tasks":
                 self._work_after(0.001)
             elif key == "fleet":
                 self._tick_after(0.02)
+            else:
+                self.holds.rung(key)
 
 
 class ReplicaSignals(Signals):

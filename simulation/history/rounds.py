@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from client_sdk.protocol.operators import RoundView
-from coordinator.engine import events, rounds, state
-from coordinator.engine.plan import Plan
+from coordinator.engine import events, rounds
 from coordinator.engine.state import RunState
 from coordinator.runtime import views
+from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
@@ -96,11 +96,8 @@ def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
 
 def current_state(reader: Reader, row: RunRow) -> RunState:
     """The run's state now: its snapshot, and the tail of the log folded onto it."""
-    if row.snapshot is None:
-        now = rounds.begin(row.run, Plan.parse(row.plan), row.init)
-    else:
-        now = state.from_json(row.snapshot)
-    for event in read_events(reader, row.run, row.snapshot_seq):
+    now, seq = start_of(row)
+    for event in read_events(reader, row.run, seq):
         now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))
     return now
 

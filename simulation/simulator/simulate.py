@@ -210,14 +210,15 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
             if state.version != before.version and (state.over or state.version % asked.score_every == 0):
                 scores = _score(simulation, learner, asked)
             simulation.keep()
-            wall[before.round] = time.monotonic() - began
-            shown.ended(simulation.ended(before.round), scores)
-            if state.abandoned_in_a_row >= ABANDONED_MOST:
-                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round]
+            wall[before.round_number] = time.monotonic() - began
+            shown.ended(simulation.ended(before.round_number), scores)
+            if state.fallback.abandoned_in_a_row >= ABANDONED_MOST:
+                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
                 raise Stalled(
-                    f"{state.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
-                    f"{simulation.ended(before.round).reason}{why}. A simulated fleet does not change by itself: "
+                    f"{state.fallback.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
+                    f"{simulation.ended(before.round_number).reason}{why}. "
+                    "A simulated fleet does not change by itself: "
                     f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
                 )
     except KeyboardInterrupt:
@@ -226,7 +227,7 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
         error.history = simulation.history(wall, interrupted=True)
         raise
     except (StoreError, BlobError) as error:
-        broken = SimulationError(f"round {simulation.state.round} could not be kept: {error}")
+        broken = SimulationError(f"round {simulation.state.round_number} could not be kept: {error}")
         broken.history = simulation.history(wall, interrupted=True)
         raise broken from error
     finally:

@@ -201,7 +201,7 @@ class Simulation:
             return from_bytes(file.read())
 
     def _begin(self, state: RunState) -> None:
-        self.engine.begin(state.round, self._tensors(state.checkpoint))
+        self.engine.begin(state.round_number, self._tensors(state.checkpoint))
 
 
 class _TemporaryBlobs(FileBlobs):

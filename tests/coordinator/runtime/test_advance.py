@@ -72,10 +72,10 @@ def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: M
     world = make_world(4)
     secure_run(world, datacenter={"data": "proxy", "patience": 2, "lease_s": 40, "max_s": 300})
     exhausted(world)
-    assert (state(world).kind, state(world).phase) == ("datacenter", "leasing")
+    assert (state(world).current.kind, state(world).phase) == ("datacenter", "leasing")
     check_in(world)
     world.pass_time(11)
-    assert (state(world).kind, state(world).phase, state(world).round) == ("datacenter", "leasing", 3)
+    assert (state(world).current.kind, state(world).phase, state(world).round_number) == ("datacenter", "leasing", 3)
 
 
 # The owner's way out
@@ -107,7 +107,7 @@ def test_the_owner_advances_an_exhausted_run_and_its_devices_can_contribute_agai
     (audit,) = world.store.audit("secret")
     assert (audit.by, audit.action, audit.at) == ("olga", "advance", world.clock.now())
     assert "round 3 moves version 0" in audit.detail
-    assert tuple(sorted(state(world).members)) == spent, "they waited, and are drawn"
+    assert tuple(sorted(state(world).current.members)) == spent, "they waited, and are drawn"
     assert list(verify(world.store, world.blobs)) == []
 
 
@@ -209,7 +209,7 @@ def test_sweeping_keeps_what_an_attempt_under_way_needs(world: World) -> None:
 def test_verify_follows_masked_vectors_over_attempts_and_faults(world: World) -> None:
     check_in(world)
     happens(world, ev.Announced, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
-    cohort = tuple(sorted(state(world).members))
+    cohort = tuple(sorted(state(world).current.members))
     says(world, ev.Advertised, *cohort)
     happens(world, ev.Rostered, digest="ab" * 32, order=cohort, threshold=3, signers=3, fewest=3)
     says(world, ev.Shared, *cohort)

@@ -61,7 +61,7 @@ def test_an_acknowledged_update_whose_file_is_lost_abandons_the_round_with_the_r
     world.check_in()
     cohort = world.cohort()
     world.report(*cohort[:2])
-    lost = str(world.coordinator.core.state("marks").members[world.rows[cohort[0]].device].digest)
+    lost = str(world.coordinator.core.state("marks").current.members[world.rows[cohort[0]].device].digest)
     world.boot()  # the running sum is gone too
     world.blobs.delete(lost)
     with pytest.raises(Missing):
@@ -88,4 +88,4 @@ def test_repro_bytes_whose_refusal_was_recorded_and_whose_deletion_was_not_reach
     assert digest in {row.digest for row in world.store.refusals("marks", 1)}
     assert sweep(world.boot().core) == 1
     assert not world.blobs.has(digest)
-    assert world.blobs.has(str(world.coordinator.core.state("marks").members[world.rows[first].device].digest))
+    assert world.blobs.has(str(world.coordinator.core.state("marks").current.members[world.rows[first].device].digest))

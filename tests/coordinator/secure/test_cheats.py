@@ -31,7 +31,7 @@ from tests.coordinator.secure.world import Phone, World
 
 def second_round(world: World) -> bool:
     """Whether the first round has ended, and all is done that it left to do."""
-    return world.state.round == 2 and not [todo for todo in world.log.todo if isinstance(todo, fx.Discard)]
+    return world.state.round_number == 2 and not [todo for todo in world.log.todo if isinstance(todo, fx.Discard)]
 
 
 def tools(phone: Phone, **primitives: Any) -> None:
@@ -285,7 +285,7 @@ def test_a_dealer_that_cannot_be_rebuilt_is_named_and_barred() -> None:
     assert world.happened(ev.OpeningFailed)[-1].lost == (cheat.name,)
     assert len(world.state.spent) == 5
     world.assert_clean()
-    world.play(lambda w: w.state.round == 4)
+    world.play(lambda w: w.state.round_number == 4)
     assert world.state.version == 0, "all are spent"
 
 
@@ -470,7 +470,7 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
 
     phone = world.phones[4]
     phone.bend = remember
-    world.play(lambda w: w.state.attempt == 1)
+    world.play(lambda w: w.state.current.attempt == 1)
     phone.bend = None
     phone.head, said = old[-1]
     before = world.state
@@ -506,7 +506,7 @@ def exhausted() -> World:
     world = World(4, rounds_=2)
     for phone in world.phones[:2]:
         phone.stops = "unmask"
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert len(world.state.spent) == 4
     for phone in world.phones:
         phone.gone, phone.stops = False, None
@@ -519,14 +519,14 @@ def test_an_exhausted_run_says_so() -> None:
     world = exhausted()
     assert world.state.version == 0
     assert "exhausted" in world.reasons[-1] or "spent" in world.reasons[-1]
-    world.play(lambda w: w.state.round >= 5)
+    world.play(lambda w: w.state.round_number >= 5)
     assert world.state.version == 0, "waiting does not help"
 
 
 def test_the_owner_lets_an_exhausted_run_go_on() -> None:
     world = exhausted()
     world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play(lambda w: w.state.version == 1)
     row = world.every(fx.RecordCheckpoint)[0]
     assert row.contributions == ()
@@ -548,7 +548,7 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
     world = World(4, rounds_=1)
     heard = world.hear
     world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert world.state.spent == ()
     assert all(phone.member.memory.spent for phone in world.phones)
     world.hear = heard  # type: ignore[method-assign]
@@ -557,7 +557,7 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
     assert tuple(told) == world.state.spent
     assert len(told) >= 2, "of four three are needed"
     world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play()
     assert world.state.version == 1
     assert world.state.spent == ()
@@ -572,7 +572,7 @@ def test_a_round_goes_on_without_a_device_that_says_it_is_spent() -> None:
     world.play(lambda w: w.state.phase == "agreeing")
     for phone in world.phones[1:]:
         phone.gone = True
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert [bool(phone.member.memory.spent) for phone in world.phones] == [True] + [False] * 5
     world.hear = heard  # type: ignore[method-assign]
     for phone in world.phones[1:]:
@@ -589,7 +589,7 @@ def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
     def advanced(crash: int | None) -> World:
         world = exhausted()
         world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-        world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+        world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
         world.crash_at(crash)
         return world.play(lambda w: w.state.version == 1)
 

@@ -102,7 +102,7 @@ def test_strangers_and_older_attempts_get_no_answer() -> None:
     world = World(7)
     for phone in world.phones[:3]:
         phone.stops = "share"
-    world.play(lambda w: w.state.attempt == 1 and w.state.phase == "masking")
+    world.play(lambda w: w.state.current.attempt == 1 and w.state.phase == "masking")
     name = world.phones[5].name
     assert world.desk.answer(name, 1, 1, "share") is not None
     assert kind_of(world, name, 1, 0, "share") == "stale"
@@ -216,7 +216,7 @@ def test_who_is_revoked_after_the_roster_costs_a_restarted_coordinator_the_attem
     world.play(lambda w: w.state.phase == "masking")
     world.authority.revoked.add(gone.name)
     world.reboot()
-    world.play(lambda w: w.state.round > 3)
+    world.play(lambda w: w.state.round_number > 3)
     assert any("cannot go on" in refusal for phone in world.phones for refusal in phone.refusals)
     assert world.state.version == 1
     assert gone.name not in world.survivors()
@@ -365,11 +365,11 @@ def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
                 answers = []
                 for desk in (w.desk, other):
                     try:
-                        answers.append(desk.answer(phone.name, state.round, state.attempt, stage))
+                        answers.append(desk.answer(phone.name, state.round_number, state.current.attempt, stage))
                     except ProblemError as error:
                         answers.append(error.kind.encode())
                 assert answers[0] == answers[1]
-                told.add((state.round, state.attempt, stage, answers[0]))
+                told.add((state.round_number, state.current.attempt, stage, answers[0]))
         return False
 
     world.play(compare)
@@ -403,7 +403,7 @@ def test_a_file_that_is_gone_ends_the_round_and_not_the_run() -> None:
     world.play(sum_is_asked_for)
     assert world.state.secure is not None
     world.blobs.delete(world.state.secure.masked[world.phones[2].name])
-    world.play(lambda w: w.state.round == 2)
+    world.play(lambda w: w.state.round_number == 2)
     assert "a file that the round needs is gone" in world.reasons[0]
 
 
@@ -412,7 +412,7 @@ def test_a_sum_that_is_gone_ends_the_round_and_not_the_run() -> None:
     world.play(lambda w: w.state.phase == "committing")
     assert world.state.secure is not None
     world.blobs.delete(world.state.secure.sum)
-    world.play(lambda w: w.state.round == 2)
+    world.play(lambda w: w.state.round_number == 2)
     assert "a file that the round needs is gone" in world.reasons[0]
 
 

@@ -164,13 +164,13 @@ def test_the_owners_way_out_is_audited_and_verified(store: Store, tmp_path: Path
     world = StoredWorld(store, tmp_path / "blobs", 4)
     for phone in world.phones[:2]:
         phone.stops = "unmask"
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     for phone in world.phones:
         phone.gone, phone.stops = False, None
         phone.restart()
     exhausted: Callable[[World], bool] = lambda w: bool(w.state.exhausted) and w.state.phase == "selecting"  # noqa: E731
     world.play(exhausted)
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play()
     assert world.state.version == 1
     assert [(row.by, row.action) for row in store.audit("run-1")] == [("the owner", "advance")]

@@ -169,10 +169,10 @@ class Phone:
         state = world.log.state
         body = None
         try:
-            body = world.desk.header(self.name, state.round)
+            body = world.desk.header(self.name, state.round_number)
         except ProblemError as error:
             self.refusals.append(f"{error.kind}: {error}")
-        opened = state.collecting_at
+        opened = state.current.collecting_at
         if body is None or body == self.left or opened is None:
             return False
         if world.at < opened + self.late_s:
@@ -273,7 +273,9 @@ class World:
         return self.log.state
 
     def _boot(self, todo: list[fx.Action]) -> None:
-        self.log = Log(self, states.from_json(json.loads(self.saved)), todo)
+        saved = states.from_json(json.loads(self.saved))
+        assert saved is not None
+        self.log = Log(self, saved, todo)
         self.aggregator = Aggregator(self.blobs, self.plan, self.start)
         self.desk = SecureDesk(self.log, self.blobs, self.aggregator, self._authority, workers=1)
 
@@ -321,7 +323,7 @@ class World:
 
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:
-            if state.phase != "selecting" or state.round != action.round or state.deadline is None:
+            if state.phase != "selecting" or state.round_number != action.round or state.deadline is None:
                 return None
             waiting = [phone.name for phone in self.phones if not phone.gone]
             chosen = [name for name in waiting if name not in state.spent and name not in state.barred]
@@ -329,7 +331,7 @@ class World:
                 return None
             return ev.Drawn(
                 at=at,
-                round=state.round,
+                round=state.round_number,
                 cohort=tuple((name, 100) for name in chosen[: state.plan.cohort.select]),
                 waiting=len(chosen),
                 unspendable=len(waiting) - len(chosen),
@@ -388,7 +390,7 @@ class World:
                     self.wait()
             except Crash:
                 self._recover()
-        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round}")
+        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round_number}")
 
     # ------------------------------------------------------------ what came of it
 

@@ -33,10 +33,10 @@ def _double_count() -> Patches:
 
     def again(state: RunState, event: ev.Reported) -> Any:
         following, effects = reported(state, event)
-        member = state.members.get(event.device)
+        member = None if state.round is None else state.round.members.get(event.device)
         if following is state and member is not None and any(isinstance(e, fx.Accepted) for e in effects):
             item = Contribution(device=event.device, digest=event.digest, weight=member.weight)
-            effects = [*effects, fx.Fold(round=state.round, contribution=item)]
+            effects = [*effects, fx.Fold(round=state.round_number, contribution=item)]
         return following, effects
 
     def fold(self: SpooledSums, round: int, item: Contribution) -> None:

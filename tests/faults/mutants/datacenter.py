@@ -52,7 +52,7 @@ def _old_result_taken() -> Patches:
     def delivered(state: RunState, event: ev.Delivered) -> Any:
         found = _reason_lost(state, event.round, event.attempt, event.fence, event.worker)
         ended = found is not None and "has ended" in found
-        return _delivered(replace(state, phase="training") if ended else state, event)
+        return _delivered(state.with_round(replace(state.current, phase="training")) if ended else state, event)
 
     return [(datacenter, "delivered", delivered), (worker_results, "reason_lost", lost)]
 
@@ -68,14 +68,15 @@ def _two_results() -> Patches:
     """Whoever had the round before, and comes with a result while the next one is trained, is committed too."""
 
     def delivered(state: RunState, event: ev.Delivered) -> Any:
-        if state.phase == "training" and event.round == state.round - 1 and state.lease is not None:
-            event = replace(
-                event, round=state.round, attempt=state.attempt, fence=state.fence, worker=state.lease.worker
-            )
+        current = state.round
+        if state.phase != "training" or current is None or current.lease is None or event.round != current.number - 1:
+            return _delivered(state, event)
+        lease = current.lease
+        event = replace(event, round=current.number, attempt=current.attempt, fence=lease.fence, worker=lease.worker)
         return _delivered(state, event)
 
     def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
-        return None if round == state.round - 1 else _reason_lost(state, round, attempt, fence, worker)
+        return None if round == state.round_number - 1 else _reason_lost(state, round, attempt, fence, worker)
 
     return [
         (datacenter, "delivered", delivered),
@@ -89,9 +90,9 @@ def _fence_not_raised() -> Patches:
     """A worker that was started again goes on under the fence of its earlier life."""
 
     def leased(state: RunState, event: ev.Leased) -> Any:
-        lease = state.lease
+        lease = None if state.round is None else state.round.lease
         if state.phase == "training" and lease is not None and lease.worker == event.worker:
-            state = replace(state, lease=replace(lease, instance=event.instance))
+            state = state.with_round(replace(state.current, lease=replace(lease, instance=event.instance)))
             return state, [datacenter._granted(state, lease)]
         return _leased(state, event)
 
@@ -174,6 +175,8 @@ def _heartbeat_lost() -> Patches:
 
     def careless(state: RunState, event: ev.Heartbeat) -> Any:
         following, effects = heartbeat(state, event)
-        return replace(following, deadline=state.deadline), effects
+        if following.round is None:
+            return following, effects
+        return following.with_round(replace(following.round, deadline=state.deadline)), effects
 
     return [(datacenter, "heartbeat", careless)]
