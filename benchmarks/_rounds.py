@@ -14,7 +14,7 @@ from torch import nn
 from client_sdk.tensors import Tensors
 from simulation import Clients
 from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
-from simulation.engines import EngineName, Job, JobFailed, engine_called
+from simulation.engines import EngineName, Job, CannotTrain, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model
 from simulation.virtual.simulation import Simulation
@@ -133,5 +133,5 @@ class _Gathered:
         return self._shards[number]
 
 
-def _failed(job: Job, failed: JobFailed) -> Never:
+def _failed(job: Job, failed: CannotTrain) -> Never:
     raise SystemExit(f"client {job.device} failed: {failed.reason}\n{failed.trace}")

@@ -53,7 +53,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFailed:
+class CannotTrain:
     """The client could not train, and withdraws."""
 
     reason: str
@@ -65,7 +65,7 @@ class JobFailed:
     """The user's own error, where it is at hand in this process."""
 
 
-Result = Done | JobFailed
+Result = Done | CannotTrain
 Meanwhile = Callable[[], None]
 
 

@@ -24,7 +24,7 @@ from coordinator.engine.aggregation.rules import RULES
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
-from simulation.engines.port import Done, Job, JobFailed, Meanwhile, Result, nothing
+from simulation.engines.port import CannotTrain, Done, Job, Meanwhile, Result, nothing
 from simulation.engines.process_pool import Answer, ProcessPool
 from simulation.engines.worker import EngineWorker, SharedState
 from simulation.errors import SimulationError
@@ -198,7 +198,7 @@ def _result(answer: Answer) -> Result:
     body = answer.body
     if "report" in body:
         return Done(report=UpdateReport.model_validate_json(body["report"]), weight=body["weight"])
-    return JobFailed(reason=body["reason"], trace=body["trace"])
+    return CannotTrain(reason=body["reason"], trace=body["trace"])
 
 
 def _score(answer: Answer) -> Score | None:

@@ -35,7 +35,7 @@ from simulation.engines.frames import Channel, JsonObject
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
-from simulation.engines.port import Job, JobFailed
+from simulation.engines.port import CannotTrain, Job
 from simulation.engines.process_pool import flush_output
 from simulation.errors import not_scored
 
@@ -117,7 +117,7 @@ class EngineWorker:
     def _trained(self, task: JsonObject) -> JsonObject:
         job = Job(**task["job"])
         result = self._partial.work(job)
-        if isinstance(result, JobFailed):
+        if isinstance(result, CannotTrain):
             return {"reason": result.reason, "trace": result.trace}
         answer: JsonObject = {"report": result.report.model_dump_json(), "weight": result.weight}
         if self._shared.shelf is not None:

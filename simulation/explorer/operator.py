@@ -26,7 +26,7 @@ ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
-class Operator:
+class ExplorerOperator:
     def __init__(self, world: World, durable: Durable, watch: InvariantWatch, replicas: Sequence[Replica]) -> None:
         self._world = world
         self._durable = durable

@@ -27,7 +27,7 @@ from simulation.explorer.follow import Followed
 from simulation.explorer.holds import Held
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
-from simulation.explorer.operator import Operator
+from simulation.explorer.operator import ExplorerOperator
 from simulation.explorer.replica import Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.stacks import Stacks
@@ -53,7 +53,7 @@ class Schedule:
         self.durable: Durable
         self.watch: InvariantWatch
         self.network: Network
-        self.operator: Operator
+        self.operator: ExplorerOperator
         self.stacks: Stacks
         self._healed = False
         self._patience = 200
@@ -69,7 +69,7 @@ class Schedule:
             for number in range(shape.replicas):
                 self.replicas.append(Replica(world, self.durable, self.watch, self.stacks, f"r{number}"))
             self.network = Network(world, self.replicas)
-            self.operator = Operator(world, self.durable, self.watch, self.replicas)
+            self.operator = ExplorerOperator(world, self.durable, self.watch, self.replicas)
             world.agenda.after(0.0, self._begin)
             self.stacks.run()
             self._settle()

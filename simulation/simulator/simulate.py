@@ -28,7 +28,7 @@ from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
-from simulation.engines import EngineName, Job, JobFailed, MakeEngine, engine_called
+from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
@@ -272,7 +272,7 @@ class _Failing:
         self._folder = folder
         self.model: Callable[[], Tensors] | None = None
 
-    def __call__(self, job: Job, failed: JobFailed) -> None:
+    def __call__(self, job: Job, failed: CannotTrain) -> None:
         where, init = f"folder={str(self._folder)!r}", None
         if self._folder is None and self.model is not None:
             path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"

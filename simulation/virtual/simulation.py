@@ -36,7 +36,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from simulation.clients import Clients
-from simulation.engines import Job, JobFailed, Kernel, MakeEngine
+from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
@@ -44,7 +44,7 @@ from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.unfinished import unfinished
-from simulation.virtual.world import World
+from simulation.virtual.world import SimulatedWorld
 
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
 _MOST_EXAMPLES = 2**31
@@ -66,7 +66,7 @@ class Simulation:
         origin: str,
         folder: Path | None,
         seed: int,
-        failed: Callable[[Job, JobFailed], None],
+        failed: Callable[[Job, CannotTrain], None],
         datacenter: Mapping[str, Any],
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
@@ -110,7 +110,7 @@ class Simulation:
             )
             self.run = self._begun(before, plan, body, origin)
             planned = partial(planned_steps, plan.task)
-            self.world = World(
+            self.world = SimulatedWorld(
                 self.coordinator,
                 self.run,
                 clients,
@@ -149,7 +149,7 @@ class Simulation:
         return self._folder
 
     def play_round(self, trained: Callable[[int, int, int], None]) -> RunState:
-        """Plays the round under way to its end. See ``World.play_round``."""
+        """Plays the round under way to its end. See ``SimulatedWorld.play_round``."""
         return self.world.play_round(trained)
 
     def ended(self, round: int) -> RoundView:

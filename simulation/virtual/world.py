@@ -31,7 +31,7 @@ from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
-from simulation.engines.port import Engine, Job, JobFailed
+from simulation.engines.port import CannotTrain, Engine, Job
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
@@ -47,7 +47,7 @@ _PARTS = 8
 _place = attrgetter("place")
 
 
-class World:
+class SimulatedWorld:
     """``play_round`` lets time pass until the round under way has ended."""
 
     def __init__(
@@ -63,7 +63,7 @@ class World:
         planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
-        failed: Callable[[Job, JobFailed], None],
+        failed: Callable[[Job, CannotTrain], None],
         class_of: Callable[[str], str],
         datacenter: SimulatedDatacenter | None = None,
     ) -> None:
@@ -314,7 +314,7 @@ class World:
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job, self._meanwhile), JobFailed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), CannotTrain):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -360,4 +360,4 @@ class World:
                 self.coordinator.perform(task)
 
 
-_OUT_OF_TIME = JobFailed(reason="The time ran out before one step of training could be done.")
+_OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")
