@@ -156,10 +156,9 @@ def pending(state: RunState) -> list[fx.Action]:
     match current.phase:
         case "collecting":
             waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
-            shown = (
-                route(state, waiting) if secure.header else fx.Announce(round=current.number, attempt=current.attempt)
-            )
-            return [fx.Wake(devices=waiting), shown]
+            if secure.header:
+                return [fx.Wake(devices=waiting), route(state, waiting)]
+            return [fx.Wake(devices=waiting), fx.Announce(round=current.number, attempt=current.attempt)]
         case "sharing" if not secure.roster:
             return [keying.gather_action(state)]
         case "sharing" | "masking":
