@@ -13,8 +13,8 @@ from torch import nn
 
 from client_sdk.tensors import Tensors
 from simulation import Clients
-from simulation.demo.bare_loop import Part, Recipe, fedavg
-from simulation.engines import EngineName, Failed, Job, engine_called
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
+from simulation.engines import EngineName, Job, JobFailed, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model
 from simulation.virtual.simulation import Simulation
@@ -96,7 +96,7 @@ class Bare:
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played
-        recipe = Recipe(
+        recipe = LoopRecipe(
             model=module,
             loss=nn.functional.cross_entropy,
             epochs=1,
@@ -110,12 +110,12 @@ class Bare:
     def play(self) -> None:
         self.world = next(self._rounds)
 
-    def _cohorts(self) -> Iterator[list[Part]]:
+    def _cohorts(self) -> Iterator[list[LoopPart]]:
         number = 0
         while True:
             number += 1
             cohort = self._played.cohorts.popleft()
-            yield [Part(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
+            yield [LoopPart(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
 
 
 def furthest(model: Tensors, world: Mapping[str, torch.Tensor]) -> float:
@@ -133,5 +133,5 @@ class _Gathered:
         return self._shards[number]
 
 
-def _failed(job: Job, failed: Failed) -> Never:
+def _failed(job: Job, failed: JobFailed) -> Never:
     raise SystemExit(f"client {job.device} failed: {failed.reason}\n{failed.trace}")

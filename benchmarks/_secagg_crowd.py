@@ -16,7 +16,7 @@ import numpy as np
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import Contribution, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.device import DeviceContribution, Persist, SecureDevice, ServerAnswer, Transmit
 from client_sdk.secagg.header import Header, Rule
 from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
@@ -173,9 +173,11 @@ class OneDevice:
             revocations=header.revocations,
             revocations_digest=header.revocations_digest,
         )
-        self.contribution = Contribution(values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place))
+        self.contribution = DeviceContribution(
+            values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place)
+        )
 
-    def play(self) -> dict[str, Say]:
+    def play(self) -> dict[str, Transmit]:
         """Plays the attempt; returns the device's messages by stage. Every state is encoded, as for storage."""
         crowd, place = self.crowd, self.place
         device = SecureDevice(
@@ -187,21 +189,21 @@ class OneDevice:
             policy=SecurePolicy(longest_life_s=float(EXPIRES)),
         )
         half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.contribution, 0.0)
-        messages: dict[str, Say] = {}
-        answer: Told | None = None
+        messages: dict[str, Transmit] = {}
+        answer: ServerAnswer | None = None
         while True:
             try:
                 action = half.send(answer)
             except StopIteration:
                 return messages
             answer = None
-            if isinstance(action, Keep):
+            if isinstance(action, Persist):
                 _ = action.memory.encoded
             else:
                 messages[action.stage] = action
-                answer = Told(0.0, self.answers[action.stage])
+                answer = ServerAnswer(0.0, self.answers[action.stage])
 
-    def require_right(self, messages: dict[str, Say]) -> None:
+    def require_right(self, messages: dict[str, Transmit]) -> None:
         """SystemExit unless the vector without masks is the device's input, and shares were dealt and revealed."""
         crowd, place, cohort = self.crowd, self.place, self.crowd.cohort
         bits = cohort.roster.lane_bits

@@ -1,10 +1,8 @@
 """A device's data: where it comes from, by name or from a file, which share of it is this device's, and its parts.
 
-This file knows numpy arrays and entry points. It has never heard of models, and data never leaves through it.
-
 A name is an entry point of the group ``quorate.data``: a callable without arguments that gives an object with
 ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path ending in ``.npz`` holds arrays ``x`` and ``y``, and
-``x_test`` and ``y_test`` where there is held-out data.
+``x_test`` and ``y_test`` where there is held-out data. Nothing here sends data anywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The device's key: Ed25519 (RFC 8032), drawn on the device, kept for life.
-
-This file knows keys and signatures. It has never heard of storage, messages on the wire, or whom the device talks to.
-"""
+"""The device's key: Ed25519 (RFC 8032), drawn on the device, kept for life."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The learners installed on a device, by ``package:name`` and version, and how one of them is set to work.
 
-This file finds learners and calls them. It has never heard of torch, of the wire, or of rounds' ends.
+This file finds learners and calls them.
 
 Where learners come from:
 

@@ -1,7 +1,4 @@
-"""Means of metrics that add up exactly: the same bits whatever the order of the devices.
-
-Knows numbers by name, each with the examples behind it. Has never heard of tensors or rounds.
-"""
+"""Means of metrics that add up exactly: the same bits whatever the order of the devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """How every command of ``quorate`` speaks: plain lines or JSON, errors as one sentence with the fix, exit codes 0, 1
 and 2.
 
-This file knows terminals. It has never heard of what any command does.
-
 Exit codes: 0 done; 1 it could not be done, one sentence on standard error says why; 2 the command was called wrongly.
 With ``--json`` standard output carries JSON only, one value a line, and errors are the same sentence on standard error.
 With ``QUORATE_DEBUG=1`` errors show their traceback too.

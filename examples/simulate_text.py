@@ -1,4 +1,4 @@
-"""Text: which character comes next? Each client is a role in one of Shakespeare's plays, and speaks as it does.
+"""Text: which character comes next? Each client is a role in one of Shakespeare's plays and has its own style.
 
 python examples/simulate_text.py               two minutes of one core
 ROUNDS=1 python examples/simulate_text.py      a quick look
@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from client_sdk.data import Examples
-from client_sdk.learning import Learner, accuracy
-from quorate import simulate
+from client_sdk.learning import accuracy
+from quorate import Learner, simulate
 from simulation.datasets import load
 
 
 class NextCharacter(nn.Module):
-    """80 characters in, and for each of them, what may follow: [n, 80] -> [n, vocabulary, 80]."""
+    """Predicts, for each of 80 characters, the one that follows: [n, 80] -> [n, vocabulary, 80]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class NextCharacter(nn.Module):
 
 learner = Learner(model=NextCharacter, loss=nn.functional.cross_entropy, metrics={"accuracy": accuracy})
 
-# Natural clients: nothing is split by chance. Each role with 20 windows of text or more is one, and its last fifth of
-# speeches is held out.
+# The clients are natural: nothing is split at random. Each role with 20 or more windows of text is a client, and holds
+# out the last fifth of its speeches.
 data = load("shakespeare-unrolled")
 clients = data.clients(min_examples=20)
 print(f"{len(clients)} roles, from {min(clients.sizes)} to {max(clients.sizes)} windows of 80 characters")
@@ -43,7 +43,7 @@ plan = {
     "cohort": {"select": 8, "goal": 8},
     "finish": {"rounds": int(os.environ.get("ROUNDS", "25"))},
 }
-test = Examples(data.test.x[:300], data.test.y[:300])  # of 10,820 windows, to save time
+test = Examples(data.test.x[:300], data.test.y[:300])  # of 10,820 windows, which saves time
 history = simulate(plan, learner, clients, test=test, score_clients=20, score_every=5, seed=0)
 
 print(history.summary())

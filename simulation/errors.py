@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def not_scored(what: str, error: BaseException, *, on: str = "") -> str:
     """The words for scoring that failed: the sentence, and the user's own traceback where the user's code raised."""
     own = error.__cause__ or error
-    said = str(error) if _ours(error) else f"{type(error).__name__}: {error}"
-    words = f"{what} could not be scored{on}: {said}"
+    reason = str(error) if _ours(error) else f"{type(error).__name__}: {error}"
+    words = f"{what} could not be scored{on}: {reason}"
     if _ours(own):
         return words
     trace = "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False))

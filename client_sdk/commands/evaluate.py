@@ -64,8 +64,8 @@ def evaluate(
             nonlocal scored
             scored += 1
             if as_json:
-                told = found.model_dump(mode="json")
-                say_json({"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **told})
+                document = found.model_dump(mode="json")
+                say_json({"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **document})
             else:
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
                 say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")

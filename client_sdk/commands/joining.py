@@ -135,7 +135,7 @@ class Joining:
         """What the owner agreed to. Bounds on secure rounds are sent only where one is set."""
         from client_sdk.protocol.devices import Policy, SecureBounds
 
-        said = {
+        given = {
             "smallest_cohort": self.smallest_cohort,
             "most_colluding": self.most_colluding,
             "largest_norm": self.largest_norm or None,
@@ -143,7 +143,7 @@ class Joining:
             "largest_weight_cap": self.largest_weight_cap,
             "strict_only": self.strict_only or None,
         }
-        bounds = {name: value for name, value in said.items() if value is not None}
+        bounds = {name: value for name, value in given.items() if value is not None}
         return Policy(
             learners=tuple(self.allow) if self.allow else None,
             secure_only=self.secure_only,
@@ -167,7 +167,7 @@ class Joining:
             enrolment_token=self.enrolment_token,
             policy=self.policy(),
             label=self.label,
-            on_happening=_tell_json if as_json else _tell,
+            on_happening=_print_json if as_json else _print_happening,
         ) as client:
             if not as_json:
                 say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
@@ -200,10 +200,10 @@ def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
     return taking
 
 
-def _tell(happening: Happening) -> None:
+def _print_happening(happening: Happening) -> None:
     where = f"{happening.run} round {happening.round}: " if happening.run is not None else ""
     say(where + happening.text)
 
 
-def _tell_json(happening: Happening) -> None:
+def _print_json(happening: Happening) -> None:
     say_json({"kind": happening.kind, "run": happening.run, "round": happening.round, "text": happening.text})

@@ -1,9 +1,8 @@
 """The last checkpoints a device received, kept by digest: in a folder or in memory.
 
-This file knows bytes and their SHA-256. It has never heard of tensors, of where the bytes come from, or of rounds.
-
 A download grows in pieces and can be resumed; it becomes a checkpoint only when its length and its digest are right, so
-a reader never sees another. Kept copies are checked again when they are read: a disk may rot."""
+a reader never sees another. Kept copies are checked again when they are read: a disk may rot.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Download(Protocol):
         """Forget what is here: the sender starts from the first byte."""
 
 
-class Checkpoints(Protocol):
+class CheckpointCache(Protocol):
     """The port."""
 
     def get(self, digest: str) -> bytes | None:
@@ -58,11 +57,11 @@ class MemoryCheckpoints:
 
     def __init__(self, keep: int = KEEP) -> None:
         self._keep = keep
-        self._kept: dict[str, bytes] = {}
+        self._bodies: dict[str, bytes] = {}
         self._lock = Lock()
 
     def get(self, digest: str) -> bytes | None:
-        return self._kept.get(digest)
+        return self._bodies.get(digest)
 
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[_MemoryDownload]:
@@ -71,9 +70,9 @@ class MemoryCheckpoints:
         body = bytes(download.content)
         _check(ref, len(body), hashlib.sha256(body).hexdigest())
         with self._lock:
-            self._kept[ref.digest] = body
-            for old in list(self._kept)[: -self._keep]:
-                del self._kept[old]
+            self._bodies[ref.digest] = body
+            for old in list(self._bodies)[: -self._keep]:
+                del self._bodies[old]
 
 
 class FileCheckpoints:
@@ -113,8 +112,8 @@ class FileCheckpoints:
         self._forget_old()
 
     def _forget_old(self) -> None:
-        kept = sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        for old in [*kept[: -self._keep], *self._folder.glob("*.part")]:
+        present = sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for old in [*present[: -self._keep], *self._folder.glob("*.part")]:
             old.unlink(missing_ok=True)
 
 

@@ -1,7 +1,5 @@
 """What a device must remember to be crashed anywhere: its key, its enrolment, the round under way, and every round it
 joined.
-
-This file knows the record's fields and the port that keeps them. It has never heard of files, sockets or training.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from pydantic import Field
 
-from client_sdk.device.checkpoint_cache import Checkpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, Enrolled
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.secagg.memory import Memory
@@ -77,7 +75,7 @@ class Storage(Protocol):
     one."""
 
     @property
-    def checkpoints(self) -> Checkpoints: ...
+    def checkpoints(self) -> CheckpointCache: ...
 
     def load(self) -> Record | None:
         """The last record saved. An update that is missing or damaged is forgotten: the device then trains anew."""

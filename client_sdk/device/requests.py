@@ -1,7 +1,5 @@
 """How a session asks the coordinator anything: again and again, no faster than allowed, under its present token.
 
-This file knows retries, backoff and enrolment. It has never heard of rounds' steps (``session``), sockets or clocks.
-
 ======================================== =====================================================================
 the answer                               what happens
 ======================================== =====================================================================
@@ -81,7 +79,7 @@ class Asking:
         self.record = self.record.model_copy(update=changes)
         yield Save(record=self.record, update=update)
 
-    def heard(self, reply: Reply) -> Reply:
+    def observe(self, reply: Reply) -> Reply:
         """The reply, its time noted."""
         if reply is not None:
             self.now = reply.at
@@ -133,7 +131,7 @@ class Asking:
         while True:
             if not enrolling:
                 send = replace(send, token=self.token)
-            reply = self.heard((yield send))
+            reply = self.observe((yield send))
             if isinstance(reply, Answered):
                 return reply.message
             if isinstance(reply, Unreadable):

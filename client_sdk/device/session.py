@@ -142,7 +142,7 @@ class _Session(Asking):
         over = yield from self._started(assignment)
         if over is not None:
             return (yield from self._end("dropped", over))
-        reply = self.heard((yield Train(assignment=assignment, due_at=self.due_at)))
+        reply = self.observe((yield Train(assignment=assignment, due_at=self.due_at)))
         if isinstance(reply, Failed):
             return (yield from self._withdraw(assignment, reply.reason))
         if not isinstance(reply, Trained):
@@ -162,7 +162,7 @@ class _Session(Asking):
         """Why the checkpoint cannot be had; None when it is at hand. Wrong bytes are fetched once more."""
         failures = wrong = 0
         while True:
-            reply = self.heard((yield Fetch(checkpoint=assignment.checkpoint, token=self.token)))
+            reply = self.observe((yield Fetch(checkpoint=assignment.checkpoint, token=self.token)))
             if isinstance(reply, Fetched):
                 return None
             if isinstance(reply, Failed):
@@ -187,7 +187,7 @@ class _Session(Asking):
         """Say once that training begins. Returns why the round is over for this device, where the coordinator says
         so."""
         send = self.of_round("POST", Route.STARTED, assignment, Noted, Started(attempt=assignment.attempt))
-        reply = self.heard((yield send))
+        reply = self.observe((yield send))
         if isinstance(reply, Refused) and reply.problem.advice == "stop":
             raise ProblemError(reply.problem)
         if isinstance(reply, Refused) and reply.problem.advice == "drop" and reply.problem.is_ours:

@@ -1,8 +1,5 @@
 """Where a device keeps its record: a folder that survives crashes, or memory for simulations.
 
-This file knows how to write so that a crash leaves the old state or the new one. It has never heard of sockets or
-training.
-
 The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder
@@ -32,7 +29,7 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.memory import Memory
@@ -41,15 +38,15 @@ from client_sdk.secagg.memory import Memory
 class MemoryStorage:
     """Storage for simulations and tests: survives a crashed session, not the process."""
 
-    def __init__(self, checkpoints: Checkpoints | None = None) -> None:
-        self._checkpoints: Checkpoints = checkpoints if checkpoints is not None else MemoryCheckpoints()
+    def __init__(self, checkpoints: CheckpointCache | None = None) -> None:
+        self._checkpoints: CheckpointCache = checkpoints if checkpoints is not None else MemoryCheckpoints()
         self._record: Record | None = None
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
         self._secure = Memory()
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def load(self) -> Record | None:
@@ -57,8 +54,8 @@ class MemoryStorage:
 
     def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
         wanted = record.update_digest
-        kept = {wanted: update} if wanted and update is not None else self._updates
-        self._updates = {digest: body for digest, body in kept.items() if digest == wanted}
+        remaining = {wanted: update} if wanted and update is not None else self._updates
+        self._updates = {digest: body for digest, body in remaining.items() if digest == wanted}
         if joined is not None and not (self._history and self._history[-1].same_round(joined)):
             self._history.append(joined)
         self._record = record
@@ -91,7 +88,7 @@ class FileStorage:
         except RuntimeError:
             raise StorageError(f"{folder} cannot be found: this system does not say which folder is home.") from None
         self._durable = durable
-        with _told(self.folder):
+        with _explained(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.folder)
             for leftover in self.folder.glob("*.tmp"):
@@ -101,12 +98,12 @@ class FileStorage:
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def load(self) -> Record | None:
         path = self.folder / "record.json"
-        with _told(self.folder):
+        with _explained(self.folder):
             if not path.exists():
                 return None
             text = path.read_bytes()
@@ -124,7 +121,7 @@ class FileStorage:
         return record
 
     def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
-        with _told(self.folder):
+        with _explained(self.folder):
             if record.update_digest is not None and update is not None:
                 self._replace(self._update_path(record.update_digest), update)
             if joined is not None:
@@ -136,7 +133,7 @@ class FileStorage:
 
     def load_secure(self) -> Memory:
         path = self.folder / "secure.bin"
-        with _told(self.folder):
+        with _explained(self.folder):
             content = path.read_bytes() if path.exists() else None
         try:
             return Memory.parse(content) if content is not None else Memory()
@@ -148,14 +145,14 @@ class FileStorage:
 
     def save_secure(self, memory: Memory) -> None:
         path = self.folder / "secure.bin"
-        with _told(self.folder), ExitStack() as stack:
+        with _explained(self.folder), ExitStack() as stack:
             older = stack.enter_context(path.open("r+b")) if path.exists() else None
             self._replace(path, memory.encoded)
             if older is not None:
                 self._overwrite(older)
 
     def update(self, digest: str) -> BinaryIO:
-        with _told(self.folder):
+        with _explained(self.folder):
             return self._update_path(digest).open("rb")
 
     def history(self) -> list[Joined]:
@@ -230,7 +227,7 @@ def read_history(folder: Path | str) -> list[Joined]:
     """The rounds joined by the device of ``folder``, oldest first; also while a device uses it. A torn last line is
     left out."""
     path = Path(folder) / "history.jsonl"
-    with _told(Path(folder)):
+    with _explained(Path(folder)):
         if not path.exists():
             return []
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -280,7 +277,7 @@ def _lock(folder: Path) -> int:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _explained(folder: Path) -> Iterator[None]:
     """What the disk refuses, as a sentence."""
     try:
         yield

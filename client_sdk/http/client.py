@@ -105,7 +105,7 @@ class Client:
         self._clock_offset = time.time() - time.monotonic()
         self._fetch_s = 0.0
         self._checked_in = False
-        self._told: tuple[str, float] = ("", 0.0)
+        self._last_trouble: tuple[str, float] = ("", 0.0)
 
     def run(self, rounds: int | None = None, stop: Event | None = None) -> int:
         """Take part for ``rounds`` rounds (None: until stopped). Returns how many ended here, however they ended.
@@ -137,7 +137,7 @@ class Client:
                 while isinstance(action, Save) or not self._stop.is_set():
                     if isinstance(action, Save):
                         ended += action.joined is not None
-                        self._tell_of(action, record)
+                        self._notify_saved(action, record)
                         record = action.record
                     action = session.send(self._perform(action))
         except (StopIteration, Interrupted):
@@ -169,7 +169,7 @@ class Client:
             case Send():
                 if action.route is Route.CHECK_IN and not self._checked_in:
                     self._checked_in = True
-                    self._tell("waiting", "Waiting to be selected.")
+                    self._notify("waiting", "Waiting to be selected.")
                 return self._exchange.send(action)
             case Fetch():
                 started = time.monotonic()
@@ -185,9 +185,9 @@ class Client:
     def _sleep(self, action: Sleep) -> None:
         wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
         if action.trouble:
-            self._tell_once("trouble", action.reason, f"{action.reason} Trying again in {wait_s:.0f} s.")
+            self._notify_once("trouble", action.reason, f"{action.reason} Trying again in {wait_s:.0f} s.")
         else:
-            self._tell_once("waiting", action.reason, action.reason)
+            self._notify_once("waiting", action.reason, action.reason)
         self._stop.wait(wait_s)
 
     def _train(self, action: Train) -> Trained | Failed:
@@ -196,7 +196,7 @@ class Client:
         if checkpoint is None:
             return Failed("The checkpoint was lost from this device's storage before training.", self._now())
         fetch_s, self._fetch_s = self._fetch_s, 0.0
-        self._tell("training", f"Training {assignment.task.learner}.", assignment)
+        self._notify("training", f"Training {assignment.task.learner}.", assignment)
         started = time.monotonic()
         try:
             update = self._trainer.train(
@@ -221,7 +221,7 @@ class Client:
                 raise Interrupted from error
             log.exception("training failed in run %s, round %s", assignment.run, assignment.round)
             return Failed(_sentence(error), self._now())
-        self._tell("trained", f"Trained in {train_s:.1f} s; the update has {len(body)} bytes.", assignment)
+        self._notify("trained", f"Trained in {train_s:.1f} s; the update has {len(body)} bytes.", assignment)
         return Trained(body, update.work.complete, self._now())
 
     def _deadline(self, due_at: float) -> Callable[[], float]:
@@ -255,10 +255,10 @@ class Client:
 
     # ------------------------------------------------------------ telling
 
-    def _tell_of(self, action: Save, before: Record | None) -> None:
+    def _notify_saved(self, action: Save, before: Record | None) -> None:
         record, joined = action.record, action.joined
         if record.enrolled is not None and (before is None or before.enrolled != record.enrolled):
-            self._tell("enrolled", f"Enrolled as {record.enrolled.device}.")
+            self._notify("enrolled", f"Enrolled as {record.enrolled.device}.")
         if joined is not None:
             text = {
                 "receipt": f"The update was accepted. {joined.reason}".rstrip(),
@@ -266,25 +266,25 @@ class Client:
                 "withdrawn": f"Withdrew: {joined.reason}",
                 "dropped": f"The round went on without this device: {joined.reason}",
             }[joined.result]
-            self._say(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
+            self._emit(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
         elif record.assignment is not None and (before is None or before.assignment is None):
             work = record.assignment
             text = f"Selected to train {work.task.learner}; {work.report_within_s:.0f} s to report."
-            self._tell("assigned", text, work)
+            self._notify("assigned", text, work)
 
-    def _tell(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
+    def _notify(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
         run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)
-        self._say(Happening(kind=kind, text=text, run=run, round=number))
+        self._emit(Happening(kind=kind, text=text, run=run, round=number))
 
-    def _tell_once(self, kind: str, reason: str, text: str) -> None:
+    def _notify_once(self, kind: str, reason: str, text: str) -> None:
         """Tell it, unless it was the last thing told, less than REPEAT_NOTICE_S ago."""
-        last, at = self._told
+        last, at = self._last_trouble
         if reason != last or self._now() - at > REPEAT_NOTICE_S:
-            self._tell(kind, text)
-            self._told = (reason, self._now())
+            self._notify(kind, text)
+            self._last_trouble = (reason, self._now())
 
-    def _say(self, happening: Happening) -> None:
-        self._told = ("", 0.0)
+    def _emit(self, happening: Happening) -> None:
+        self._last_trouble = ("", 0.0)
         log.debug("%s", happening)
         if self._on_happening is not None:
             self._on_happening(happening)

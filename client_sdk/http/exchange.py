@@ -1,8 +1,4 @@
-"""One request of a device over HTTP, and what came of it, in the session's words.
-
-This file knows httpx2, headers and bodies. It has never heard of retries (``asking``) or of what a request is for
-(``session``).
-"""
+"""One request of a device over HTTP, and what came of it, in the session's words."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import httpx2
 from pydantic import ValidationError
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
-from client_sdk.device.checkpoint_cache import Checkpoints, Download, WrongBytes
+from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
@@ -68,11 +64,11 @@ def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
     return bytes(body)
 
 
-class Kept(Protocol):
+class DeviceFiles(Protocol):
     """Where checkpoints come to and bodies lie: a device's storage, or a worker's folder."""
 
     @property
-    def checkpoints(self) -> Checkpoints: ...
+    def checkpoints(self) -> CheckpointCache: ...
 
     def update(self, digest: str) -> BinaryIO:
         """The body of this digest, open for reading from its start."""
@@ -81,7 +77,7 @@ class Kept(Protocol):
 class Exchange:
     """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for words only."""
 
-    def __init__(self, http: httpx2.Client, coordinator: str, storage: Kept, now: Any) -> None:
+    def __init__(self, http: httpx2.Client, coordinator: str, storage: DeviceFiles, now: Any) -> None:
         self._http = http
         self._coordinator = coordinator
         self._storage = storage

@@ -159,21 +159,21 @@ class OperatorClient:
         A lost connection is taken up again after the last event seen; ProblemError once the coordinator has been silent
         for ``patience_s``.
         """
-        heard_at = time.monotonic()
+        last_event_at = time.monotonic()
         while True:
             try:
                 for event in self._stream(run, after):
-                    heard_at = time.monotonic()
+                    last_event_at = time.monotonic()
                     after = event.seq
                     yield event
                 if self.run(run).over and self.run(run).seq <= after:
                     return
-                heard_at = time.monotonic()
+                last_event_at = time.monotonic()
             except httpx2.HTTPError as error:
-                if time.monotonic() - heard_at > patience_s:
+                if time.monotonic() - last_event_at > patience_s:
                     raise self._silent(error) from error
             except ProblemError as error:
-                if error.problem.advice != "retry" or time.monotonic() - heard_at > patience_s:
+                if error.problem.advice != "retry" or time.monotonic() - last_event_at > patience_s:
                     raise
             time.sleep(1.0)
 
@@ -220,9 +220,9 @@ class OperatorClient:
         try:
             return TypeAdapter(answer).validate_json(body)
         except ValidationError as error:
-            told = f"The answer of {self.coordinator} was not understood: is it a Quorate coordinator?"
+            detail = f"The answer of {self.coordinator} was not understood: is it a Quorate coordinator?"
             raise ProblemError(
-                Problem(type="about:blank", title="Answer not understood", status=502, detail=told)
+                Problem(type="about:blank", title="Answer not understood", status=502, detail=detail)
             ) from error
 
     def _send(

@@ -1,7 +1,5 @@
 """HTTP connections whose waiting can be ended: a long poll gives way within a second when the device is told to stop.
 
-This file knows connections, proxies and how to interrupt a read. It has never heard of Quorate's routes or messages.
-
 A read that waits for a server cannot be interrupted from another thread, so here it waits in slices and asks between
 them whether to go on. Whoever makes a request says when to stop, for its own thread only; so a fleet of hundreds of
 clients in one process may share one ``open_http``.

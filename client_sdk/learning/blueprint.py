@@ -4,8 +4,6 @@ overwrites at once would cost a sixth of a small model's training.
 Only modules that are certainly nothing but their tensors and plain settings are copied: no hooks, no attributes but
 numbers, texts and the like, no closures that might hold on to the module they were made for. Of all others there is no
 blueprint, and they are made anew each time. A blueprint takes no memory for what a checkpoint fills.
-
-This file knows torch modules. It has never heard of learners, checkpoints' names or training.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What can go wrong while a device learns, in plain sentences. Knows nothing of torch, so that a driver can catch
-these without it.
+"""What can go wrong while a device learns, in plain sentences. They need no torch, so a driver can catch them.
 
 ::
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.protocol.devices import Score
 
@@ -22,7 +22,7 @@ Measure = Callable[[Any, Any], Any]
 
 def score(
     module: nn.Module,
-    examples: Examples,
+    examples: TensorExamples,
     measures: Mapping[str, Measure],
     *,
     batch: int,

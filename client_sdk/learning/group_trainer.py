@@ -34,12 +34,12 @@ from torch import nn
 from client_sdk.data import held_out_part, training_part
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer
 from client_sdk.learning.budget import TimeLimit, planned_steps
-from client_sdk.learning.data import Examples
+from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
 from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, GroupLost
 from client_sdk.learning.learner import Learner
-from client_sdk.learning.local_sgd import Trained
+from client_sdk.learning.local_sgd import LocalResult
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
@@ -149,7 +149,7 @@ def train_together(
     """
     began = False
 
-    def together(*args: Any, **options: Any) -> Trained:
+    def together(*args: Any, **options: Any) -> LocalResult:
         nonlocal began
         began = True
         group.agree(None)
@@ -172,7 +172,7 @@ def train_together(
 def group_sgd(
     module: nn.Module,
     params: list[nn.Parameter],
-    examples: Examples,
+    examples: TensorExamples,
     loss: Callable[[Any, Any], torch.Tensor],
     optimizer: OptimizerFactory,
     task: Task,
@@ -183,7 +183,7 @@ def group_sgd(
     metrics: Mapping[str, Measure],
     floating: torch.dtype,
     group: Group,
-) -> Trained:
+) -> LocalResult:
     """``local_sgd`` by a group: the same steps on the same batches, each batch split over the ranks.
 
     Every rank calls it with the same arguments, but for ``limit``, which counts on rank 0. Raises as ``local_sgd``.
@@ -219,7 +219,7 @@ def group_sgd(
     if not steps:
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
-    return Trained(work, {name: value / seen for name, value in sums.items()})
+    return LocalResult(work, {name: value / seen for name, value in sums.items()})
 
 
 def _learner(catalogue: Catalogue, name: str) -> Learner:

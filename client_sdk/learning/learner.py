@@ -1,7 +1,7 @@
 """Learner: a model, its loss, optimizer and metrics, written once; devices, simulation and datacenter run it.
 
-This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update,
-a score. It has never heard of messages, sockets or storage.
+This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update, a
+score.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import Measure, explained, score
-from client_sdk.learning.local_sgd import Trained, local_sgd
+from client_sdk.learning.local_sgd import LocalResult, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import private_chance
 from client_sdk.protocol.devices import Score, Task
@@ -122,7 +122,7 @@ class Learner:
         deadline: Deadline | None = None,
         held_out: Any = None,
         clock: Clock = time.monotonic,
-        loop: Callable[..., Trained] = local_sgd,
+        loop: Callable[..., LocalResult] = local_sgd,
     ) -> Update:
         """Train the received ``model`` on a device's ``data`` as ``task`` says, and return what changed.
 

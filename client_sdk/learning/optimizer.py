@@ -1,5 +1,4 @@
-"""What happens to gradients: the proximal term, clipping, and the default step. Knows nothing of data, models or
-rounds.
+"""What happens to gradients: the proximal term, clipping, and the default step.
 
 In the order in which they act, for weights w, the weights w_global that the device received, and the gradient g of
 the loss::

@@ -1,7 +1,5 @@
 """Synchronous SGD: the gradient of the mean loss over a global batch, computed by all ranks of a group together.
 
-Knows a module, a loss, examples and a group. It has never heard of checkpoints, rounds, optimizers or learning rates.
-
 With B the examples of the global batch, n_r those of rank r of p, and l_r the mean loss over them, every rank
 differentiates (n_r p / B) l_r and DistributedDataParallel takes the mean of the ranks' gradients::
 
@@ -27,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from client_sdk.learning import state
-from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, RankFailed
@@ -67,7 +65,7 @@ class GlobalGradient:
         self._names = ("loss", *(metrics or {}))
         self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
         if unused and not group.alone:  # DDP warns on the terminal where it looks for unused parameters in vain
-            self._losses.register_parameter("idle", nn.Parameter(self._losses.told.new_zeros(1)))
+            self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
         self._waited = (0, 0.0)
@@ -83,7 +81,7 @@ class GlobalGradient:
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
-    def compute(self, examples: Examples, batch: torch.Tensor, step: int) -> dict[str, float]:
+    def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> dict[str, float]:
         """Put the gradient over the global batch into the parameters, on every rank; the means of loss and metrics.
 
         ``batch`` [B]: the indices of the whole batch, the same on every rank. ``step``, from 0, is for errors only.
@@ -92,7 +90,7 @@ class GlobalGradient:
         """
         for weight in self._params:
             weight.grad = None
-        self._losses.told.grad = None
+        self._losses.reported.grad = None
         own = batch.tensor_split(self._group.world)[self._group.rank]
         parts = own.tensor_split(min(self._accumulate, len(own))) if len(own) else (batch[:1],)
         for place, part in enumerate(parts):
@@ -105,7 +103,7 @@ class GlobalGradient:
             with self._explained(where), self._alone_unless(place == len(parts) - 1):
                 objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
                 objective.backward()
-        means = self._told(len(batch), step)
+        means = self._reported(len(batch), step)
         self._compare_buffers()
         return means
 
@@ -123,7 +121,7 @@ class GlobalGradient:
         self._waited = (steps, steps * mean / 1e9)
         return max(0.0, self._waited[1] - total) / (steps - before)
 
-    def _told(self, size: int, step: int) -> dict[str, float]:
+    def _reported(self, size: int, step: int) -> dict[str, float]:
         error, self._losses.error = self._losses.error, None
         if not self._unused and any(weight.grad is None for weight in self._params):
             # DDP has then not reduced everything: what came with it cannot be trusted, and the group is of no use.
@@ -134,10 +132,12 @@ class GlobalGradient:
                 "'averaged' what is never used, or allow it with --unused-parameters."
             )
             raise LearnerFailed(found) if self._group.first_to("unused") else RankFailed(found)
-        told = self._losses.told.grad
-        if told is None:
+        reported = self._losses.reported.grad
+        if reported is None:
             raise LearnerFailed(f"The loss at step {step + 1} gave no gradient.")
-        *sums, infinite, failed = (told * self._group.world).tolist() if self._ddp is not None else told.tolist()
+        *sums, infinite, failed = (
+            (reported * self._group.world).tolist() if self._ddp is not None else reported.tolist()
+        )
         if failed:
             self._group.agree(error)
         if infinite:
@@ -180,7 +180,7 @@ class _Losses(nn.Module):
         self.module = module
         trained = [weight for weight in module.parameters() if weight.requires_grad]
         wide = trained[0].dtype if trained[0].dtype in (torch.float32, torch.float64) else torch.float32
-        self.told = nn.Parameter(torch.zeros(3 + len(metrics), dtype=wide, device=group.device))
+        self.reported = nn.Parameter(torch.zeros(3 + len(metrics), dtype=wide, device=group.device))
         self.error: LearningError | None = None
         self._trained, self._loss, self._metrics = trained, loss, metrics
         self._group, self._autocast, self._scaler = group, autocast, scaler
@@ -191,19 +191,19 @@ class _Losses(nn.Module):
         try:
             with explained(where):
                 objective, values = self._measured(*fetch())
-            share = objective.to(self.told) * (size * self._group.world / total)
+            share = objective.to(self.reported) * (size * self._group.world / total)
             words = [
                 *(value * size for value in values),
-                (~values[0].isfinite()).to(self.told),
-                self.told.new_zeros(()),
+                (~values[0].isfinite()).to(self.reported),
+                self.reported.new_zeros(()),
             ]
         except LearningError as error:
             self.error = self.error or error
-            share = torch.stack([(weight * 0).sum().to(self.told) for weight in self._trained]).sum()
-            words = [self.told.new_zeros(()) for _ in range(len(self.told) - 1)] + [self.told.new_ones(())]
+            share = torch.stack([(weight * 0).sum().to(self.reported) for weight in self._trained]).sum()
+            words = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [self.reported.new_ones(())]
         if self._scaler is not None:
             share = self._scaler.scale(share)
-        return share + (self.told * torch.stack(words)).sum()
+        return share + (self.reported * torch.stack(words)).sum()
 
     def _measured(self, inputs: Any, targets: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The loss, and the values of loss and metrics without gradients."""
@@ -224,9 +224,9 @@ class _Losses(nn.Module):
 
     def _number(self, name: str, value: Any) -> torch.Tensor:
         if isinstance(value, torch.Tensor) and value.numel() == 1:
-            return value.detach().reshape(()).to(self.told)
+            return value.detach().reshape(()).to(self.reported)
         if name != "loss" and isinstance(value, int | float):
-            return self.told.new_tensor(float(value))
+            return self.reported.new_tensor(float(value))
         kind = f"tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise LearnerFailed(f"{name} gave a {kind}: it must give one number, the batch's mean.")
 

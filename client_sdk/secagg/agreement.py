@@ -1,6 +1,6 @@
 """X25519 keys (RFC 7748), what two of them agree on, and keys derived from that (HKDF-SHA256, RFC 5869).
 
-Knows keys. Has never heard of peers, rounds or what a key is for. Entropy is an argument. Errors: BadKey.
+Entropy is an argument. Errors: BadKey.
 """
 
 from __future__ import annotations

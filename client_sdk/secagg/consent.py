@@ -1,7 +1,6 @@
 """What a device and its owner agree to before it shows a key: the header against the plan, the policy and the past.
 
-Knows rules and gives each refusal's reason. Has never heard of keys, rosters or messages to come. No plan and no field
-of the wire lowers anything here. Four questions, each asked as early as it can be answered:
+No plan and no field of the wire lowers anything here. Four questions, each asked as early as it can be answered:
 
 - ``require_terms``: may the plan's secure rounds be joined at all? Before training, and again with every header.
 - ``require_agreed``: is this header of the round, the plan and the terms that the device agreed to? Whenever an attempt

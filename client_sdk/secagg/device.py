@@ -1,25 +1,27 @@
 """The device's half of one attempt, as a generator of actions; it can be crashed after any of them.
 
-This file decides what a device says and when it stops; it has never heard of sockets, storage or clocks (times come
-with replies, entropy is an argument). Whoever drives it makes every Keep durable before it goes on, delivers every Say
-until it is answered, and sends back what the coordinator answered.
+It decides what a device sends and when it stops. Times come with replies, entropy is an argument. Whoever drives it
+makes every Persist durable before it goes on, delivers every Transmit until it is answered, and sends back the
+coordinator's answer.
 
 ::
 
-    header      consent, old attempt deleted, fresh keys -> Keep -> Say(advertise)     answer: the roster
-    roster      every entry vouched for; secrets split  -> Keep -> Say(share)         answer: shares of peers, sealed
-    shares      unsealed; vector masked; own secrets go -> Keep -> Say(mask)          answer: the survivors
+    state       what the device does                        actions                           answer
+    header      consent, old attempt deleted, fresh keys    Persist, then Transmit(advertise) the roster
+    roster      every entry vouched for; secrets split      Persist, then Transmit(share)     sealed shares of peers
+    shares      unsealed; vector masked; own secrets go     Persist, then Transmit(mask)      the survivors
     survivors   listed, enough, each one known: *spent*,
-                and of each peer's two shares one goes  -> Keep -> Say(survivors)     answer: their signatures
-    proof       t right ones over its own h             ->         Say(unmask)        answer: the round is over
-    over        everything secret of the attempt deleted -> Keep
+                and of each peer's two shares one goes      Persist, then Transmit(survivors) their signatures
+    proof       t right ones over its own h                 Transmit(unmask)                  the round is over
+    over        everything secret of the attempt deleted    Persist
 
 A round may end, or the device give it up, without that last answer: then its driver keeps ``memory.ended(header)``.
 
 What makes a lying coordinator fail:
 
-- A step's result is kept before it is said, and a step that was kept is never taken again: one roster an advertisement,
-  one masked vector, one list a checkpoint. Started again under the same header, the device says the same bytes.
+- A step's result is stored before it is sent, and a step that was stored is never taken again: one roster an
+  advertisement, one masked vector, one list a checkpoint. Started again under the same header, the device sends the
+  same bytes.
 - Advertising under another header deletes the older attempt first; nothing of it can be asked for any more.
 - A list is signed when this device and enough others are on it and every neighbour on it has shared with this device;
   the checkpoint is then spent, over all headers. What is revealed follows from that list alone: for a peer one share,
@@ -68,14 +70,14 @@ from client_sdk.tensors.floats import Float32
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Persist:
     """Make this durable before anything else happens."""
 
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Transmit:
     """One message of the device, the same bytes however often it is sent."""
 
     stage: Stage
@@ -87,18 +89,18 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServerAnswer:
     """What the coordinator answered, and when (Unix seconds, device's clock)."""
 
     at: float
     body: bytes
 
 
-Half = Generator[Keep | Say, Told | None, Memory]
+Half = Generator[Persist | Transmit, ServerAnswer | None, Memory]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contribution:
+class DeviceContribution:
     """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
 
     Nothing here changes the values, since another attempt may ask for them: whoever drives the device overwrites them
@@ -132,7 +134,7 @@ class SecureDevice:
     policy: SecurePolicy = field(default_factory=SecurePolicy)
     primitives: Primitives = field(default_factory=Primitives)
 
-    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: Contribution, at: float) -> Half:
+    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> Half:
         """This device's half of the attempt of ``header``, from what it remembers; returns what it remembers after.
 
         Begins anew, or goes on where ``memory`` says that it was. ``at``: Unix seconds. Raises Refusal and other
@@ -145,7 +147,13 @@ class _Attempt:
     """The steps, in the order of the picture above."""
 
     def __init__(
-        self, device: SecureDevice, memory: Memory, header: Header, expected: Expected, put_in: Contribution, at: float
+        self,
+        device: SecureDevice,
+        memory: Memory,
+        header: Header,
+        expected: Expected,
+        put_in: DeviceContribution,
+        at: float,
     ) -> None:
         self.me, self.header, self.expected, self.put_in, self.at = device, header, expected, put_in, at
         self.memory = memory
@@ -153,7 +161,7 @@ class _Attempt:
     def play(self) -> Half:
         swept = self.memory.swept(self.at)
         if swept is not self.memory:
-            yield from self._keep(swept)
+            yield from self._persist(swept)
         require_agreed(self.header, self.expected, self.me.policy, self.memory)
         live = self.memory.live.get(self.header.model)
         if live is None or live.header != self.header.encoded:
@@ -161,33 +169,33 @@ class _Attempt:
         if not live.roster:
             shown = Advertisement.parse(live.advertised)
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
-            roster = yield from self._say("advertise", shown.encoded, signature, self.me.certificate)
+            roster = yield from self._transmit("advertise", shown.encoded, signature, self.me.certificate)
             cohort = self._joined(live, Roster.parse(roster))
             live = yield from self._share(live, cohort)
         else:
             cohort = self._joined(live, Roster.parse(live.roster))
         place = cohort.place_of(self.me.device)
         if not (live.vector or live.survivors):
-            delivered = yield from self._say_over(cohort, "share", live.bundle)
+            delivered = yield from self._transmit_signed(cohort, "share", live.bundle)
             live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
         if not live.survivors:
-            said = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
-            listed = yield from self._say_over(cohort, "mask", said.encoded, live.vector)
+            masked = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
+            listed = yield from self._transmit_signed(cohort, "mask", masked.encoded, live.vector)
             live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
         survivors = Survivors.parse(live.survivors, cohort.n)
-        proof = yield from self._say_over(cohort, "survivors", survivors.encoded)
+        proof = yield from self._transmit_signed(cohort, "survivors", survivors.encoded)
         Proof.parse(proof, cohort.n).require(cohort, place, survivors)
-        yield from self._say_over(cohort, "unmask", live.revealed)
-        yield from self._keep(self.memory.without(self.header.model))
+        yield from self._transmit_signed(cohort, "unmask", live.revealed)
+        yield from self._persist(self.memory.without(self.header.model))
         return self.memory
 
-    def _open(self) -> Generator[Keep | Say, Told | None, Live]:
+    def _open(self) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Consent, and fresh secrets in the place of whatever was left of an older attempt on this checkpoint."""
         header, memory = self.header, self.memory
         tries = memory.tries.get(header.model)
         if tries is not None and tries.last_at > self.at:  # the clock went back: the pause begins again
             memory = replace(memory, tries={**memory.tries, header.model: replace(tries, last_at=self.at)})
-            yield from self._keep(memory)
+            yield from self._persist(memory)
         require_consent(header, self.expected, self.me.policy, memory, self.at)
         self._require_fitting()
         count = 1 if tries is None else tries.count + 1
@@ -200,7 +208,7 @@ class _Attempt:
             tries={**memory.tries, header.model: made},
             learners=memory.learners | {self.expected.learner},
         )
-        yield from self._keep(memory.going_on(header.model, live))
+        yield from self._persist(memory.going_on(header.model, live))
         return live
 
     def _require_fitting(self) -> None:
@@ -228,7 +236,7 @@ class _Attempt:
             raise BadMessage("the roster shows another identity under this device's id")
         return cohort
 
-    def _share(self, live: Live, cohort: Cohort) -> Generator[Keep | Say, Told | None, Live]:
+    def _share(self, live: Live, cohort: Cohort) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Both secrets split and sealed for the holders; the roster is the one of this advertisement from now on."""
         place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
         holders = cohort.graph.holders(place)
@@ -247,12 +255,12 @@ class _Attempt:
             sealed.append((holder, tools.seal(agreed, cohort.h, (place, self.me.device), peer, pair)))
         bundle = Bundle(place, tuple(sealed)).encoded
         live = replace(live, roster=cohort.roster.encoded, bundle=bundle, held=held)
-        yield from self._keep(self.memory.going_on(self.header.model, live))
+        yield from self._persist(self.memory.going_on(self.header.model, live))
         return live
 
     def _mask(
         self, live: Live, cohort: Cohort, place: int, delivered: Bundle
-    ) -> Generator[Keep | Say, Told | None, Live]:
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Peers' shares unsealed, and the vector masked with all who shared."""
         neighbours = cohort.graph.neighbours(place)
         if delivered.owner != place or not set(delivered.places) <= set(neighbours):
@@ -287,12 +295,12 @@ class _Attempt:
             masker.wipe()
         cut(vector, bits)
         live = replace(live, held=held, vector=pack(vector, bits), secrets=None, bundle=b"")
-        yield from self._keep(self.memory.going_on(self.header.model, live))
+        yield from self._persist(self.memory.going_on(self.header.model, live))
         return live
 
     def _agree(
         self, live: Live, cohort: Cohort, place: int, survivors: Survivors
-    ) -> Generator[Keep | Say, Told | None, Live]:
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """The list checked; with it this checkpoint is spent, and of every peer one kind of share is left."""
         model = self.header.model
         if place not in survivors.members:
@@ -307,30 +315,30 @@ class _Attempt:
         live = replace(live, survivors=survivors.encoded, revealed=revealed, held={}, vector=b"")
         what = hashlib.sha256(cohort.h + survivors.encoded).digest()
         memory = replace(self.memory, spent={**self.memory.spent, model: what})
-        yield from self._keep(memory.going_on(model, live))
+        yield from self._persist(memory.going_on(model, live))
         return live
 
-    def _say_over(
+    def _transmit_signed(
         self, cohort: Cohort, stage: Stage, body: bytes, blob: bytes = b""
-    ) -> Generator[Keep | Say, Told | None, bytes]:
-        return (yield from self._say(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
+        return (yield from self._transmit(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
 
-    def _say(
+    def _transmit(
         self, stage: Stage, body: bytes, signature: bytes, blob: bytes = b""
-    ) -> Generator[Keep | Say, Told | None, bytes]:
-        """Say it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
-        told = yield Say(stage, body, signature, blob)
-        if not isinstance(told, Told):
-            raise TypeError(f"the driver answered a message with {told!r}")
-        self.at = told.at
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
+        """Send it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
+        answer = yield Transmit(stage, body, signature, blob)
+        if not isinstance(answer, ServerAnswer):
+            raise TypeError(f"the driver answered a message with {answer!r}")
+        self.at = answer.at
         if self.at > self.header.expires_at and stage != "unmask":
-            yield from self._keep(self.memory.without(self.header.model))
+            yield from self._persist(self.memory.without(self.header.model))
             require_time(self.header, self.at)
-        return told.body
+        return answer.body
 
-    def _keep(self, memory: Memory) -> Generator[Keep | Say, Told | None, None]:
+    def _persist(self, memory: Memory) -> Generator[Persist | Transmit, ServerAnswer | None, None]:
         self.memory = memory
-        yield Keep(memory)
+        yield Persist(memory)
 
 
 def _own(live: Live) -> AttemptSecrets:

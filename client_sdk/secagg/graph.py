@@ -1,11 +1,10 @@
 """Who masks with whom: everybody with everybody, or on a ring in random order each with the k nearest.
 
-Knows places in a roster, counted from 0, and nonces. Has never heard of keys, ids or vanishing. The order comes from
-all devices' nonces by integers alone, so every device builds the same graph and can check its own place in it. A ring
-with k nearest neighbours (Harary 1962) falls apart for no fewer than k removed; in random order (Bell et al. 2020,
-ePrint 2020/704) a device's neighbours are a random k of the others, which is all that ``parameters``
-counts on. Nobody steers the order as long as one nonce is honest and unknown beforehand, except by leaving devices out:
-2^g tries at the membership cost g bits of sigma.
+The order comes from all devices' nonces by integers alone, so every device builds the same graph and can check its own
+place in it. A ring with k nearest neighbours (Harary 1962) falls apart for no fewer than k removed; in random order
+(Bell et al. 2020, ePrint 2020/704) a device's neighbours are a random k of the others, which is all that
+``parameters`` counts on. Nobody steers the order as long as one nonce is honest and unknown beforehand, except by
+leaving devices out: 2^g tries at the membership cost g bits of sigma.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How likely a draw without replacement holds many marked ones: exact integers, and bits rounded the safe way.
 
-Knows balls in an urn. Has never heard of devices. Every result is a fraction of Python integers: the same on every
-machine, which is why devices may decide by it.
+Every result is a fraction of Python integers: the same on every machine, which is why devices may decide by it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Vectors of b-bit integers: how many bits a sum needs, how they are packed into bytes with none wasted, how they are
 added modulo 2^b.
 
-Knows unsigned integers. Has never heard of weights, values or masks. Lane i stands in bits i*b ... i*b + b - 1 of the
-bytes read as one little-endian number; the bits behind the last lane are zero, so equal lanes are equal bytes. In
-memory a lane is a uint32 (b <= 32) or a uint64: both wrap modulo a multiple of 2^b, so sums are left to wrap and are
-cut to b bits once, at the end. Errors: BadVector, BadParameters.
+Lane i stands in bits i*b ... i*b + b - 1 of the bytes read as one little-endian number; the bits behind the last lane
+are zero, so equal lanes are equal bytes. In memory a lane is a uint32 (b <= 32) or a uint64: both wrap modulo a
+multiple of 2^b, so sums are left to wrap and are cut to b bits once, at the end. Errors: BadVector, BadParameters.
 """
 
 from __future__ import annotations

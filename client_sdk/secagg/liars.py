@@ -1,9 +1,8 @@
 """Which holders revealed wrong shares, seen over many dealers at once.
 
-Knows shares and points. Has never heard of commitments. One dealer's m shares are a Reed-Solomon code word, of which
-alone at most (m - t) / 2 wrong symbols can be told from right ones. But who lies, lies to most dealers, and then the
-wrong symbols of many words stand at the same places: up to m - t - 1 of them are seen (Metzner and Kapturowski 1990,
-IEEE Transactions on Information Theory 36(4)).
+One dealer's m shares are a Reed-Solomon code word, of which alone at most (m - t) / 2 wrong symbols can be told from
+right ones. But who lies, lies to most dealers, and then the wrong symbols of many words stand at the same places: up
+to m - t - 1 of them are seen (Metzner and Kapturowski 1990, IEEE Transactions on Information Theory 36(4)).
 
 Of a right word all *syndromes* are 0: S_j = sum over i of v_i x_i^j y_i, j < m - t, with y_i the share at x_i and
 v_i = 1 / prod over k != i of (x_i - x_k). Of a wrong one they are those of its errors: a combination of the vectors

@@ -1,9 +1,8 @@
 """Seeds expanded into lanes, added to a vector and taken away again.
 
-Knows seeds, signs and lanes. Has never heard of who agreed on a seed. A mask is the key stream of its 32-byte seed read
-as little-endian words, one a lane: 4 bytes for lanes of up to 32 bits, 8 for longer ones. Only the lower b bits of a
-word count, since sums are cut to b bits at the end. Both ends expand alike, so what one adds the other takes away, bit
-for bit.
+A mask is the key stream of its 32-byte seed read as little-endian words, one a lane: 4 bytes for lanes of up to 32
+bits, 8 for longer ones. Only the lower b bits of a word count, since sums are cut to b bits at the end. Both ends
+expand alike, so what one adds the other takes away, bit for bit.
 
 Of two peers the one with the lower place in the roster adds their common mask and the other takes it away.
 

@@ -1,10 +1,10 @@
 """What a device remembers of secure rounds: what must outlive a crash, and what must outlive the round.
 
-Knows the fields and their bytes. Has never heard of storage or of when to write. Of a live attempt it holds what a
-restarted device needs to go on with the same bytes, and no secret for longer than a step to come needs it: the
-device's own secrets until its vector is masked, peers' shares until a list is signed, from then on what may be revealed
-under that list. When the attempt ends, or another takes its place, all of that goes. For good it holds which
-checkpoints are *spent*, the highest revocation counter seen, and the learners that took part in secure rounds.
+Of a live attempt it holds what a restarted device needs to go on with the same bytes, and no secret for longer than a
+step to come needs it: the device's own secrets until its vector is masked, peers' shares until a list is signed, from
+then on what may be revealed under that list. When the attempt ends, or another takes its place, all of that goes. For
+good it holds which checkpoints are *spent*, the highest revocation counter seen, and the learners that took part in
+secure rounds.
 
 A device that is set back to an older copy of this memory has forgotten what it signed, and no rule can save it: keep it
 out of backups that are restored, and give no two devices copies of one. What was deleted may lie in the machine's RAM,
@@ -22,7 +22,7 @@ from client_sdk.secagg.header import Header
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import DIGEST_BYTES
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 64
 FORMAT = 2
@@ -106,7 +106,7 @@ class Memory:
     @property
     def encoded(self) -> bytes:
         """The bytes to keep. They hold secrets of live attempts: keep them as private as the device's key."""
-        out = Writer(KIND).number(FORMAT, 2).number(self.revocations, 8)
+        out = WireWriter(KIND).number(FORMAT, 2).number(self.revocations, 8)
         out.number(len(self.learners), 4)
         for learner in sorted(self.learners):
             out.text(learner)
@@ -145,7 +145,7 @@ class Memory:
     def parse(cls, data: bytes) -> Memory:
         """What ``encoded`` gave, every bit of it. BadMessage otherwise: a device whose memory is damaged takes part in
         no secure round, since it cannot know what it signed."""
-        read = Reader.checked(data, KIND, "memory of secure rounds")
+        read = WireReader.checked(data, KIND, "memory of secure rounds")
         if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")
         revocations = read.number(8)

@@ -1,9 +1,8 @@
 """The sum out of masked vectors and revealed shares: what a server computes at the end of an attempt, and no more.
 
-Knows a cohort, a list of survivors, shares and masks. Has never heard of blobs, events or who fetches what. It
-rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone its
-mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum of
-the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
+It rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone
+its mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum
+of the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ class Opening:
             raise BadMessage("a survivor never shared")
         self.cohort, self.survivors, self.sharers = cohort, survivors, tuple(sorted(sharers))
         self._dealt = frozenset(self.sharers)
-        self._said: dict[int, Revealed] = {}
+        self._revealed: dict[int, Revealed] = {}
         self._alike = True
         """Whether each who revealed holds a share of every sharer, as in a complete graph."""
 
     def take(self, revealed: Revealed) -> None:
         """One survivor's shares. Those of dealers whose shares it does not hold are BadMessage, and nothing is taken;
         so is a second response."""
-        if revealed.place in self._said:
+        if revealed.place in self._revealed:
             raise BadMessage(f"device {self.cohort.device(revealed.place)} has revealed its shares before")
         dealers = tuple([dealer for dealer, _, _ in revealed.shares])
         held = self._dealt.intersection(self.cohort.graph.holders(revealed.place))  # who holds of whom is symmetric
         if not held.issuperset(dealers):
             raise BadMessage("a share is revealed that its sender does not hold")
-        self._said[revealed.place] = revealed
+        self._revealed[revealed.place] = revealed
         self._alike = self._alike and dealers == self.sharers
 
     @property
@@ -79,7 +78,7 @@ class Opening:
         """Places of whose secret fewer than t shares are there yet: empty when ``open`` can be tried."""
         threshold = self.cohort.parameters.threshold
         if self._alike:
-            return self.sharers if len(self._said) < threshold else ()
+            return self.sharers if len(self._revealed) < threshold else ()
         return tuple(place for place, shares in self._by_dealer().items() if len(shares) < threshold)
 
     def open(self) -> Opened:
@@ -107,9 +106,9 @@ class Opening:
     def _at_once(self) -> dict[int, bytes]:
         """The secrets that the first t holders' shares give as they are: as a rule all. For one set of holders the
         coefficients are the same, so this is column by column."""
-        chosen = sorted(self._said)[: self.cohort.parameters.threshold]
+        chosen = sorted(self._revealed)[: self.cohort.parameters.threshold]
         coefficients = lagrange_at_zero(tuple(place + 1 for place in chosen))
-        columns = zip(*([share for _, _, share in self._said[place].shares] for place in chosen), strict=True)
+        columns = zip(*([share for _, _, share in self._revealed[place].shares] for place in chosen), strict=True)
         secrets = {}
         for place, column in zip(self.sharers, columns, strict=True):
             try:
@@ -125,7 +124,7 @@ class Opening:
     def _by_dealer(self) -> dict[int, dict[int, bytes]]:
         """Dealer -> its holder's x -> the share."""
         found: dict[int, dict[int, bytes]] = {place: {} for place in self.sharers}
-        for place, revealed in self._said.items():
+        for place, revealed in self._revealed.items():
             for dealer, _, share in revealed.shares:
                 found[dealer][place + 1] = share
         return found

@@ -1,8 +1,8 @@
 """How many neighbours a device has and how many shares rebuild a secret, with the bound that this achieves.
 
-Knows counts and chances. Has never heard of keys, rosters or messages. Evaluated alike on every device: exact integers
-decide, floats only dismiss what is far from doing. The events are those of Bell et al. 2020 (ePrint 2020/704), bounded
-here for a k-regular ring of devices in random order (``graph``); the argument is written out below.
+Every device evaluates them alike: exact integers decide, floats only dismiss what is far from doing. The events are
+those of Bell et al. 2020 (ePrint 2020/704), bounded here for a k-regular ring of devices in random order (``graph``);
+the argument is written out below.
 
 Of n devices C collude with the server and D vanish. A device's secrets are shared among its k neighbours, any t of whom
 rebuild one. Neighbours are a random k of the other n - 1, so the numbers of colluding and of vanished ones are

@@ -1,6 +1,6 @@
 """A clipped delta, a weight and a canary as lanes of q bits; and the mean, out of the sum of such lanes.
 
-Knows values, weights and rounding. Has never heard of masks. A vector of d values makes d + 2 lanes::
+A vector of d values makes d + 2 lanes::
 
     lane i < d    round((w / w_cap * x_i + R) * (2^q - 1) / (2 R))    x_i: clipped to the norm, then into [-R, R]
     lane d        w                                                   the weight, at most w_cap <= 2^q - 1

@@ -1,12 +1,11 @@
 """A device's secret out of revealed shares, checked against what it committed to, with wrong shares set aside.
 
-Knows shares and commitments. Has never heard of messages. Right shares are the rule, so the first t are tried alone.
-Where they do not give the secret, t shares are tried of holders who are not known to have lied about others. Then all m
-are read as a Reed-Solomon code word of which up to floor((m - t) / 2) symbols are wrong (McEliece and Sarwate 1981),
-decoded by Gao's algorithm (2003): interpolate all shares by g_1, run the extended Euclidean algorithm on
-g_0 = prod (x - x_i) and g_1 until the remainder's degree is below (m + t) / 2, divide it by the cofactor of g_1. About
-0.1 s for 300 shares. At last all sets of t shares are tried, where they are few enough: the commitment says which is
-right. Errors: BadShare.
+Right shares are the rule, so the first t are tried alone. Where they do not give the secret, t shares are tried of
+holders who are not known to have lied about others. Then all m are read as a Reed-Solomon code word of which up to
+floor((m - t) / 2) symbols are wrong (McEliece and Sarwate 1981), decoded by Gao's algorithm (2003): interpolate all
+shares by g_1, run the extended Euclidean algorithm on g_0 = prod (x - x_i) and g_1 until the remainder's degree is
+below (m + t) / 2, divide it by the cofactor of g_1. About 0.1 s for 300 shares. At last all sets of t shares are
+tried, where they are few enough: the commitment says which is right. Errors: BadShare.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A 32-byte secret in pieces of which any t give it back and fewer tell nothing: Shamir 1979 over the field of
 p = 2^256 + 297.
 
-Knows field elements. Has never heard of devices. p is a prime above every 32-byte number, so a secret is itself a field
-element and none is reduced. A share is the value at x of a polynomial of degree t - 1 whose constant is the secret; its
-holder's x is its place in the roster, counted from 1. Errors: BadShare, BadParameters.
+p is a prime above every 32-byte number, so a secret is itself a field element and none is reduced. A share is the
+value at x of a polynomial of degree t - 1 whose constant is the secret; its holder's x is its place in the roster,
+counted from 1. Errors: BadShare, BadParameters.
 
 Speed. A share is one dot product of coefficients with the powers of x, and a secret is one of shares with the Lagrange
 coefficients at 0: products are added up as plain integers and reduced once. Powers and coefficients depend on who holds

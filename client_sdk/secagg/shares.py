@@ -19,7 +19,7 @@ from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadShare
 from client_sdk.secagg.shamir import SHARE_BYTES, share_value
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.wire import Reader, Writer, require_ascending
+from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 4
 TAG_BYTES = 16
@@ -50,7 +50,7 @@ class Bundle:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes; a dealer signs them over h."""
-        out = Writer(KIND).number(self.owner, 4).number(len(self.sealed), 4)
+        out = WireWriter(KIND).number(self.owner, 4).number(len(self.sealed), 4)
         for place, sealed in self.sealed:
             out.number(place, 4).fixed(sealed, SEALED_BYTES)
         return out.done()
@@ -63,7 +63,7 @@ class Bundle:
     @classmethod
     def parse(cls, data: bytes, n: int) -> Bundle:
         """The bundle of these bytes, in a roster of ``n``. BadMessage otherwise."""
-        read = Reader(data, KIND, "share bundle")
+        read = WireReader(data, KIND, "share bundle")
         owner = read.number(4)
         count = read.count(4, 4 + SEALED_BYTES)
         found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s", count)))
@@ -103,7 +103,7 @@ def _direction(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[i
 def _associated(h: bytes, dealer: tuple[int, str], holder: tuple[int, str]) -> bytes:
     """h, sender, receiver, and the index: the x at which the receiver's shares are values."""
     index = holder[0] + 1
-    return Writer(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()
+    return WireWriter(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()
 
 
 def seal(key_and_nonce: bytes, text: bytes, associated: bytes) -> bytes:

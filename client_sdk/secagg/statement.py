@@ -1,7 +1,6 @@
 """What a device's signature stands under: the protocol's domain, what it is bound to, the stage, and a body.
 
-Knows Ed25519 (RFC 8032) and one layout of bytes. Has never heard of what a body means. ``bound`` is the header's digest
-for an advertisement and h, the digest of header and roster, for all that follows.
+``bound`` is the header's digest for an advertisement and h, the digest of header and roster, for all that follows.
 """
 
 from __future__ import annotations

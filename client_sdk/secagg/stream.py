@@ -1,7 +1,7 @@
 """A cipher's key stream, written into one buffer that is used again and again: no allocation per mask or block.
 
-Knows ciphers by name. Has never heard of lanes or seeds. A key is used for one stream, so every stream begins at
-counter zero with the zero nonce; it can be entered further on, by whoever works on one part of a vector.
+A key is used for one stream, so every stream begins at counter zero with the zero nonce; it can be entered further on,
+by whoever works on one part of a vector.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Exchange 5, Unmask: for each peer one share, of its self-mask secret where it survived, of its mask key where not.
 
-Knows which kind of share goes with which list. Has never heard of how shares are kept or combined. Never both kinds for
-one peer: an entry has room for one. Errors: BadMessage, BadShare.
+A message never holds both kinds for one peer: an entry has room for one. Errors: BadMessage, BadShare.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.wire import Reader, Writer, require_ascending
+from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 8
 SURVIVED, GONE = 0, 1
@@ -51,7 +50,7 @@ class Revealed:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes: what is signed over h."""
-        out = Writer(KIND).number(self.place, 4).number(len(self.shares), 4)
+        out = WireWriter(KIND).number(self.place, 4).number(len(self.shares), 4)
         for dealer, kind, share in self.shares:
             out.number(dealer, 4).number(kind, 1).fixed(share, SHARE_BYTES)
         return out.done()
@@ -60,7 +59,7 @@ class Revealed:
     def parse(cls, data: bytes, survivors: Survivors, n: int) -> Revealed:
         """What these bytes reveal, in a roster of ``n``. BadMessage also where a kind of share does not go with the
         list, BadShare for a number that is no share."""
-        read = Reader(data, KIND, "unmask response")
+        read = WireReader(data, KIND, "unmask response")
         place = read.number(4)
         count = read.count(4, _ROW)
         rows = read.fixed(count * _ROW)

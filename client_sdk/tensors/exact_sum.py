@@ -1,8 +1,6 @@
 """The exact sum: weighted updates added as integers, so that the same set gives the same bits in any order and any
 grouping.
 
-Knows flat float32 vectors and integer weights. Has never heard of names, files, devices or rounds.
-
 The sum. A value x counts as the integer q(x) = round(x * 2^32), ties to even. Of updates x_k with weights w_k the sum
 keeps, per lane, T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of
 (T, W) alone. Integers have no order.

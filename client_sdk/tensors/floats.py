@@ -1,7 +1,7 @@
 """Between float32, in which all work is done, and the dtype in which a tensor is kept; and the norm of tensors.
 
-Knows rounding. Has never heard of files, rounds or weights. Every result is a function of the values alone: the same
-bits on any processor, in any order, since sums here add numbers that are chosen so that they add exactly.
+Every result is a function of the values alone: the same bits on any processor, in any order, since sums here add
+numbers that are chosen so that they add exactly.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def narrow(array: Float32, dtype: str | np.dtype[Any]) -> Array:
         return array.astype(np.float64)
     if dtype == "BF16":
         bits = np.ascontiguousarray(array, np.float32).view(np.uint32).reshape(array.shape)
-        kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        kept = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), kept).astype(np.uint16)
-        _refuse_overflow(array, (kept & np.uint16(0x7FFF)) == np.uint16(0x7F80), dtype)
-        return kept.reshape(-1).view(BF16).reshape(array.shape)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        rounded = np.where(np.isnan(array), (bits >> np.uint32(16)) | np.uint32(0x40), rounded).astype(np.uint16)
+        _refuse_overflow(array, (rounded & np.uint16(0x7FFF)) == np.uint16(0x7F80), dtype)
+        return rounded.reshape(-1).view(BF16).reshape(array.shape)
     if dtype != "F16":
         raise ManifestMismatch(f"{dtype} is not a floating-point dtype that float32 can be rounded to")
     return _cast(array, NUMPY_DTYPES["F16"], dtype)

@@ -1,7 +1,5 @@
 """What tensors there are: names, dtypes, shapes, in file order, and every way in which tensors can be wrong.
 
-Knows the dtypes of safetensors and their numpy counterparts. Has never heard of bytes in a file, sums, codecs or HTTP.
-
 Errors::
 
     TensorError(ValueError)          anything wrong with tensors; its text is one plain sentence
@@ -202,16 +200,16 @@ class Manifest(Mapping[str, TensorSpec]):
         is summed. ManifestMismatch when none matches.
         """
         wanted = tuple(patterns)
-        kept = {
+        averaged = {
             name: spec
             for name, spec in self.tensors.items()
             if spec.dtype in FLOATING and any(fnmatchcase(name, pattern) for pattern in wanted)
         }
-        if not kept:
+        if not averaged:
             raise ManifestMismatch(
                 f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}"
             )
-        return Manifest(kept).as_float32()
+        return Manifest(averaged).as_float32()
 
     def with_dtype(self, dtype: str) -> Manifest:
         """The same names and shapes, all of ``dtype``, in file order."""

@@ -22,7 +22,7 @@ from torch import nn
 from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
 from client_sdk.learning import state
-from client_sdk.learning.data import Examples, as_examples
+from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
@@ -157,7 +157,7 @@ class _Job:
 
     module: nn.Module
     params: list[nn.Parameter]
-    examples: Examples
+    examples: TensorExamples
     order: GlobalOrder
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None

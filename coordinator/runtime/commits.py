@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from coordinator.blobs import Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.folding.aggregator import CannotAggregate
@@ -15,7 +16,7 @@ from coordinator.runtime.core import Core
 from coordinator.store.port import FenceLost
 
 MakeCheckpoint = Callable[[], tuple[str, int]]
-"""Writes a checkpoint durably and returns (digest, bytes); CannotAggregate where there can be none."""
+"""Writes a checkpoint durably and returns (digest, bytes); CannotAggregate, or Missing, where there can be none."""
 
 
 class Commits:
@@ -36,13 +37,14 @@ class Commits:
         """
         with self._at(run):
             log = self._core.log(run)
-            fence = self._take(run, round)
+            fence = log.take_fence(lambda state: state.round_number == round and state.phase == "committing")
             if fence is None:
                 return False
             try:
                 digest, size = make()
-            except CannotAggregate as error:
-                reason = str(error)
+            except (CannotAggregate, Missing) as error:
+                gone = "a file that the round needs is gone: " if isinstance(error, Missing) else ""
+                reason = f"{gone}{error}"
                 log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
             else:
                 try:
@@ -75,20 +77,6 @@ class Commits:
         digests = {row.digest for row in store.contributions(run, round)}
         digests |= {row.digest for row in store.refusals(run, round) if row.digest is not None}
         return sorted(digests)
-
-    def _take(self, run: str, round: int) -> int | None:
-        """The fence under which this replica may commit the round; None when the round needs no commit any more.
-
-        A fence is raised only while the round is committing: raised later it would break into the next round's commit.
-        """
-        log = self._core.log(run)
-        while True:
-            state, seq = log.caught_up()
-            if state.round_number != round or state.phase != "committing":
-                return None
-            with self._core.store.transaction(run) as tx:
-                if tx.head(run) == seq:
-                    return tx.raise_fence(run)
 
     @contextmanager
     def _at(self, run: str) -> Iterator[None]:

@@ -90,6 +90,19 @@ class RunLog:
     def catch_up(self) -> RunState:
         return self.caught_up()[0]
 
+    def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
+        """Raises the run's fence and returns it; None where the newest state is not one that is ``wanted``.
+
+        It is raised only in that very state: raised later it would break into what another replica is at by then.
+        """
+        while True:
+            state, seq = self.caught_up()
+            if not wanted(state):
+                return None
+            with self._store.transaction(self.run) as tx:
+                if tx.head(self.run) == seq:
+                    return tx.raise_fence(self.run)
+
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
         logged: list[tuple[float, str, dict[str, object]]] = []

@@ -11,7 +11,7 @@ import hashlib
 from typing import TypeVar
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
-from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import (
     CreateWorker,
     Heartbeat,
@@ -78,22 +78,17 @@ class WorkerRequests:
 
     # ------------------------------------------------------------ what workers do
 
+    def known(self, token: str) -> WorkerRow | None:
+        """The worker that was given this token; also one that was revoked since."""
+        return self._core.store.worker_by_token(_hash(token))
+
     def authenticate(self, token: str) -> WorkerRow:
-        row = self._core.store.worker_by_token(_hash(token))
+        row = self.known(token)
         if row is None:
             raise problem("unauthenticated", "this worker token is not valid here; an operator registers workers")
         if row.revoked_at is not None:
             raise problem("unauthenticated", f"worker {row.worker} was revoked by an operator")
         return row
-
-    def authenticate_peer(self, token: str) -> None:
-        """A device's token, or a worker's."""
-        try:
-            self._fleet.authenticate(token)
-        except ProblemError:
-            if self._core.store.worker_by_token(_hash(token)) is None:
-                raise
-            self.authenticate(token)
 
     def poll(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | Wait | None:
         """A datacenter round for this worker, or why there can be none; None: it waits, and is woken for the next."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from client_sdk.protocol import devices, names, operators, problems, workers
 from client_sdk.protocol.field_docs import field_docs
+from coordinator.requests import Permission, Table
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -91,7 +93,7 @@ _PROBLEM = {
 }
 
 
-def complete(app: FastAPI) -> None:
+def complete(app: FastAPI, table: Table) -> None:
     """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for."""
     plain = app.openapi
 
@@ -99,8 +101,11 @@ def complete(app: FastAPI) -> None:
         if app.openapi_schema is None:
             document = plain()
             schemas = document["components"]["schemas"]
-            for model in (problems.Problem, operators.EventView):
-                schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            models: list[type[BaseModel]] = [problems.Problem, operators.EventView, *_messages(table)]
+            for model in models:
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schemas.update(schema.pop("$defs", {}))
+                schemas[model.__name__] = schema
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
             for methods in document["paths"].values():
@@ -117,6 +122,12 @@ def complete(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _messages(table: Table) -> list[type[BaseModel]]:
+    """The messages in bodies that FastAPI does not read, and so does not describe."""
+    entries = [entry for entry in table if entry.permission is Permission.OPERATOR]
+    return [entry.message for entry in entries if entry.message is not None]
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Data to try the tutorial with: 13 measurements of wines of three growers, in four cellars, and a test set."""
+"""Makes data for the tutorial: 13 measurements of wines of three growers, for four cellars, and a test set."""
 
 from __future__ import annotations
 

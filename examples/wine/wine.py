@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from client_sdk.learning import Learner, accuracy
+from client_sdk.learning import accuracy
+from quorate import Learner
 
 __version__ = "1.0"
 

@@ -1,7 +1,4 @@
-"""Who holds what: by positions in one pool, or as the user gave it, client by client.
-
-This file knows clients by number. It has never heard of ids, of ways to partition or of pictures.
-"""
+"""Who holds what: by positions in one pool, or as the user gave it, client by client."""
 
 from __future__ import annotations
 

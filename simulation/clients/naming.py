@@ -1,7 +1,4 @@
-"""Clients' ids: from a client's number to its id and back, without a table of a million strings.
-
-This file knows numbers and names. It has never heard of data.
-"""
+"""Clients' ids: from a client's number to its id and back, without a table of a million strings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The picture of who holds what, as SVG text: sizes above, noise where there is some, labels below.
 
-This file knows a ``View`` and pixels. It has never heard of data sets, partitions or plotting libraries.
-Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in both.
+Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in
+both.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _Sheet:
             x = LEFT + k * self._pitch
             self._parts.append(
                 f'<rect class="k" x="{x:.6g}" y="{top:g}" width="{self._pitch:.6g}" height="{foot - top:.6g}">'
-                f"<title>{_plain(_told(column, self._view.labels))}</title></rect>"
+                f"<title>{_plain(_tooltip(column, self._view.labels))}</title></rect>"
             )
 
     def _bar(self, k: int, foot: float, tall: float) -> str:
@@ -202,7 +202,7 @@ class _Sheet:
         self._parts.append(f'<text x="{x:.6g}" y="{y:.6g}"{marks}>{_plain(words)}</text>')
 
 
-def _told(column: Column, labels: tuple[str, ...]) -> str:
+def _tooltip(column: Column, labels: tuple[str, ...]) -> str:
     text = f"{column.label}: {column.train:,} to train on"
     if column.held_out:
         text += f", {column.held_out:,} held out"

@@ -1,6 +1,5 @@
 """The examples that all clients of a partition share, whatever they came as.
 
-This file knows arrays, torch's map-style datasets and positions. It has never heard of who holds which.
 Torch is never imported before somebody else has: without it, nothing can be a torch dataset.
 """
 

@@ -1,7 +1,4 @@
-"""From the name of a data set, or an .npz file, to clients and a central test set.
-
-This file knows data and partitions. It has never heard of plans or of training.
-"""
+"""From the name of a data set, or an .npz file, to clients and a central test set."""
 
 from __future__ import annotations
 

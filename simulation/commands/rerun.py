@@ -48,7 +48,7 @@ def again(
         note("".join(traceback.format_exception(error.__cause__ or error)).rstrip())
         complain(f"client {only!r} failed in round {round}: {' '.join(str(error).split()) or type(error).__name__}")
         raise typer.Exit(1) from None
-    _told(update, only, round, as_json)
+    _print_update(update, only, round, as_json)
 
 
 def hint(client: str, round: int, folder: Path | None, init: str | None) -> str:
@@ -58,7 +58,7 @@ def hint(client: str, round: int, folder: Path | None, init: str | None) -> str:
     return " ".join(["quorate", *words, "--only", client, "--round", str(round), *where])
 
 
-def _told(update: Update, only: str, round: int, as_json: bool) -> None:
+def _print_update(update: Update, only: str, round: int, as_json: bool) -> None:
     norm = math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in update.delta.values()))
     work = update.work
     steps = None if work is None else {"steps": work.steps, "steps_planned": work.steps_planned}

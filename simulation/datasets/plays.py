@@ -1,7 +1,5 @@
 """Reading plays as Project Gutenberg prints them: who speaks, and what.
 
-This file knows the layout of such texts. It has never heard of archives, codes, samples or clients.
-
 A text is paragraphs, separated by blank lines. A speech begins with a line that names its speaker (`HAMLET.`, `FIRST
 WITCH.`, `1. CAR.`, `LYSANDER`; in three plays `Ham.`), and goes on until the next speaker or scene. Stage directions
 stand in brackets. What is printed before the first act is no speech.
@@ -67,7 +65,7 @@ def _paragraphs(text: str) -> list[list[str]]:
     """The non-empty lines of each paragraph that has any, without stage directions."""
     plain = _DIRECTION.sub("", text)
     lines = [[" ".join(line.split()) for line in block.split("\n")] for block in re.split(r"\n[ \t]*\n", plain)]
-    return [kept for block in lines if (kept := [line for line in block if line])]
+    return [filled for block in lines if (filled := [line for line in block if line])]
 
 
 def _capitals(line: str) -> str | None:

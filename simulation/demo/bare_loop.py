@@ -1,9 +1,8 @@
 """The bare loop: federated averaging as one would write it by hand on one machine, to compare Quorate's rounds with.
 
-This file knows torch, a model, a loss and lists of who takes part. It has never heard of updates, exact sums, codecs,
-engines or HTTP, and uses none of them: plain ``torch.optim.SGD``, plain sums in float64. It shares with a federated run
-only what the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the
-hyperparameters, and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
+It uses plain ``torch.optim.SGD`` and plain sums in float64, and no engine. It shares with a federated run only what
+the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the hyperparameters,
+and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
 
 McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
 
@@ -27,7 +26,7 @@ from client_sdk.tensors import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class LoopRecipe:
     """What is trained and how: the same words as a plan's."""
 
     model: Callable[[], nn.Module]
@@ -44,7 +43,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LoopPart:
     """One device's part in a round that was committed."""
 
     round: int
@@ -54,7 +53,7 @@ class Part:
 
 
 def fedavg(
-    recipe: Recipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[Part]]
+    recipe: LoopRecipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[LoopPart]]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The global model after each round, as a state dict. ``rounds``: who counted, round by round.
 
@@ -83,7 +82,7 @@ def fedavg(
 
 
 @torch.no_grad()
-def accuracy(recipe: Recipe, world: dict[str, torch.Tensor], test: Examples) -> float:
+def accuracy(recipe: LoopRecipe, world: dict[str, torch.Tensor], test: Examples) -> float:
     """The fraction of ``test`` whose label has the largest logit."""
     module = recipe.model()
     module.load_state_dict(world)
@@ -92,7 +91,7 @@ def accuracy(recipe: Recipe, world: dict[str, torch.Tensor], test: Examples) -> 
     return float((guesses == torch.from_numpy(test.y)).double().mean())
 
 
-def _train(module: nn.Module, recipe: Recipe, shard: Examples, part: Part) -> None:
+def _train(module: nn.Module, recipe: LoopRecipe, shard: Examples, part: LoopPart) -> None:
     """Local SGD, in place."""
     module.train()
     x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)

@@ -37,7 +37,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         raise Failure(f"The folder of {report} does not exist; make it, or name another file.")
     place = _folder(folder)
     screen = _screen(as_json)
-    with _told_to_stop() as stop:
+    with _stopped_by_signals() as stop:
         try:
             result = direct(setting, place, screen, stop)
         except Exception as error:
@@ -105,7 +105,7 @@ def _unicode() -> bool:
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[Event]:
+def _stopped_by_signals() -> Iterator[Event]:
     """An event that Ctrl-C, SIGTERM and a closed terminal set. All ends in order then, however often they come."""
     stop = Event()
 

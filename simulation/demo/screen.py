@@ -52,7 +52,7 @@ class Plain:
 
     def __init__(self) -> None:
         self._selected: set[int] = set()
-        self._told = 0
+        self._shown_to = 0
 
     def command(self, line: str) -> None:
         say(f"$ {line}")
@@ -65,8 +65,8 @@ class Plain:
             if line.selected and line.round not in self._selected:
                 self._selected.add(line.round)
                 say(f"round {line.round}: {line.selected} of {line.waiting} waiting devices are selected")
-            if line.round == self._told + 1 and line.status != "open" and _settled(line, journal, final):
-                self._told = line.round
+            if line.round == self._shown_to + 1 and line.status != "open" and _settled(line, journal, final):
+                self._shown_to = line.round
                 say(sentence(line))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Json:
     every_s = 0.5
 
     def __init__(self) -> None:
-        self._told = 0
+        self._shown_to = 0
 
     def command(self, line: str) -> None:
         say_json({"kind": "command", "command": line})
@@ -89,8 +89,8 @@ class Json:
 
     def show(self, journal: Journal, final: bool = False) -> None:
         for line in journal.lines:
-            if line.round == self._told + 1 and line.status != "open" and _settled(line, journal, final):
-                self._told = line.round
+            if line.round == self._shown_to + 1 and line.status != "open" and _settled(line, journal, final):
+                self._shown_to = line.round
                 say_json({"kind": "round", "status": line.status, **line.report(), "seconds": line.seconds})
 
     def close(self) -> None:

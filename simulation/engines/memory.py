@@ -1,7 +1,4 @@
-"""Memory and files that a process shares with those it forks: made before, nameless, gone with the last of them.
-
-This file knows arrays and manifests. It has never heard of rounds, workers or messages.
-"""
+"""Memory and files that a process shares with those it forks: made before, nameless, gone with the last of them."""
 
 from __future__ import annotations
 

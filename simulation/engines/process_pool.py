@@ -1,7 +1,5 @@
 """A crew of forked processes that take tasks as they get free: the costliest first, and few at each.
 
-Knows processes, channels, tasks and what a task is called. It has never heard of clients, models or rounds.
-
 A worker is asked in messages and answers *tasks* in messages, several in one where they are short; what else it is
 told (``tell``) or asked (``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
 
@@ -36,7 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Never
 
-from simulation.engines.frames import Channel, Said
+from simulation.engines.frames import Channel, JsonObject
 from simulation.errors import SimulationError
 
 Serve = Callable[[int, Channel], None]
@@ -69,10 +67,10 @@ class Answer:
     """What a worker (by its number) said of a task."""
 
     worker: int
-    said: Said
+    body: JsonObject
 
 
-class Crew:
+class ProcessPool:
     """``put`` tasks, ``answer`` waits for one; ``settle`` drops those that nobody has begun."""
 
     def __init__(self, size: int, serve: Serve) -> None:
@@ -163,7 +161,7 @@ class Crew:
                 self._send(number, {"do": "drop"})
         while any(worker.tasks for worker in self._workers):
             self._turn()
-        dropped |= {task for task in self._tasks if task in self.answers and "dropped" in self.answers[task].said}
+        dropped |= {task for task in self._tasks if task in self.answers and "dropped" in self.answers[task].body}
         for task in dropped:
             self._tasks.pop(task, None)
             self.answers.pop(task, None)
@@ -181,17 +179,17 @@ class Crew:
         self._usable()
         self._send(number, message)
 
-    def heard(self, number: int) -> Said:
+    def receive(self, number: int) -> JsonObject:
         """The answer of an idle worker to what it was told."""
         channel = self._workers[number].channel
         arriving = select.poll()
         arriving.register(channel.socket, select.POLLIN)
-        while (said := channel.arrived()) is None:
+        while (body := channel.arrived()) is None:
             if channel.ended:
                 self._died(number)
             if not arriving.poll(1000 * _LOOK_S):
                 self._look()
-        return said
+        return body
 
     def close(self) -> None:
         """Ends all workers, whatever they are at, and waits until they are gone."""
@@ -229,10 +227,10 @@ class Crew:
         for key, _ in ready:
             worker = self._workers[key.data]
             while (message := worker.channel.arrived()) is not None:
-                for said in message["answers"]:
-                    task = int(said["task"])
+                for body in message["answers"]:
+                    task = int(body["task"])
                     worker.tasks.remove(task)
-                    self.answers[task] = Answer(key.data, said)
+                    self.answers[task] = Answer(key.data, body)
             if worker.channel.ended:
                 self._died(key.data)
         return bool(ready)
@@ -295,8 +293,8 @@ def _serve(number: int, channel: Channel, serve: Serve) -> Never:
         threading.Thread(target=_ends_with, args=(channel.socket,), daemon=True).start()
         serve(number, channel)
         status = 0
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 1
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
     except OSError as error:
         if not isinstance(error, BrokenPipeError | ConnectionResetError):
             traceback.print_exc()

@@ -1,7 +1,7 @@
 """One thread for torch's arithmetic while a client is trained or scored, and as many as before afterwards.
 
 How many threads share a sum decides how it is rounded, so a client's update would differ between engines, and between
-machines. This file has never heard of clients or processes.
+machines.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import typer
 from client_sdk.terminal import Json, fail, note, say, say_json, say_table, spoken
 
 if TYPE_CHECKING:
-    from simulation.explorer.search import Finding, Product, Report
+    from simulation.explorer.search import Finding, Product, SearchReport
 
 STORY_LINES = 60
 MOST_SHOWN = 3
@@ -59,16 +59,16 @@ def explore(
         raise typer.Exit(1)
 
 
-def play_one(product: Product, seed: int, *, trace: bool, as_json: bool) -> Report:
+def play_one(product: Product, seed: int, *, trace: bool, as_json: bool) -> SearchReport:
     """Play one schedule; show its story where asked, and the shortest one where an invariant broke."""
     import time
 
-    from simulation.explorer.search import Finding, Report, play
+    from simulation.explorer.search import Finding, SearchReport, play
 
     story: list[str] = []
     began = time.time()
     world, broken = play(product.shape(seed), product=product, story=story if trace else None)
-    report = Report(tally=world.tally, seconds=time.time() - began)
+    report = SearchReport(tally=world.tally, seconds=time.time() - began)
     for line in story:
         (note if as_json else say)(line)
     if broken is not None:
@@ -81,11 +81,11 @@ def play_one(product: Product, seed: int, *, trace: bool, as_json: bool) -> Repo
 
 def play_many(
     product: Product, seed: int, schedules: int | None, seconds: float | None, jobs: int, enough: int = 5
-) -> Report:
+) -> SearchReport:
     """Search, with a line on standard error now and then; show what broke and the shortest story of the first."""
     from simulation.explorer.search import explore as search
 
-    def progress(report: Report) -> None:
+    def progress(report: SearchReport) -> None:
         done, broken = report.tally.schedules, len(report.findings)
         note(f"{done} schedules in {report.seconds:.0f} s, {broken} broken, {report.tally.crashes} crashes survived")
 
@@ -115,7 +115,7 @@ def _show_shortest(product: Product, finding: Finding) -> None:
         note(line)
 
 
-def show_count(report: Report, as_json: bool) -> None:
+def show_count(report: SearchReport, as_json: bool) -> None:
     """Show how much was played, as one line of text or JSON."""
     count = report.to_json()
     if as_json:
@@ -124,11 +124,11 @@ def show_count(report: Report, as_json: bool) -> None:
         say(", ".join(f"{name} {value}" for name, value in count.items()))
 
 
-def _seldom(show: Callable[[Report], None], every_s: float = 5.0) -> Callable[[Report], None]:
+def _seldom(show: Callable[[SearchReport], None], every_s: float = 5.0) -> Callable[[SearchReport], None]:
     """The same, but not more often than this."""
     last = 0.0
 
-    def seldom(report: Report) -> None:
+    def seldom(report: SearchReport) -> None:
         nonlocal last
         if report.seconds - last >= every_s:
             last = report.seconds

@@ -1,4 +1,4 @@
-"""What schedules amounted to (``Tally``), and how often each event and fault met each phase (``Coverage``)."""
+"""What schedules amounted to (``ScheduleTally``), and how often each event and fault met each phase (``Coverage``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS = (
 
 
 @dataclass(slots=True)
-class Tally:
+class ScheduleTally:
     """What one or more schedules amounted to."""
 
     schedules: int = 0
@@ -29,8 +29,8 @@ class Tally:
     commits: int = 0
     abandoned: int = 0
 
-    def __iadd__(self, other: Tally) -> Tally:
-        for name in Tally.__slots__:
+    def __iadd__(self, other: ScheduleTally) -> ScheduleTally:
+        for name in ScheduleTally.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 

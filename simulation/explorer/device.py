@@ -42,7 +42,7 @@ HOLD_S = 25.0
 OLD_COPIES = 6
 
 
-class Device:
+class ExplorerDevice:
     def __init__(self, world: World, network: Network, number: int, key: DeviceKey) -> None:
         self.world = world
         self.network = network

@@ -6,8 +6,6 @@
     commit   crash, pause                                         before and after the blob is durable
              lost acknowledgement (BlobError, stored)             after
     delete   crash                                                before and after
-
-Knows the Blobs port; has never heard of tensors or rounds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from simulation.explorer.faults import Broken
 
 
 @dataclass(slots=True)
-class Ending:
+class RoundEnding:
     """How a round ended, by the log."""
 
     round: int
@@ -46,7 +46,7 @@ class Followed:
     cohort: dict[str, int] = field(default_factory=dict)
     reported: dict[str, tuple[str, int]] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
-    ended: dict[int, Ending] = field(default_factory=dict)
+    ended: dict[int, RoundEnding] = field(default_factory=dict)
     ending: str = ""
     pools: dict[int, str] = field(default_factory=dict)
     kind: str = "federated"
@@ -65,7 +65,7 @@ class Followed:
     at: float = 0.0
     """Of the last event."""
     fleet_first: bool = False
-    heard_at: float = 0.0
+    renewed_at: float = 0.0
     """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
     give_up_at: float | None = None
 
@@ -102,7 +102,7 @@ class Followed:
             return None
         return ending.reported[device][0]
 
-    def follow(self, event: EventRow) -> list[Ending]:
+    def follow(self, event: EventRow) -> list[RoundEnding]:
         """Takes the next event in. Returns the rounds that ended with it."""
         if event.seq != self.head + 1:
             raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
@@ -132,8 +132,8 @@ class Followed:
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
-                told = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
-                raise Broken("ack-durable", f"{told}: {body['reason']}")
+                what = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
+                raise Broken("ack-durable", f"{what}: {body['reason']}")
             case "Paused":
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")
@@ -150,7 +150,7 @@ class Followed:
             case "Stopped":
                 return self._stopped(event)
             case "ClockFell":
-                self.heard_at -= body["by_s"]
+                self.renewed_at -= body["by_s"]
                 if self.give_up_at is not None:
                     self.give_up_at -= body["by_s"]
                 if self.rests_until is not None:
@@ -189,7 +189,7 @@ class Followed:
             self.phase = "idle"
             self.cohort, self.withdrawn = {}, set()
 
-    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
             raise self._odd(event, f"the run is {self.phase}")
         cohort = dict(body["cohort"])
@@ -201,7 +201,7 @@ class Followed:
         self.pools[self.round] = body["pool"]
         return []
 
-    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         device = body["device"]
         if self.phase != "collecting":
             raise Broken(
@@ -216,7 +216,7 @@ class Followed:
         self.reported[device] = (body["digest"], self._weight(body))
         return self._close_if_complete()
 
-    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         device = body["device"]
         if self.phase != "collecting" or device not in self.cohort or device in self.withdrawn | self.reported.keys():
             raise self._odd(event, "the device has no open place in the round")
@@ -226,31 +226,30 @@ class Followed:
             return self._abandon()
         return ended
 
-    def _close_if_complete(self) -> list[Ending]:
+    def _close_if_complete(self) -> list[RoundEnding]:
         have = len(self.reported)
         everyone = have + len(self.withdrawn) == len(self.cohort)
         if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
             return self._close()
         return []
 
-    def _close(self) -> list[Ending]:
+    def _close(self) -> list[RoundEnding]:
         self.phase = "committing"
         return []
 
-    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
         if len(self.reported) < self.quorum:
-            raise Broken(
-                "quorum", f"round {self.round} was committed with {len(self.reported)} of {self.quorum} updates"
-            )
+            have = f"{len(self.reported)} of {self.quorum} updates"
+            raise Broken("quorum", f"round {self.round} was committed with {have}")
         return self._advance(body)
 
-    def _advance(self, body: dict[str, Any]) -> list[Ending]:
+    def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         self.version += 1
         self.digest = body["digest"]
         self.in_vain, self.fleet_first = 0, False
-        ending = Ending(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
+        ending = RoundEnding(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
         ending.kind, ending.lease = self.kind, self.lease
         self.ended[self.round] = ending
         if self.version >= self.plan["finish"]["rounds"] and not self.ending:
@@ -258,15 +257,17 @@ class Followed:
         self._rest_or_open()
         return [ending]
 
-    def _abandon(self, short: bool = False) -> list[Ending]:
-        ending = Ending(self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease)
+    def _abandon(self, short: bool = False) -> list[RoundEnding]:
+        ending = RoundEnding(
+            self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease
+        )
         if self.kind == "federated":
             self.in_vain, self.fleet_first = self.in_vain + 1, False
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]
 
-    def _stopped(self, event: EventRow) -> list[Ending]:
+    def _stopped(self, event: EventRow) -> list[RoundEnding]:
         if self.over or self.ending:
             raise self._odd(event, f"the run is {self.status}")
         self.ending = "stopped"
@@ -279,11 +280,9 @@ class Followed:
 
     # ------------------------------------------------------------ datacenter rounds
 
-    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if body["round"] != self.round or self.phase not in ("leasing", "training"):
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: it is {self.phase}, round {self.round}"
-            )
+            raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
             if self.phase != "leasing" or body["waiting"] < self.quorum:
                 raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
@@ -291,12 +290,10 @@ class Followed:
         if event.kind == "Leased":
             return self._leased(event, body)
         if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
-            raise Broken(
-                "lease", f"{self.run} #{event.seq} {event.kind} {body}: the lease is {self.lease}, {self.phase}"
-            )
+            raise self._lease_odd(event, f"the lease is {self.lease}, {self.phase}")
         match event.kind:
             case "Heartbeat":
-                self.heard_at = event.at
+                self.renewed_at = event.at
             case "Delivered":
                 section = self.plan["datacenter"]
                 if (body["waiting"] or 0) >= (section["return_devices"] or self.plan["cohort"]["goal"]):
@@ -312,36 +309,33 @@ class Followed:
                 return self._lease_again()
         return []
 
-    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase == "training" and body["worker"] != self.lease[0]:
-            raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
+            raise self._lease_odd(event, f"it was given the round of {self.lease}")
         if self.phase == "training" and body["installation"] != self.installation:
-            told = f"{body['installation']!r} of {body['worker']} took the live lease of {self.installation!r}"
-            raise Broken("lease", f"{self.run} #{event.seq}: {told}")
+            raise self._lease_odd(event, f"it took the live lease of {self.installation!r}")
         self.installation = body["installation"]
         if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
-            raise Broken("lease", f"{self.run} #{event.seq} {body}: the last fence was {self.fence}")
+            raise self._lease_odd(event, f"the last fence was {self.fence}")
         self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
         self.lease = (body["worker"], body["attempt"], body["fence"])
-        self.heard_at = event.at
+        self.renewed_at = event.at
         if self.give_up_at is None:
             self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
         return []
 
-    def _time_passed(self, event: EventRow) -> list[Ending]:
+    def _time_passed(self, event: EventRow) -> list[RoundEnding]:
         if self.give_up_at is not None and event.at >= self.give_up_at:
             return self._give_up()
-        if self.phase != "training" or event.at < self.heard_at + self.plan["datacenter"]["lease_s"] - 1e-6:
-            raise Broken(
-                "lease", f"{self.run} #{event.seq}: the lease {self.lease} ended {event.at - self.heard_at} s on"
-            )
+        if self.phase != "training" or event.at < self.renewed_at + self.plan["datacenter"]["lease_s"] - 1e-6:
+            raise self._lease_odd(event, f"the lease {self.lease} ended {event.at - self.renewed_at} s on")
         return self._lease_again()
 
-    def _lease_again(self) -> list[Ending]:
+    def _lease_again(self) -> list[RoundEnding]:
         self.phase = "leasing"
         return [] if self.status == "running" else self._abandon()
 
-    def _give_up(self) -> list[Ending]:
+    def _give_up(self) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True
         return self._abandon()
 
@@ -356,3 +350,6 @@ class Followed:
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")
+
+    def _lease_odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("lease", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

@@ -19,7 +19,7 @@ from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
-from simulation.explorer.follow import Ending, Followed
+from simulation.explorer.follow import Followed, RoundEnding
 from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
 from simulation.explorer.request import Request
 
@@ -45,7 +45,7 @@ INVARIANTS: dict[str, str] = {
 }
 
 NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if what.partition(".")[0].isdigit()}
-"""The names by their numbers in docs/architecture.md."""
+"""The names by their numbers in docs/invariants.md."""
 
 
 def begun(durable: Durable, run: Followed) -> None:
@@ -57,7 +57,7 @@ def begun(durable: Durable, run: Followed) -> None:
     whole(durable, first.digest, first.bytes, "the first checkpoint")
 
 
-def round_ended(register: Register, durable: Durable, run: Followed, ending: Ending) -> None:
+def round_ended(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """All rows about a round that has ended."""
     store, number = durable.store, ending.round
     row = store.round(run.run, number)
@@ -93,7 +93,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: End
         refolded(register, durable, run, ending)
 
 
-def trained(register: Register, run: Followed, ending: Ending) -> None:
+def trained(register: Register, run: Followed, ending: RoundEnding) -> None:
     """The committed model is, byte for byte, what was trained in this round under its last lease."""
     made = register.results.get(ending.digest, set())
     if (run.run, ending.round, ending.lease[2]) not in made:
@@ -102,7 +102,7 @@ def trained(register: Register, run: Followed, ending: Ending) -> None:
         )
 
 
-def refolded(register: Register, durable: Durable, run: Followed, ending: Ending) -> None:
+def refolded(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """The committed model is what its updates give when they are added up again by hand, each once."""
     rule = run.plan["aggregation"]
     parent = durable.store.checkpoint(run.run, ending.version - 1)
@@ -117,8 +117,8 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: Ending
     if found.tobytes() != wanted.tobytes():
         name = what_went_wrong(model, found, ending, register.made) if rule["rule"] == "mean" else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
-        told = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
-        raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {told}")
+        shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
+        raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
 
 
 def rows_agree(durable: Durable, run: Followed) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from client_sdk.device.actions import Send
 from client_sdk.protocol.devices import Noted, Outcome, Receipt, Started, Withdrawal
 from client_sdk.protocol.names import Message, Route
-from simulation.explorer.device import Device
+from simulation.explorer.device import ExplorerDevice
 from simulation.explorer.follow import Followed
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 LIES = (
@@ -34,7 +34,7 @@ LIES = (
 class Liar:
     """Lies with the token of one device, at moments of its own."""
 
-    def __init__(self, world: World, network: Network, watch: Watch, device: Device) -> None:
+    def __init__(self, world: World, network: Network, watch: InvariantWatch, device: ExplorerDevice) -> None:
         self._world = world
         self._network = network
         self._watch = watch

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Work
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
-from simulation.explorer.follow import Ending
+from simulation.explorer.follow import RoundEnding
 from simulation.explorer.shape import Shape
 
 ROUNDS = 8
@@ -110,7 +110,7 @@ def marks_in(checkpoint: bytes) -> Lanes:
     return np.frombuffer(checkpoint[8 + length + begin : 8 + length + end], dtype="<f4")
 
 
-def next_model(model: Lanes, ending: Ending, made: dict[str, Made], rule: dict[str, object]) -> Lanes:
+def next_model(model: Lanes, ending: RoundEnding, made: dict[str, Made], rule: dict[str, object]) -> Lanes:
     """What the updates of a round give when they are added up again, each once, in Python's integers."""
     limit, rate = rule["clip_norm"], rule["server_learning_rate"]
     parts: dict[int, list[tuple[float, int]]] = {}
@@ -135,7 +135,7 @@ def _median(values: list[float], count: int) -> np.float32:
     return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / np.float32(2)
 
 
-def what_went_wrong(model: Lanes, found: Lanes, ending: Ending, made: dict[str, Made]) -> str:
+def what_went_wrong(model: Lanes, found: Lanes, ending: RoundEnding, made: dict[str, Made]) -> str:
     """Which invariant a wrong sum breaks, judged by the marks: each counted device's own lane should weigh the same."""
     shares = []
     for digest, weight in ending.reported.values():

@@ -19,7 +19,7 @@ from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.marks import first_model
 from simulation.explorer.replica import Replica
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
@@ -27,7 +27,7 @@ JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
 class Operator:
-    def __init__(self, world: World, durable: Durable, watch: Watch, replicas: Sequence[Replica]) -> None:
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, replicas: Sequence[Replica]) -> None:
         self._world = world
         self._durable = durable
         self._watch = watch

@@ -8,8 +8,6 @@
                   crash, pause                                 before it begins, before and after it commits
                   lost acknowledgement (StoreError, done)      after it commits
     read          StoreError
-
-Knows the Store port; has never heard of runs or rounds.
 """
 
 from __future__ import annotations

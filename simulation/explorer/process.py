@@ -18,7 +18,7 @@ from coordinator.store.port import StoreError
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken, Crash
 from simulation.explorer.stacks import Stacks
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Process(ABC):
 
     coordinator: Coordinator
 
-    def __init__(self, world: World, durable: Durable, watch: Watch, stacks: Stacks, name: str) -> None:
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
         self.world = world
         self.durable = durable
         self.watch = watch

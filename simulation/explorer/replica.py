@@ -21,7 +21,7 @@ from simulation.explorer.holds import Holds
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
 from simulation.explorer.stacks import Stacks
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 IDLE_S = 10.0
@@ -32,7 +32,7 @@ RETRY_S = 2.0
 class Replica(Process):
     """``holds`` are its open requests."""
 
-    def __init__(self, world: World, durable: Durable, watch: Watch, stacks: Stacks, name: str) -> None:
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
         super().__init__(world, durable, watch, stacks, name)
         self.holds = Holds(self)
         self._ticking_at = float("inf")
@@ -133,12 +133,12 @@ class Replica(Process):
     def woken(self, keys: Iterable[str]) -> None:
         """Signals of the coordinator: who waits looks again."""
         for key in keys:
-            if key == "workers" or key.startswith("device:"):
-                self.holds.rung(key)
-            elif key == "tasks":
+            if key == "tasks":
                 self._work_after(0.001)
             elif key == "fleet":
                 self._tick_after(0.02)
+            else:
+                self.holds.rung(key)
 
 
 class ReplicaSignals(Signals):

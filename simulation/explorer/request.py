@@ -6,24 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from client_sdk.device.actions import Fetch, Send
-from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
+from coordinator.requests import TABLE, Table
 
 Answer = Message | Problem | bytes | None
 Respond = Callable[[Answer], None]
-
-EVENTS = {
-    Route.ENROL: "enrol",
-    Route.CHECK_IN: "check-in",
-    Route.STARTED: "started",
-    Route.UPDATE: "update",
-    Route.WITHDRAWN: "withdraw",
-    Route.OUTCOME: "outcome",
-    Route.LEASES: "poll",
-    Route.HEARTBEAT: "heartbeat",
-    Route.RESULT: "result",
-    Route.LEASE_END: "lease-end",
-}
 
 
 @dataclass(slots=True)
@@ -34,7 +22,8 @@ class Request:
     body: bytes = b""
     gone: Callable[[], bool] = lambda: False
     """Whether the client has cut the connection."""
+    table: Table = TABLE
 
     @property
     def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
+        return "fetch" if isinstance(self.send, Fetch) else self.table.find(self.send.method, self.send.route).name

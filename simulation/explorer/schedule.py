@@ -7,7 +7,7 @@
     healing         every process that can come back does, nothing is paused, no fault strikes any more
     end             when a round commits after the healing, or the runs are over; a world that gets nowhere has stalled
 
-After every step the ``Watch`` holds what is durable against the invariants.
+After every step the ``InvariantWatch`` holds what is durable against the invariants.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Enrolled
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer import invariants
-from simulation.explorer.device import URL, Device
+from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -31,8 +31,8 @@ from simulation.explorer.operator import Operator
 from simulation.explorer.replica import Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.stacks import Stacks
-from simulation.explorer.watch import Watch
-from simulation.explorer.worker import Worker
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import BEGINNING, World
 
 STEPS_MOST = 200_000
@@ -47,11 +47,11 @@ class Schedule:
     def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), story: list[str] | None = None) -> None:
         self.shape = shape
         self.world = World(shape, without=without, story=story)
-        self.devices: list[Device] = []
-        self.workers: list[Worker] = []
+        self.devices: list[ExplorerDevice] = []
+        self.workers: list[ExplorerWorker] = []
         self.replicas: list[Replica] = []
         self.durable: Durable
-        self.watch: Watch
+        self.watch: InvariantWatch
         self.network: Network
         self.operator: Operator
         self.stacks: Stacks
@@ -65,7 +65,7 @@ class Schedule:
         world, shape = self.world, self.shape
         with opened(world) as self.durable:
             self.stacks = Stacks(self._loop)
-            self.watch = Watch(world, self.durable, self._expect_wake_ups)
+            self.watch = InvariantWatch(world, self.durable, self._expect_wake_ups)
             for number in range(shape.replicas):
                 self.replicas.append(Replica(world, self.durable, self.watch, self.stacks, f"r{number}"))
             self.network = Network(world, self.replicas)
@@ -91,7 +91,7 @@ class Schedule:
 
     def _begin(self) -> None:
         for number in range(self.shape.devices):
-            self.devices.append(Device(self.world, self.network, number, _key(number)))
+            self.devices.append(ExplorerDevice(self.world, self.network, number, _key(number)))
         for device in self.devices[self.shape.enrolments :]:
             self._enrol(device)
         for number in range(self.shape.workers):
@@ -123,7 +123,7 @@ class Schedule:
                 )
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
 
-    def _enrol(self, device: Device) -> None:
+    def _enrol(self, device: ExplorerDevice) -> None:
         """As if it had enrolled long ago."""
         name, token = f"device-{device.number}", f"token {device.number}"
         row = DeviceRow(
@@ -145,7 +145,7 @@ class Schedule:
         hashed = hashlib.sha256(token.encode()).hexdigest()
         with self.durable.store.transaction() as tx:
             tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
-        self.workers.append(Worker(self.world, self.network, self.watch, name, token))
+        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, name, token))
 
     def _fleet_away(self) -> None:
         if not self.world.strikes("fleet-away", "fleet"):
@@ -228,8 +228,8 @@ class Schedule:
     def _step(self) -> None:
         self.world.tally.steps += 1
         if self.world.agenda.next_at > self._give_up_at or self.world.tally.steps > STEPS_MOST:
-            told = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
-            raise Broken("liveness", f"no round was committed after the storm: {told}")
+            standing = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
+            raise Broken("liveness", f"no round was committed after the storm: {standing}")
         do, arguments = self.world.agenda.take()
         do(*arguments)
         self.watch.step()

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 
-from simulation.explorer.counts import Coverage, Tally
+from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.faults import Broken
 from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import Shape
@@ -32,13 +32,13 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
-    tally: Tally = field(default_factory=Tally)
+class SearchReport:
+    tally: ScheduleTally = field(default_factory=ScheduleTally)
     coverage: Coverage = field(default_factory=Coverage)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
 
-    def __iadd__(self, other: Report) -> Report:
+    def __iadd__(self, other: SearchReport) -> SearchReport:
         self.tally += other.tally
         self.coverage += other.coverage
         self.findings += other.findings
@@ -100,9 +100,11 @@ def play(
     return schedule.world, None
 
 
-def play_many(seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9) -> Report:
+def play_many(
+    seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9
+) -> SearchReport:
     """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
-    report = Report()
+    report = SearchReport()
     if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would stay for good
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
@@ -125,14 +127,14 @@ def explore(
     product: Product = PRODUCT,
     jobs: int = 1,
     enough: int = 5,
-    progress: Callable[[Report], None] = lambda report: None,
-) -> Report:
+    progress: Callable[[SearchReport], None] = lambda report: None,
+) -> SearchReport:
     """Schedules ``first``, ``first + 1``, ...: so many, or for so long, or until ``enough`` of them broke."""
     began = time.time()
     until = began + seconds if seconds is not None else float("inf")
-    report = Report()
+    report = SearchReport()
 
-    def take_in(part: Report) -> bool:
+    def take_in(part: SearchReport) -> bool:
         nonlocal report
         report += part
         report.seconds = time.time() - began
@@ -155,10 +157,10 @@ def _in_processes(
     product: Product,
     until: float,
     enough: int,
-    take_in: Callable[[Report], bool],
+    take_in: Callable[[SearchReport], bool],
 ) -> None:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
-        running: set[Future[Report]] = set()
+        running: set[Future[SearchReport]] = set()
         more = True
         while more or running:
             while more and len(running) < jobs + 1:

@@ -205,7 +205,7 @@ CENTER_FOCUS = (*sorted(FAULTS.keys() - set(FLEET_FAULTS)), *OF_WORKERS * 3)
 FLEET_FOCUS = (*FLEET_FAULTS, *(*OF_DEVICES, "blob-full", "blob-torn", "blob-lost-ack") * 2)
 """Of schedules with a datacenter. What meets the focused phase seldom is in it more often."""
 _AWAY = {"fleet-away": 0.9}
-_LASTING = {
+_PROLONGED = {
     "committing": {"lazy": 0.4, "delay": 0.15},
     "idle": {"op-pause": 0.9, "op-resume": 0.3},
     "leasing": {**_AWAY, "worker-crash": 0.15},
@@ -223,4 +223,4 @@ def _rates(chance: Chance, phase: str, faults: Container[str]) -> dict[str, floa
         return {}
     strength = 0.4 if weather < 0.4 else 1.0 if weather < 0.8 else 2.5
     some = {name: fault.rate for name, fault in FAULTS.items() if name in faults and chance.unit(f"has {name}") < 0.6}
-    return {name: min(0.9, rate * strength) for name, rate in some.items()} | _LASTING.get(phase, {})
+    return {name: min(0.9, rate * strength) for name, rate in some.items()} | _PROLONGED.get(phase, {})

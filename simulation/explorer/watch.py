@@ -24,7 +24,7 @@ from simulation.explorer.request import Request
 from simulation.explorer.world import World
 
 
-class Watch:
+class InvariantWatch:
     """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
 
     def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:
@@ -171,12 +171,12 @@ class Watch:
         """Whoever is told that it has a round, has it at this moment."""
         message: Any = request.send.message  # type: ignore[union-attr]
         if isinstance(answer, Lease):
-            run, told = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
+            run, answered = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
         else:
             run = self.run(str(request.send.path["run"]))  # type: ignore[union-attr]
-            told = (self.durable.worker_of(request.send.token), message.attempt, message.fence)
-        if run.phase != "training" or run.lease != told:
-            raise Broken("lease", f"{told} was told that it has the round; the log says {run.lease}, {run.phase}")
+            answered = (self.durable.worker_of(request.send.token), message.attempt, message.fence)
+        if run.phase != "training" or run.lease != answered:
+            raise Broken("lease", f"{answered} was told that it has the round; the log says {run.lease}, {run.phase}")
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run."""

@@ -41,17 +41,19 @@ from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import DATA, LEARNER
-from simulation.explorer.watch import Watch
+from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 HOLD_S = 25.0
 LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
-class Worker:
+class ExplorerWorker:
     """``twin``: one that works under another's name and token, as another instance."""
 
-    def __init__(self, world: World, network: Network, watch: Watch, name: str, token: str, twin: bool = False) -> None:
+    def __init__(
+        self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
+    ) -> None:
         self.world = world
         self.network = network
         self.watch = watch
@@ -126,7 +128,7 @@ class Worker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.tell(f"a second process starts as {self.worker}")
-            twin = Worker(world, self.network, self.watch, self.worker, self.token, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
@@ -184,12 +186,12 @@ class Worker:
         self._advance(lambda: session.send(reply))  # type: ignore[union-attr]
 
     def _ask(
-        self, send: Send | Fetch, hear: Callable[[Answer], None], ticket: tuple[int, int], hold_s: float = 0.0
+        self, send: Send | Fetch, respond: Callable[[Answer], None], ticket: tuple[int, int], hold_s: float = 0.0
     ) -> None:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
         request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
-        self.network.send(request, hear, hold_s)
+        self.network.send(request, respond, hold_s)
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
         at = self.world.agenda.now
@@ -292,9 +294,9 @@ class Worker:
         current = run.phase == "training" and run.fence == lease.fence
         match lie:
             case "heartbeat":
-                self._say(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
+                self._send(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
-                self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
+                self._send(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
             case "next-fence":
                 self._send_result(lease, lease.fence + 1000, lease.attempt + 1)
             case "other-bytes" | "result" if not current:
@@ -302,7 +304,7 @@ class Worker:
             case _:
                 pass
 
-    def _say(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
+    def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
         self.network.send(Request(send), _ignore)

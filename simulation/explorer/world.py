@@ -9,7 +9,7 @@ from functools import cache
 
 from coordinator.settings import Settings
 from simulation.explorer.chance import Chance
-from simulation.explorer.counts import Coverage, Tally
+from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.marks import Register
 from simulation.explorer.shape import OF_WORK, Shape
 from simulation.virtual.agenda import Agenda
@@ -28,7 +28,7 @@ class World:
         self.story = story
         self.chance = Chance(shape.seed, without)
         self.agenda = Agenda(BEGINNING)
-        self.tally = Tally(schedules=1)
+        self.tally = ScheduleTally(schedules=1)
         self.coverage = Coverage()
         self.settings = _settings()
         self.token = TOKEN

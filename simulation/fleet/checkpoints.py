@@ -1,7 +1,7 @@
 """One download of a checkpoint for all devices of a process.
 
 This file knows checkpoints' digests and who asked first. Three hundred devices want the same bytes at the same moment:
-the first one fetches them, the others wait for it. It has never heard of HTTP or rounds.
+the first one fetches them, the others wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Event
 
-from client_sdk.device.checkpoint_cache import Checkpoints, Download, MemoryCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, Download, MemoryCheckpoints
 from client_sdk.device.storage import FileStorage
 from client_sdk.protocol.devices import CheckpointRef
 
@@ -26,7 +26,7 @@ class SharedCheckpoints:
     """Checkpoints in memory for the threads of one process. ``stop`` ends all waiting."""
 
     def __init__(self, stop: Event) -> None:
-        self._kept = MemoryCheckpoints(keep=KEEP)
+        self._cache = MemoryCheckpoints(keep=KEEP)
         self._stop = stop
         self._changed = Condition()
         self._since: dict[str, float] = {}
@@ -34,7 +34,7 @@ class SharedCheckpoints:
     def get(self, digest: str) -> bytes | None:
         """The checkpoint; None for the one caller that is to fetch it now."""
         with self._changed:
-            while (body := self._kept.get(digest)) is None and not self._stop.is_set():
+            while (body := self._cache.get(digest)) is None and not self._stop.is_set():
                 since = self._since.get(digest)
                 if since is None or time.monotonic() - since > PATIENCE_S:
                     self._since[digest] = time.monotonic()
@@ -46,7 +46,7 @@ class SharedCheckpoints:
     def download(self, ref: CheckpointRef) -> Iterator[Download]:
         """See the port. However it ends, whoever waits looks again."""
         try:
-            with self._kept.download(ref) as download:
+            with self._cache.download(ref) as download:
                 yield download
         finally:
             with self._changed:
@@ -57,10 +57,10 @@ class SharedCheckpoints:
 class FleetStorage(FileStorage):
     """A device's folder without checkpoints of its own, and without fsync: it survives its process, not the machine."""
 
-    def __init__(self, folder: Path | str, shared: Checkpoints) -> None:
+    def __init__(self, folder: Path | str, shared: CheckpointCache) -> None:
         super().__init__(folder, durable=False)
         self._shared = shared
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._shared

@@ -1,7 +1,4 @@
-"""Who has which examples: one data set cut among the devices of a fleet.
-
-This file knows a data set's name, labels and numbers of devices. It has never heard of processes, keys or rounds.
-"""
+"""Who has which examples: one data set cut among the devices of a fleet."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from client_sdk.protocol.devices import Assignment
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.fleet.habits import FleetHabits
-from simulation.fleet.pulse import Pulse
+from simulation.fleet.round_times import RoundTimes
 
 LONGEST_HOLD = 2.0
 """A late device gives up waiting for the round's end after so many rounds' durations: it may never learn of it."""
@@ -42,7 +42,7 @@ class FleetTrainer:
         *,
         learner: str,
         habits: FleetHabits,
-        pulse: Pulse,
+        round_times: RoundTimes,
         turn: Lock,
         stop: Event,
     ) -> None:
@@ -50,7 +50,7 @@ class FleetTrainer:
         self._inner = LearnerTrainer(catalogue, shard)
         self._learner = learner
         self._habits = habits
-        self._pulse = pulse
+        self._round_times = round_times
         self._turn = turn
         self._stop = stop
         self._vanished_in: tuple[str, int] | None = None
@@ -76,5 +76,5 @@ class FleetTrainer:
         if conduct.slowness > 1.0:
             self._stop.wait((conduct.slowness - 1.0) * (time.monotonic() - began))
         if conduct.late:
-            self._pulse.wait_over(*this_round, LONGEST_HOLD * self._pulse.round_s, self._stop)
+            self._round_times.wait_over(*this_round, LONGEST_HOLD * self._round_times.round_s, self._stop)
         return update

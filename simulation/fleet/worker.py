@@ -36,7 +36,7 @@ from client_sdk.terminal import sentence_of
 from coordinator.child_processes import end_with_parent
 from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
 from simulation.fleet.habits import FleetHabits
-from simulation.fleet.pulse import Pulse
+from simulation.fleet.round_times import RoundTimes
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import FleetTrainer, Vanished
 
@@ -101,7 +101,7 @@ class FleetWorker:
         self._stop = stop
         self._catalogue = catalogue_of(orders.learner)
         self._shards: dict[int, Examples] = cut(orders.split, orders.numbers)[1]
-        self._pulse = Pulse()
+        self._round_times = RoundTimes()
         self._checkpoints = SharedCheckpoints(stop)
         self._turn = Lock()
         self._counts: Counter[str] = Counter()
@@ -147,7 +147,7 @@ class FleetWorker:
             self._catalogue,
             learner=self._orders.learner,
             habits=self._orders.habits,
-            pulse=self._pulse,
+            round_times=self._round_times,
             turn=self._turn,
             stop=self._stop,
         )
@@ -155,7 +155,7 @@ class FleetWorker:
             while not self._stop.is_set():
                 with FleetStorage(self._orders.folder / f"device-{number:04d}", self._checkpoints) as storage:
                     away = self._take_part(number, storage, trainer)
-                self._stop.wait(away * self._pulse.round_s)
+                self._stop.wait(away * self._round_times.round_s)
         except Exception as error:  # noqa: BLE001  (whatever it is, the fleet's owner gets one sentence)
             self._fatal = self._fatal or f"{self._orders.split.label(number)}: {sentence_of(error)}"
             self._stop.set()
@@ -164,7 +164,7 @@ class FleetWorker:
         """Until stopped or vanished. Returns how long the device stays away, in rounds' durations."""
 
         def note(happening: Happening) -> None:
-            self._pulse.note(happening)
+            self._round_times.note(happening)
             self._count(number, happening.kind)
 
         record = storage.load()

@@ -4,6 +4,16 @@ from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History
 from simulation.history.ledger import Copied, copy_blobs, copy_run
 from simulation.history.recorded_run import Curve
-from simulation.history.rounds import Round, Withdrawal
+from simulation.history.rounds import DeviceWithdrawal, Round
 
-__all__ = ["Copied", "Curve", "History", "HistoryError", "Round", "Withdrawal", "copy_blobs", "copy_run", "writing"]
+__all__ = [
+    "Copied",
+    "Curve",
+    "DeviceWithdrawal",
+    "History",
+    "HistoryError",
+    "Round",
+    "copy_blobs",
+    "copy_run",
+    "writing",
+]

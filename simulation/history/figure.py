@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from simulation.history.folder import HistoryError
 from simulation.history.metrics_panel import metrics_panel
-from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, finish, legend, say
+from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, finish, legend, note
 from simulation.history.recorded_run import RecordedRun
 from simulation.history.rounds import Round
 from simulation.history.tables import standing
@@ -25,18 +25,18 @@ _BARS = 60
 """Up to so many rounds are drawn as bars; more become areas."""
 
 
-class Picture(Figure):
+class HistoryFigure(Figure):
     """A figure that a notebook shows when it is the last line of a cell."""
 
     def _repr_png_(self) -> bytes:
-        kept = BytesIO()
-        self.savefig(kept, format="png", dpi=110)
-        return kept.getvalue()
+        image = BytesIO()
+        self.savefig(image, format="png", dpi=110)
+        return image.getvalue()
 
 
-def draw(history: RecordedRun) -> Picture:
+def draw(history: RecordedRun) -> HistoryFigure:
     """The picture; 13 by 4.4 inches."""
-    figure = Picture(figsize=(13, 4.4), layout="constrained")
+    figure = HistoryFigure(figsize=(13, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 5, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=11, fontweight="bold")
@@ -63,7 +63,7 @@ def _funnel(axes: Axes, rounds: tuple[Round, ...]) -> None:
     axes.set_xlabel("round")
     axes.set_ylabel("devices")
     if not rounds:
-        say(axes, "no round yet")
+        note(axes, "no round yet")
         return
     numbers = np.array([row.round for row in rounds])
     parts = [
@@ -118,7 +118,7 @@ def _participation(axes: Axes, history: RecordedRun) -> None:
     axes.set_ylabel("rounds in which the device counted")
     counts = np.sort(np.array(list(history.participation.values()), np.int64))[::-1]
     if not len(counts):
-        say(axes, "no device has counted yet")
+        note(axes, "no device has counted yet")
         return
     edges = np.arange(len(counts) + 1) + 0.5
     label = f"{len(counts)} devices counted at least once"

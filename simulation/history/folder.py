@@ -1,7 +1,6 @@
 """A coordinator's data folder, opened to be read (nothing is made, migrated or locked) or to be written to.
 
-Knows files and the store's front door; has never heard of histories or plots. SQLAlchemy is imported when a folder is
-opened.
+SQLAlchemy is imported when a folder is opened.
 """
 
 from __future__ import annotations

@@ -262,15 +262,15 @@ def _carry(news: _News, source: Readable, target: Blobs) -> None:
     copy_blobs(source, target, [digest for row in news.checkpoints for digest in (row.digest, row.optimizer)])
     ended = {row.round for row in news.rounds if row.status in TERMINAL}
     latest = max((row.round for row in news.rounds), default=0)
-    kept: list[object] = [row.body.get("pool") for row in news.rounds]
+    digests: list[object] = [row.body.get("pool") for row in news.rounds]
     for event in news.events:
         body: dict[str, Any] = event.body
         if event.kind == "Reported" and body["round"] not in ended:
-            kept.append(body["digest"])
+            digests.append(body["digest"])
     oldest = latest - 1 - cast("dict[str, int]", news.row.plan.get("retention", {})).get("rounds", 0)
-    kept += [row.digest for row in news.contributions if row.round > oldest]
-    kept += [row.digest for row in news.refusals if row.round > oldest and row.kind == "abandoned"]
-    copy_blobs(source, target, [item for item in kept if isinstance(item, str) and source.has(item)])
+    digests += [row.digest for row in news.contributions if row.round > oldest]
+    digests += [row.digest for row in news.refusals if row.round > oldest and row.kind == "abandoned"]
+    copy_blobs(source, target, [item for item in digests if isinstance(item, str) and source.has(item)])
 
 
 def _opened(target: Store | Transaction, run: str) -> AbstractContextManager[Transaction]:

@@ -1,8 +1,8 @@
 """The middle panel of a history's picture: the metrics of the model over its versions, by who scored them.
 
 Shares of 1 (accuracies) stand on the left axis, everything else (losses) on the right one, a few metrics on each: the
-plan's own first, then the accuracy and the loss. How the first of an axis is spread over clients is a band, and classes
-of devices are thin lines. Knows curves; has never heard of rounds or devices.
+plan's own first, then the accuracy and the loss. How the first of an axis is spread over clients is a band, and
+classes of devices are thin lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, finish, legend, say
+from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, finish, legend, note
 from simulation.history.recorded_run import Curve, RecordedRun
 
 Key = tuple[str, str]
@@ -37,7 +37,7 @@ def metrics_panel(axes: Axes, history: RecordedRun) -> None:
     axes.set_xlabel("version (committed rounds)")
     curves = history.curves
     if not curves:
-        say(axes, "no metric yet")
+        note(axes, "no metric yet")
         return
     lossy = {name for (_, name), curve in curves.items() if not _is_share(name, curve)}
     names = sorted({name for _, name in curves}, key=lambda name: _rank(name, history.plan.finish.metric))
@@ -58,7 +58,7 @@ def metrics_panel(axes: Axes, history: RecordedRun) -> None:
     if places[1] is not axes:
         places[1].spines["right"].set_visible(True)
         places[1].grid(visible=False)
-    _told(axes, drawn, [name for group in groups for name in group[_NAMES:]])
+    _legends(axes, drawn, [name for group in groups for name in group[_NAMES:]])
 
 
 def _rank(name: str, watched: str | None) -> tuple[bool, bool, str]:
@@ -110,7 +110,7 @@ def _band(axes: Axes, curves: Mapping[Key, Curve], name: str, *, high: bool) -> 
     )
 
 
-def _told(axes: Axes, drawn: list[Any], left_out: list[str]) -> None:
+def _legends(axes: Axes, drawn: list[Any], left_out: list[str]) -> None:
     """The legend: classes last, those of the left axis alone, as the right one has their colours too."""
     drawn.sort(key=_of_class)
     handles, labels = drawn[:_LEGEND], [str(one.get_label()) for one in drawn[:_LEGEND]]

@@ -30,11 +30,11 @@ def _picture(history: RecordedRun) -> str:
         from simulation.history.figure import draw
     except ModuleNotFoundError:
         return ""
-    kept = BytesIO()
-    draw(history).savefig(kept, format="png", dpi=110)
-    content = base64.b64encode(kept.getvalue()).decode()
-    told = f"Funnel, metrics and participation of run {history.run}"
-    return f'<img alt="{escape(told)}" style="max-width:100%" src="data:image/png;base64,{content}">'
+    image = BytesIO()
+    draw(history).savefig(image, format="png", dpi=110)
+    content = base64.b64encode(image.getvalue()).decode()
+    description = f"Funnel, metrics and participation of run {history.run}"
+    return f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/png;base64,{content}">'
 
 
 def _table(history: RecordedRun) -> str:
@@ -56,8 +56,8 @@ def _line(tag: str, texts: list[str], sides: list[str]) -> str:
 
 
 def _reasons(history: RecordedRun) -> str:
-    told = ""
+    html = ""
     for title, reasons in reasons_of(history):
         lines = "".join(f"<li>{escape(reason)}: {escape(when)}</li>" for reason, when in reasons)
-        told += f"<p>{title}</p><ul>{lines}</ul>"
-    return told
+        html += f"<p>{title}</p><ul>{lines}</ul>"
+    return html

@@ -43,7 +43,7 @@ def legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> N
     )
 
 
-def say(axes: Axes, text: str) -> None:
+def note(axes: Axes, text: str) -> None:
     """In the middle of a panel without anything else."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#666666")
     axes.set_xticks([])

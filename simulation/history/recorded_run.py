@@ -26,7 +26,7 @@ from coordinator.store.port import Reader, RunRow, StoreError
 from coordinator.verify import Readable
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
-from simulation.history.rounds import Round, Withdrawal, current_state, read_events, read_rounds, withdrawal_of
+from simulation.history.rounds import DeviceWithdrawal, Round, current_state, read_events, read_rounds, withdrawal_of
 
 TRAINING = "training"
 """The source of what devices measured while they trained, averaged over a round's counted updates."""
@@ -65,7 +65,7 @@ class RecordedRun:
         self._state_at: tuple[int, RunState] | None = None
         self._counted: Counter[str] = Counter()
         self._counted_to = 0
-        self._withdrew: list[Withdrawal] = []
+        self._withdrew: list[DeviceWithdrawal] = []
         self._withdrew_to = 0
 
     # ------------------------------------------------------------ the run
@@ -117,7 +117,7 @@ class RecordedRun:
         return MappingProxyType(dict(sorted(self._counted.items())))
 
     @property
-    def withdrawals(self) -> tuple[Withdrawal, ...]:
+    def withdrawals(self) -> tuple[DeviceWithdrawal, ...]:
         """Who withdrew from which round and why, in order: no examples, a loss that is not finite, a battery that is
         low."""
         for event in read_events(self._store, self.run, self._withdrew_to):

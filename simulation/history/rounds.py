@@ -61,7 +61,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
+class DeviceWithdrawal:
     """A device that was selected and said that it will not report."""
 
     round: int
@@ -86,12 +86,12 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
         after = page[-1].seq
 
 
-def withdrawal_of(event: EventRow) -> Withdrawal | None:
+def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
     """What an event says of a device that withdrew; None for any other event."""
     happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.__name__ else None
     if not isinstance(happened, events.Withdrew):
         return None
-    return Withdrawal(round=happened.round, device=happened.device, reason=happened.reason)
+    return DeviceWithdrawal(round=happened.round, device=happened.device, reason=happened.reason)
 
 
 def current_state(reader: Reader, row: RunRow) -> RunState:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import Curve, RecordedRun
-from simulation.history.rounds import Round, Withdrawal, read_events
+from simulation.history.rounds import DeviceWithdrawal, Round, read_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
             return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
         case "withdrawals":
             gone = [dataclasses.asdict(one) for one in history.withdrawals]
-            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(Withdrawal)])
+            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(DeviceWithdrawal)])
         case "events":
             began = history.created_at
             rows = [
@@ -107,9 +107,9 @@ def standing(history: RecordedRun) -> str:
     """How far the run is, in words."""
     rounds, committed, wanted = history.rounds, len(history), history.plan.finish.rounds
     abandoned = sum(row.status == "abandoned" for row in rounds)
-    told = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
+    shown = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
-    return f"{told}, {status}" + (f" ({history.reason})" if history.reason else "")
+    return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "")
 
 
 def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
@@ -118,13 +118,13 @@ def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
     shown = [key for key in curves if key[0] != "training" and not key[0].startswith("class.")]
     shown.sort(key=lambda key: (key[0] != "evaluator", key))
     newest = max((curves[key].versions[-1] for key in shown), default=0)
-    told = []
+    scores = []
     for source, name in shown[:_MOST_SCORES]:
         curve = curves[source, name]
         whose = "" if source == "evaluator" else f" ({source})"
         when = "" if curve.versions[-1] == newest else f" at version {curve.versions[-1]}"
-        told.append(f"{name}{whose} {curve.values[-1]:.4g}{when}")
-    return told
+        scores.append(f"{name}{whose} {curve.values[-1]:.4g}{when}")
+    return scores
 
 
 def cells(row: Round) -> list[str]:
@@ -173,11 +173,11 @@ def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
     """What went wrong, by title: (reason, when), the most frequent first. Nothing where nothing did."""
     rounds = history.rounds
     abandoned = _together((row.reason, row.round) for row in rounds if row.status == "abandoned")
-    told = [("Abandoned rounds:", [(reason, _numbers(numbers)) for reason, numbers in abandoned])]
+    shown = [("Abandoned rounds:", [(reason, _numbers(numbers)) for reason, numbers in abandoned])]
     if any(row.withdrawn for row in rounds):
         withdrew = _together((one.reason, f"{one.device} in round {one.round}") for one in history.withdrawals)
-        told.append(("Devices that withdrew:", [(reason, _some(whose)) for reason, whose in withdrew]))
-    return [(title, reasons) for title, reasons in told if reasons]
+        shown.append(("Devices that withdrew:", [(reason, _some(whose)) for reason, whose in withdrew]))
+    return [(title, reasons) for title, reasons in shown if reasons]
 
 
 def _together(happened: Iterable[tuple[str, _Item]], most: int = 8) -> list[tuple[str, list[_Item]]]:
@@ -195,6 +195,6 @@ def _some(whose: list[str], most: int = 3) -> str:
 
 
 def _numbers(numbers: list[int], most: int = 12) -> str:
-    told = ", ".join(map(str, numbers[:most]))
+    shown = ", ".join(map(str, numbers[:most]))
     rest = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-    return f"round{'' if len(numbers) == 1 else 's'} {told}{rest}"
+    return f"round{'' if len(numbers) == 1 else 's'} {shown}{rest}"

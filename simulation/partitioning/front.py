@@ -18,7 +18,7 @@ from simulation.clients.naming import Names, Numbered, names_of
 from simulation.clients.noise import Noise, check_features
 from simulation.clients.pool import Indices
 from simulation.partitioning.indices import grouped, owners
-from simulation.partitioning.options import NEEDS_LABELS, By, Options, require_number
+from simulation.partitioning.options import NEEDS_LABELS, By, PartitionOptions, require_number
 from simulation.partitioning.source import Source, source_of, user_numbers
 
 
@@ -76,7 +76,7 @@ def partition(
     Every way is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that do
     not go together, also for an option that the way does not use.
     """
-    options = Options(
+    options = PartitionOptions(
         by=by,
         alpha=alpha,
         seed=seed,
@@ -107,13 +107,15 @@ def partition(
     return Clients(
         names,
         Shares(source.pool, positions, offsets, train_ends, noise),
-        how=options.told() + (f", {held_out:.0%} held out" if held_out else ""),
+        how=options.phrase() + (f", {held_out:.0%} held out" if held_out else ""),
         classes=source.classes,
         by_size=by in ("natural", "quantity"),
     )
 
 
-def _by_users(source: Source, users: Any | None, clients: int | None, options: Options) -> tuple[Indices, Names]:
+def _by_users(
+    source: Source, users: Any | None, clients: int | None, options: PartitionOptions
+) -> tuple[Indices, Names]:
     column = source.users if users is None else users
     if column is None:
         raise ValueError("by='natural' needs users=, whose each example is: the data set has no .users")

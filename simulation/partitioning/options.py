@@ -29,7 +29,7 @@ NEEDS_LABELS = ("dirichlet", "shards", "labels")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PartitionOptions:
     """Everything that decides a partition but the data. ``None``: not given. See ``partition`` for their meaning.
 
     Raises ``ValueError``, in a sentence, for an unknown way, an option that the way does not use, and values out of
@@ -78,7 +78,7 @@ class Options:
         given = getattr(self, name)
         return float(DEFAULTS[self.by][name] if given is None else given)
 
-    def told(self) -> str:
+    def phrase(self) -> str:
         """The way and its options in a phrase, for captions: ``Dirichlet over labels, alpha 0.3, seed 0``."""
         text = {
             "iid": "Labels alike",

@@ -1,7 +1,4 @@
-"""What there is to partition: a data set of any kind, as a pool of examples with labels, users and classes.
-
-This file knows the forms that data comes in. It has never heard of clients or of ways to partition.
-"""
+"""What there is to partition: a data set of any kind, as a pool of examples with labels, users and classes."""
 
 from __future__ import annotations
 

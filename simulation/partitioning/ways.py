@@ -1,6 +1,5 @@
 """The ways to partition, as math: labels and chance in, the owner of every example out.
 
-This file knows integers and a random generator. It has never heard of images, devices, files or ids.
 An answer is one array ``owner_N``: the client of example i is ``owner_N[i]``. So each example has exactly one client,
 whatever a way does.
 """

@@ -1,7 +1,4 @@
-"""``Baseline``: what training without federation reached, with the curves that a ``History`` has.
-
-This file knows scores by version, source and name. It has never heard of training.
-"""
+"""``Baseline``: what training without federation reached, with the curves that a ``History`` has."""
 
 from __future__ import annotations
 
@@ -39,8 +36,10 @@ class Baseline:
         return True
 
     def __repr__(self) -> str:
-        told = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (", interrupted" if self.interrupted else "")
-        return f"<Baseline {' · '.join([told, *newest_scores(self.curves)])}>"
+        standing = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (
+            ", interrupted" if self.interrupted else ""
+        )
+        return f"<Baseline {' · '.join([standing, *newest_scores(self.curves)])}>"
 
     @property
     def curves(self) -> Mapping[tuple[str, str], Curve]:

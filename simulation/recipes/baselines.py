@@ -1,7 +1,7 @@
 """What federation is compared with: each client alone, and all data in one place.
 
-Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth:
-w <- w + update, with a fresh optimizer each time. This file has never heard of cohorts, coordinators or sums.
+Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth: w <- w +
+update, with a fresh optimizer each time.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _led(
 ) -> Baseline:
     require_whole("rounds", rounds, 1)
     require_whole("score_every", score_every, 1)
-    told = sys.stderr.isatty() if progress is None else progress
+    shown = sys.stderr.isatty() if progress is None else progress
     try:
         score(0)
         if not made.scores:
@@ -186,7 +186,7 @@ def _led(
             train(number)
             if number == rounds or number % score_every == 0:
                 score(number)
-            if told:
+            if shown:
                 newest = [(source, found) for (version, source), found in made.scores.items() if version == number]
                 scores = "".join(
                     f", {name} {value:.4g}" for _, one in newest[:1] for name, value in one.metrics.items()

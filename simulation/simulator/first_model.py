@@ -1,7 +1,6 @@
 """The first checkpoint of a run: the learner's own, arrays, a torch ``state_dict()`` or a safetensors file.
 
-This file knows arrays, and torch tensors where torch is there. It has never heard of rounds. A mistake is a ValueError
-of one sentence.
+A mistake is a ValueError of one sentence.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _NOTEBOOK_OFTEN_S = 0.5
 _CLEAR = "\r\x1b[2K"
 
 
-class Progress:
+class RoundProgress:
     """``wanted``: True: a line a round in any case; False: nothing; None: live lines on a terminal or in a notebook,
     nothing in a log."""
 
@@ -50,12 +50,12 @@ class Progress:
             return
         if committed:
             seconds = (round.closed_at or 0.0) - round.opened_at
-            told = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
-            told += "".join(f", {name} {value:.4g}" for name, value in scores.items())
-            told += self._left(0.0)
+            text = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
+            text += "".join(f", {name} {value:.4g}" for name, value in scores.items())
+            text += self._left(0.0)
         else:
-            told = f"abandoned: {round.reason}"
-        self._line(f"round {round.round}: {told}", end="\n")
+            text = f"abandoned: {round.reason}"
+        self._line(f"round {round.round}: {text}", end="\n")
 
     def close(self, last: str = "") -> None:
         """Leaves the terminal clean, with a last line where there is something to say."""

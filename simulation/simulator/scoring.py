@@ -11,8 +11,6 @@ clients.p10     the 10th percentile over those clients, each counting once: a te
 clients.p90     the 90th percentile: says so for a metric that should be low, such as the loss
 class.<name>    mean over the held-out examples of the clients of one class
 =============== ====================================================================================================
-
-This file knows scores and sources. It has never heard of rounds or of how a model is scored.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
-from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
+from simulation.engines import EngineName, Job, JobFailed, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
-from simulation.simulator.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
-from simulation.simulator.progress import Progress
+from simulation.simulator.options import AllSimulateOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
+from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
 from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source
 from simulation.virtual.behaviour import Habits
@@ -46,7 +46,7 @@ ABANDONED_MOST = 25
 
 @overload
 def simulate(
-    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllOptions]
+    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllSimulateOptions]
 ) -> Update: ...
 @overload
 def simulate(
@@ -56,7 +56,7 @@ def simulate(
     *,
     only: None = None,
     round: None = None,
-    **options: Unpack[AllOptions],
+    **options: Unpack[AllSimulateOptions],
 ) -> History: ...
 def simulate(
     plan: PlanLike,
@@ -157,7 +157,7 @@ def simulate(
     with simulation:
         failing.model = simulation.model
         left = asked.plan.finish.rounds - simulation.state.version
-        shown = Progress(left if rounds is None else min(left, rounds), progress)
+        shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
         return _led(simulation, learner, asked, rounds, shown)
 
 
@@ -194,7 +194,7 @@ def _asked(
     return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
 
 
-def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:
+def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: RoundProgress) -> History:
     """Round after round, until the run is over or enough have been played."""
     wall: dict[int, float] = {}
     interrupted = False
@@ -272,7 +272,7 @@ class _Failing:
         self._folder = folder
         self.model: Callable[[], Tensors] | None = None
 
-    def __call__(self, job: Job, failed: Failed) -> None:
+    def __call__(self, job: Job, failed: JobFailed) -> None:
         where, init = f"folder={str(self._folder)!r}", None
         if self._folder is None and self.model is not None:
             path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"

@@ -29,6 +29,7 @@ from client_sdk.device.session import Session, participate
 from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Noted, Receipt, UpdateReport, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
+from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import Arrived
 from coordinator.store.port import DeviceRow
@@ -163,20 +164,17 @@ class Device:
             return Refused(error.problem, self._world.now)
 
     def _asked(self, send: Send) -> Message:
-        asked, path, message = self._world.coordinator.devices, send.path, send.message
-        match send.route:
-            case Route.WITHDRAWN:
-                withdrawal: Any = message
-                where = (str(path["run"]), int(path["round"]))
-                asked.withdraw(self.row.device, *where, withdrawal.attempt, withdrawal.reason)
-                return Noted()
-            case Route.OUTCOME:
-                return asked.outcome(self.row.device, str(path["run"]), int(path["round"]))
-            case Route.UPDATE:
-                place = (str(path["run"]), int(path["round"]), int(path["attempt"]))
-                asked.update_limit(self.row.device, *place)
+        entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
+        request = Request(entry, self.row, send.message, send.path)
+        match entry.shape:
+            case Direct():
+                answer: Message = request.call(entry.shape.call, coordinator)
+                return answer
+            case Body():
+                request.call(entry.shape.limit, coordinator)
                 raise RuntimeError("an update that was never made would have been read")
-        raise TypeError(f"a simulated device sends nothing to {send.route}")
+            case Held():
+                raise TypeError(f"a simulated device waits for no answer of {send.route}")
 
 
 _LATER = object()

@@ -1,7 +1,4 @@
-"""What each device of a cohort will do in its round, and until when: arithmetic on its habits, before anyone begins.
-
-Knows clients, habits and a round's plan. It has never heard of sessions, of the coordinator, or of who trains.
-"""
+"""What each device of a cohort will do in its round, and until when: arithmetic on its habits, before anyone begins."""
 
 from __future__ import annotations
 

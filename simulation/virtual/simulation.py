@@ -36,13 +36,13 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from simulation.clients import Clients
-from simulation.engines import Failed, Job, Kernel, MakeEngine
+from simulation.engines import Job, JobFailed, Kernel, MakeEngine
 from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
-from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import World
 
@@ -66,7 +66,7 @@ class Simulation:
         origin: str,
         folder: Path | None,
         seed: int,
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         datacenter: Mapping[str, Any],
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
@@ -123,7 +123,7 @@ class Simulation:
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
-                datacenter=Datacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
+                datacenter=SimulatedDatacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
             )
             self._exits.callback(self.world.close)
             if before is not None:

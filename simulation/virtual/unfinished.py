@@ -2,8 +2,7 @@
 another one stopped, so that the rest is as if nobody had stopped.
 
 A device of a closed round that neither reported nor withdrew has vanished, or comes too late: which, and when, is a
-function of the seed, the device and the round. This file knows a store and habits. It has never heard of sessions or
-engines.
+function of the seed, the device and the round.
 """
 
 from __future__ import annotations

@@ -22,17 +22,19 @@ from operator import attrgetter
 
 import numpy as np
 
-from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.devices import CheckIn, Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
+from coordinator.requests import Request
+from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
-from simulation.engines.port import Engine, Failed, Job
+from simulation.engines.port import Engine, Job, JobFailed
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
-from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
@@ -61,9 +63,9 @@ class World:
         planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         class_of: Callable[[str], str],
-        datacenter: Datacenter | None = None,
+        datacenter: SimulatedDatacenter | None = None,
     ) -> None:
         """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
@@ -191,7 +193,7 @@ class World:
             self._present[device.row.device] = device
             device.arrive()
         asking = waiting + arriving
-        answers = self.coordinator.devices.check_in_all([(device.row, device.offer) for device in asking])
+        answers = CHECK_IN.together(self.coordinator, [Request(CHECK_IN, one.row, one.offer) for one in asking])
         for device, answer in zip(asking, answers, strict=True):
             if answer is not None:
                 device.answered(answer)
@@ -222,12 +224,16 @@ class World:
         drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
         return [int(number) for number in drawn if int(number) not in out][:count]
 
-    def _made(self, number: int) -> Device:
+    def _row(self, number: int) -> DeviceRow:
         name = self._clients.id(number)
         examples = self._clients.holdings.examples(number)
-        row = self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
-        learners = {self._learner: self._version}
-        return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
+        return self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
+
+    def _made(self, number: int) -> Device:
+        offer = CheckIn(
+            examples=self._clients.holdings.examples(number), learners={self._learner: self._version}, hold_s=0
+        )
+        return Device(self, number, self._row(number), offer)
 
     def _lease(self, state: RunState) -> None:
         """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
@@ -254,13 +260,13 @@ class World:
         cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
             if device.assignment is None:
-                assignment = self.coordinator.devices.assignment(device.row.device)
+                request = Request(CHECK_IN, device.row, device.offer)
+                assignment = request.call(CHECK_IN.shape.again, self.coordinator)
                 if assignment is not None:
                     device.answered(assignment)
         starting = [device for device in cohort if not device.over]
-        self.coordinator.devices.started_all(
-            self._run, state.round_number, state.current.attempt, [device.row.device for device in starting]
-        )
+        message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
+        STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
         for device in starting:
             device.started()
         for device in cohort:
@@ -308,7 +314,7 @@ class World:
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job, self._meanwhile), Failed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), JobFailed):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -323,8 +329,9 @@ class World:
     def _comes_late(self, one: Unfinished) -> None:
         """A device has trained for a round that is over: it offers its update, which is not read."""
         del self._elsewhere[one.device]
+        where = {"run": self._run, "round": one.round, "attempt": 0}
         with suppress(ProblemError):
-            self.coordinator.devices.update_limit(one.device, self._run, one.round, 0)
+            Request(UPDATE, self._row(one.number), None, where).call(UPDATE.shape.limit, self.coordinator)
 
     def _meanwhile(self) -> None:
         """While the engine trains the next: what would be left to do when it has trained the last is done now."""
@@ -336,9 +343,7 @@ class World:
         sent, self._sent = self._sent, []
         if not sent:
             return
-        answers = self.coordinator.devices.count_all(
-            self._run, [device.update for device in sent if device.update is not None]
-        )
+        answers = UPDATE.from_memory(self.coordinator, [device.update for device in sent if device.update is not None])
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
@@ -355,4 +360,4 @@ class World:
                 self.coordinator.perform(task)
 
 
-_OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
+_OUT_OF_TIME = JobFailed(reason="The time ran out before one step of training could be done.")

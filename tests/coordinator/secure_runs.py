@@ -72,7 +72,7 @@ def happens(world: World, kind: type, run: str = "secret", **fields: Any) -> lis
     """One event of the attempt under way, as the runtime would submit it."""
 
     def make(tx: object, now_in: RunState, at: float) -> ev.Event:
-        usual = {"at": at, "round": now_in.current.number, "attempt": now_in.current.attempt}
+        usual = {"at": at, "round": now_in.round_number, "attempt": now_in.current.attempt}
         made: ev.Event = kind(**{**usual, **fields})
         return made
 
@@ -83,7 +83,7 @@ def says(world: World, kind: type, *devices: str, run: str = "secret") -> list[s
     """These devices say what this exchange is for; a blob stands for each message. Their digests."""
     now_in, digests = state(world, run), []
     for device in devices:
-        body = f"{kind.__name__} {device} {run} {now_in.current.number} {now_in.current.attempt}".encode()
+        body = f"{kind.__name__} {device} {run} {now_in.round_number} {now_in.current.attempt}".encode()
         digests.append(world.blobs.put(body))
         happens(world, kind, run, device=device, digest=digests[-1], bytes=len(body))
     return digests

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simulation.explorer.search import Report
+from simulation.explorer.search import SearchReport
 
 _HEAD = """# Schedules searched so far
 
@@ -22,7 +22,7 @@ mended and stays as a test in `tests/faults/test_repros.py`.
 _ROW = re.compile(r"^\| (\d{4}-\d\d-\d\d) \| (\d+) \| (\d+) \|")
 
 
-def add_to_count(page: Path, report: Report, *, first: int, day: str) -> int:
+def add_to_count(page: Path, report: SearchReport, *, first: int, day: str) -> int:
     """Adds a search to the page, which is made where there is none. Returns the new total of schedules."""
     lines = page.read_text("utf-8").splitlines() if page.exists() else []
     rows = [line for line in lines if _ROW.match(line)]

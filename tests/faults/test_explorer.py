@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from simulation.cli import app
 from simulation.explorer.invariants import INVARIANTS
-from simulation.explorer.search import Report, explore, play, play_many
+from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
 from tests.faults.mutants import MUTANTS, Spoilt
@@ -34,7 +34,7 @@ SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 
-def told(report: Report) -> str:
+def told(report: SearchReport) -> str:
     """What is broken, and how to see it."""
     lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- folding <- secure <- runtime <- {service, datacenter} <- simulation <- quorate`
+`client_sdk <- coordinator.engine <- folding <- secure <- runtime <- requests <- {service, datacenter} <- simulation
+<- quorate`
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
         ("client_sdk/device/wrong.py", "import socket", "Messages and a device's session"),
         ("client_sdk/protocol/wrong.py", "import http.client", "Messages and a device's session"),
         ("client_sdk/protocol/wrong.py", "import time", "Messages and a device's session"),
+        ("coordinator/runtime/wrong.py", "import coordinator.requests", "One direction"),
+        ("coordinator/requests/wrong.py", "import coordinator.service", "One direction"),
+        ("coordinator/requests/wrong.py", "import fastapi", "The table of requests needs no server"),
         ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
         ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),
     ],

@@ -23,7 +23,7 @@ from simulation.fleet.checkpoints import SharedCheckpoints
 from simulation.fleet.habits import SLOWEST, FleetHabits
 from simulation.fleet.orders import split_of, worker_orders
 from simulation.fleet.processes import FleetFailed, FleetProcesses
-from simulation.fleet.pulse import FIRST_GUESS_S, Pulse
+from simulation.fleet.round_times import FIRST_GUESS_S, RoundTimes
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
 from simulation.fleet.worker import WorkerOrders, catalogue_of
@@ -111,7 +111,7 @@ def test_a_share_is_from_0_to_1(name: str, value: float):
         FleetHabits(**{name: value})
 
 
-# ------------------------------------------------------------ pulse
+# ------------------------------------------------------------ times of rounds
 
 
 def happening(kind: str, number: int | None, run: str | None = "r") -> Happening:
@@ -120,30 +120,32 @@ def happening(kind: str, number: int | None, run: str | None = "r") -> Happening
 
 def test_work_in_a_round_says_that_earlier_ones_are_over():
     now = [10.0]
-    pulse = Pulse(lambda: now[0])
-    assert pulse.round_s == FIRST_GUESS_S
-    pulse.note(happening("waiting", None, None))
-    pulse.note(happening("assigned", 1))
-    assert not pulse.is_over("r", 1)
+    round_times = RoundTimes(lambda: now[0])
+    assert round_times.round_s == FIRST_GUESS_S
+    round_times.note(happening("waiting", None, None))
+    round_times.note(happening("assigned", 1))
+    assert not round_times.is_over("r", 1)
     now[0] = 13.5
-    pulse.note(happening("assigned", 2))
-    assert pulse.is_over("r", 1)
-    assert not pulse.is_over("r", 2)
-    assert not pulse.is_over("other", 1)
-    assert pulse.round_s == 3.5
+    round_times.note(happening("assigned", 2))
+    assert round_times.is_over("r", 1)
+    assert not round_times.is_over("r", 2)
+    assert not round_times.is_over("other", 1)
+    assert round_times.round_s == 3.5
     now[0] = 99.0
-    pulse.note(happening("assigned", 2))
-    pulse.note(happening("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
-    assert pulse.round_s == 3.5
+    round_times.note(happening("assigned", 2))
+    round_times.note(
+        happening("assigned", 5)
+    )  # rounds 3 and 4 were not seen here: nothing is learned of their duration
+    assert round_times.round_s == 3.5
 
 
 def test_a_refusal_says_that_its_round_is_over():
-    pulse = Pulse()
-    pulse.note(happening("assigned", 4))
-    pulse.note(happening("receipt", 4))
-    assert not pulse.is_over("r", 4)
-    pulse.note(happening("refused", 4))
-    assert pulse.is_over("r", 4)
+    round_times = RoundTimes()
+    round_times.note(happening("assigned", 4))
+    round_times.note(happening("receipt", 4))
+    assert not round_times.is_over("r", 4)
+    round_times.note(happening("refused", 4))
+    assert round_times.is_over("r", 4)
 
 
 def test_waiting_for_the_end_of_a_round_ends_by_time_and_by_stop():
@@ -154,13 +156,13 @@ def test_waiting_for_the_end_of_a_round_ends_by_time_and_by_stop():
             now[0] += timeout or 0.0
             return self.is_set()
 
-    pulse, stop = Pulse(lambda: now[0]), Moving()
-    assert not pulse.wait_over("r", 1, 5.0, stop)
+    round_times, stop = RoundTimes(lambda: now[0]), Moving()
+    assert not round_times.wait_over("r", 1, 5.0, stop)
     assert 5.0 <= now[0] < 5.5
     stop.set()
-    assert not pulse.wait_over("r", 1, 5.0, stop)
-    pulse.note(happening("assigned", 2))
-    assert pulse.wait_over("r", 1, 0.0, stop)
+    assert not round_times.wait_over("r", 1, 5.0, stop)
+    round_times.note(happening("assigned", 2))
+    assert round_times.wait_over("r", 1, 0.0, stop)
 
 
 # ------------------------------------------------------------ checkpoints
@@ -252,14 +254,14 @@ def assignment(number: int) -> Assignment:
     )
 
 
-def trainer(habits: FleetHabits, pulse: Pulse, stop: Event) -> FleetTrainer:
+def trainer(habits: FleetHabits, round_times: RoundTimes, stop: Event) -> FleetTrainer:
     return FleetTrainer(
         0,
         Examples(np.zeros((5, 2)), np.zeros(5, np.int64)),
         Catalogue({"tests:marks": marks}, installed=[]),
         learner="tests:marks",
         habits=habits,
-        pulse=pulse,
+        round_times=round_times,
         turn=Lock(),
         stop=stop,
     )
@@ -271,7 +273,7 @@ def train(who: FleetTrainer, number: int = 1) -> Update:
 
 def test_an_ordinary_device_trains_and_reports_at_once():
     stop = Clockwork()
-    who = trainer(FleetHabits(slow=0, vanish=0, late=0), Pulse(), stop)
+    who = trainer(FleetHabits(slow=0, vanish=0, late=0), RoundTimes(), stop)
     assert who.learners == {"tests:marks": "0"}
     assert who.examples == 5
     update = train(who)
@@ -281,13 +283,13 @@ def test_an_ordinary_device_trains_and_reports_at_once():
 
 def test_a_slow_device_takes_a_multiple_of_its_own_time():
     stop = Clockwork()
-    train(trainer(FleetHabits(slow=1, vanish=0, late=0), Pulse(), stop))
+    train(trainer(FleetHabits(slow=1, vanish=0, late=0), RoundTimes(), stop))
     assert len(stop.waited) == 1
     assert stop.waited[0] >= 0.5 * 0.02
 
 
 def test_a_device_vanishes_once_a_round_and_then_works():
-    who = trainer(FleetHabits(slow=0, vanish=1, late=0), Pulse(), Clockwork())
+    who = trainer(FleetHabits(slow=0, vanish=1, late=0), RoundTimes(), Clockwork())
     with pytest.raises(Vanished) as vanished:
         train(who, 1)
     assert 1.0 <= vanished.value.away <= 2.0
@@ -299,16 +301,16 @@ def test_a_device_vanishes_once_a_round_and_then_works():
 
 def test_a_late_device_holds_its_update_until_the_round_is_over():
     now = [0.0]
-    pulse = Pulse(lambda: now[0])
+    round_times = RoundTimes(lambda: now[0])
 
     class Ends(Clockwork):
         def wait(self, timeout: float | None = None) -> bool:
             now[0] += timeout or 0.0
             if now[0] > 3.0:
-                pulse.note(happening("assigned", 2))
+                round_times.note(happening("assigned", 2))
             return super().wait(timeout)
 
-    train(trainer(FleetHabits(slow=0, vanish=0, late=1), pulse, Ends()), 1)
+    train(trainer(FleetHabits(slow=0, vanish=0, late=1), round_times, Ends()), 1)
     assert 3.0 < now[0] < 3.3
 
 
@@ -320,7 +322,7 @@ def test_a_late_device_that_hears_nothing_gives_up_waiting():
             now[0] += timeout or 0.0
             return super().wait(timeout)
 
-    train(trainer(FleetHabits(slow=0, vanish=0, late=1), Pulse(lambda: now[0]), Passing()), 1)
+    train(trainer(FleetHabits(slow=0, vanish=0, late=1), RoundTimes(lambda: now[0]), Passing()), 1)
     assert LONGEST_HOLD * FIRST_GUESS_S <= now[0] < LONGEST_HOLD * FIRST_GUESS_S + 0.5
 
 

@@ -12,7 +12,7 @@ from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 from client_sdk.device.actions import Failed
-from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints
 from client_sdk.http.transport import Interrupted
 from coordinator.datacenter.worker.actions import Going, WorkerReply
 
@@ -89,7 +89,7 @@ class WorkerFolder:
         return drawn
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def path(self, digest: str) -> Path:

@@ -156,9 +156,8 @@ def pending(state: RunState) -> list[fx.Action]:
     match current.phase:
         case "collecting":
             waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
-            if secure.header:
-                return [fx.Wake(devices=waiting), route(state, waiting)]
-            return [fx.Wake(devices=waiting), fx.Announce(round=current.number, attempt=current.attempt)]
+            announce = fx.Announce(round=current.number, attempt=current.attempt)
+            return [fx.Wake(devices=waiting), route(state, waiting) if secure.header else announce]
         case "sharing" if not secure.roster:
             return [keying.gather_action(state)]
         case "sharing" | "masking":
@@ -167,8 +166,8 @@ def pending(state: RunState) -> list[fx.Action]:
             return [route(state, (d for d in present(state, secure.masked) if d not in secure.signed))]
         case "unmasking":
             waiting = tuple(d for d in present(state, secure.signed) if d not in secure.revealed)
-            shown: list[fx.Action] = [route(state, waiting)]
-            return [*shown, fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else shown
+            opening = [fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else []
+            return [route(state, waiting), *opening]
         case "committing":
             return [unmasking.commit_sum_action(state)]
         case _:

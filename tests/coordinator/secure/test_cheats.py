@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.shamir import SHARE_BYTES
@@ -40,16 +40,16 @@ def tools(phone: Phone, **primitives: Any) -> None:
     phone.member.device = replace(device, primitives=replace(device.primitives, **primitives))
 
 
-def resigned(phone: Phone, world: World, said: Say, body: bytes, blob: bytes | None = None) -> Say:
+def resigned(phone: Phone, world: World, said: Transmit, body: bytes, blob: bytes | None = None) -> Transmit:
     """What a device says, changed, with its signature under it."""
     secure = world.state.secure
     assert secure is not None
-    h = world.desk._attempts.read(secure).cohort.h
+    h = world.requests._attempts.read(secure).cohort.h
     signature = signed(phone.member.device.signer, h, said.stage, body)
-    return Say(said.stage, body, signature, said.blob if blob is None else blob)
+    return Transmit(said.stage, body, signature, said.blob if blob is None else blob)
 
 
-def cheating(phone: Phone, stage: Stage, change: Callable[[Say, World], Say]) -> None:
+def cheating(phone: Phone, stage: Stage, change: Callable[[Transmit, World], Transmit]) -> None:
     phone.bend = lambda said, world: change(said, world) if said.stage == stage else said
 
 
@@ -132,7 +132,7 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
     world.play(lambda w: w.state.phase == "masking")
     for attempt, dealers in ((1, (world.phones[1].name,)), (0, ("nobody",)), (0, ()), (0, (phone.name,))):
         with pytest.raises(ProblemError):
-            world.desk.complain(phone.name, 1, attempt, dealers)
+            world.requests.complain(phone.name, 1, attempt, dealers)
     assert world.happened(ev.Complained) == []
     world.play()
     assert_committed(world)
@@ -141,7 +141,7 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
 # ------------------------------------------------------------ messages that no honest device signs
 
 
-def longer(said: Say, world: World, phone: Phone) -> Say:
+def longer(said: Transmit, world: World, phone: Phone) -> Transmit:
     blob = said.blob + b"\0"
     body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
     return resigned(phone, world, said, body, blob)
@@ -162,7 +162,7 @@ def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> No
     world = World(n)
     cheat = world.phones[2]
 
-    def fewer(said: Say, w: World) -> Say:
+    def fewer(said: Transmit, w: World) -> Transmit:
         bundle = Bundle.parse(said.body, n)
         return resigned(cheat, w, said, replace(bundle, sealed=bundle.sealed[1:]).encoded)
 
@@ -176,9 +176,9 @@ def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
     """Whoever wrote it: it is refused, and the device's own message is still taken."""
     world = World(4)
     phone = world.phones[0]
-    forged: list[Say] = []
+    forged: list[Transmit] = []
 
-    def forge(said: Say, w: World) -> Say:
+    def forge(said: Transmit, w: World) -> Transmit:
         if forged:
             return said
         forged.append(said)
@@ -200,7 +200,7 @@ def test_the_first_vector_of_a_device_counts() -> None:
     phone = world.phones[0]
     refused: list[str] = []
 
-    def twice(said: Say, w: World) -> Say:
+    def twice(said: Transmit, w: World) -> Transmit:
         blob = bytes(len(said.blob))
         body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
         other = resigned(phone, w, said, body, blob)
@@ -228,7 +228,7 @@ def test_no_device_names_anothers_file_as_its_own() -> None:
     world = World(5)
     first, copycat = world.phones[0], world.phones[1]
 
-    def copy(said: Say, w: World) -> Say:
+    def copy(said: Transmit, w: World) -> Transmit:
         blob = next(each.blob for each in first.member.log if each.stage == "mask")
         body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
         return resigned(copycat, w, said, body, blob)
@@ -309,10 +309,10 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
     world = World(12)
     cheat = world.phones[1]
 
-    def wrong(said: Say, w: World) -> Say:
+    def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        survivors = w.desk._attempts.read(secure).survivors(secure)
+        survivors = w.requests._attempts.read(secure).survivors(secure)
         revealed = Revealed.parse(said.body, survivors, 12)
         about = revealed.shares[7]
         shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
@@ -331,10 +331,10 @@ def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int)
     world = World(5)
     cheat = world.phones[place]
 
-    def wrong(said: Say, w: World) -> Say:
+    def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        revealed = Revealed.parse(said.body, w.desk._attempts.read(secure).survivors(secure), 5)
+        revealed = Revealed.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
         shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
         return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
 
@@ -462,9 +462,9 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
     world = World(7)
     for phone in world.phones[:3]:
         phone.stops = "share"
-    old: list[tuple[Any, Say]] = []
+    old: list[tuple[Any, Transmit]] = []
 
-    def remember(said: Say, w: World) -> Say:
+    def remember(said: Transmit, w: World) -> Transmit:
         old.append((world.phones[4].head, said))
         return said
 

@@ -47,12 +47,12 @@ def _folder_not_synced() -> Patches:
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
 def _unfinished_blob() -> Patches:
     """An update is kept without its last byte."""
-    keep = memory.MemoryBlobs.keep
+    keep = memory.MemoryBlobs.add
 
     def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
         keep(self, digest, data[:-1] if REPORT_KEY.encode() in data else data)
 
-    return [(memory.MemoryBlobs, "keep", short)]
+    return [(memory.MemoryBlobs, "add", short)]
 
 
 @mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)

@@ -17,7 +17,7 @@ FIRST_GUESS_S = 4.0
 _LOOK_S = 0.1
 
 
-class Pulse:
+class RoundTimes:
     """One for all devices of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

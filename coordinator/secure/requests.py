@@ -3,14 +3,14 @@
 ::
 
     header      the attempt that may be joined, or nothing yet
-    hear        advertise | share | mask | survivors | unmask: taken once, durably, or refused with the reason
+    receive     advertise | share | mask | survivors | unmask: taken once, durably, or refused with the reason
     complain    dealers whose shares do not open
     spent       the device has signed on this checkpoint before
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
 
-Knows a run's state and blobs. Has never heard of HTTP: whoever calls has authenticated the device, waits, and asks
-again. Whether a message fits the moment is the engine's to say, before anything is read or stored, and again under the
-run's lock. Raises ``ProblemError`` for what a device did wrong, and lets BlobError pass.
+Whoever calls has authenticated the device, waits, and asks again. Whether a message fits the moment is the engine's to
+say, before anything is read or stored, and again under the run's lock. Raises ``ProblemError`` for what a device did
+wrong, and lets BlobError pass.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import Aggregator
 from coordinator.secure import validation
 from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
 from coordinator.secure.kept import entry_bytes, message_bytes
-from coordinator.secure.opening import WORKERS
-from coordinator.secure.performing import Committing, SecureAction, SecureRun, SecureWork, drop
+from coordinator.secure.performing import SecureRun, drop
 
 _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
     "advertise": ev.Advertised,
@@ -65,31 +63,18 @@ class Arrived:
     if they are taken."""
 
 
-class SecureDesk:
+class SecureRequests:
     """The secure rounds of one run. Safe from several threads."""
 
     def __init__(
         self,
         run: SecureRun,
         blobs: Blobs,
-        aggregator: Aggregator,
         authority: Callable[[], Authority],
-        workers: int = WORKERS,
+        attempts: Attempts,
     ) -> None:
-        """``authority``: asked whenever somebody is to be vouched for; ``workers``: threads that unmask."""
-        self._run, self._blobs, self._authority = run, blobs, authority
-        self._attempts = Attempts(blobs, self._vouched)
-        self._work = SecureWork(run, blobs, aggregator, authority, self._attempts, workers)
-
-    def perform(self, action: SecureAction) -> None:
-        """See ``SecureWork.perform``."""
-        self._work.perform(action)
-
-    def checkpoint(self, action: Committing) -> tuple[str, int]:
-        """See ``SecureWork.checkpoint``."""
-        return self._work.checkpoint(action)
-
-    # ------------------------------------------------------------ devices
+        """``authority``: asked whenever somebody is to be vouched for."""
+        self._run, self._blobs, self._authority, self._attempts = run, blobs, authority, attempts
 
     def header(self, device: str, round: int) -> bytes | None:
         """The header of the attempt that this device may join, or go on with; None: not yet. ProblemError where the
@@ -100,7 +85,7 @@ class SecureDesk:
             return None
         return bytes.fromhex(secure.header)
 
-    def hear(self, arrived: Arrived) -> None:
+    def receive(self, arrived: Arrived) -> None:
         """Takes a message: when this returns it is durable, and counts. The same again is taken again."""
         kept = _Kept.of(arrived)
         digest = kept.digest
@@ -118,7 +103,7 @@ class SecureDesk:
         state = self._run.state
         following, effects = rounds.step(state, event(0.0))
         if _refused(effects):
-            self._turn_away(event)
+            self._refuse(event)
         if following is state:
             return  # it is there already
         self._verify(state, arrived, kept)
@@ -152,11 +137,11 @@ class SecureDesk:
         now = state.current.attempt
         if attempt != now:
             raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {now}")
-        return self._told(state, secure, device, stage)
+        return self._answer(state, secure, device, stage)
 
     # ------------------------------------------------------------ inside
 
-    def _told(self, state: RunState, secure: SecureRound, device: str, stage: Stage) -> bytes | None:
+    def _answer(self, state: RunState, secure: SecureRound, device: str, stage: Stage) -> bytes | None:
         match stage:
             case "advertise":
                 return self._roster(secure, device)
@@ -168,9 +153,6 @@ class SecureDesk:
                 self._read(secure)
                 return self._attempts.proof(secure)
         return None
-
-    def _vouched(self, device: str, certificate: bytes) -> str:
-        return self._authority().vouched(device, certificate)
 
     def _under_way(self, state: RunState, device: str, round: int) -> SecureRound:
         if round < state.round_number or (round == state.round_number and state.phase == "idle"):
@@ -234,7 +216,7 @@ class SecureDesk:
             raise problem("busy", "the message's bytes were removed again: send them once more", retry_after_s=1)
         return True
 
-    def _turn_away(self, event: Callable[[float], ev.Event]) -> NoReturn:
+    def _refuse(self, event: Callable[[float], ev.Event]) -> NoReturn:
         """Refuses what the engine refuses, and has it leave the reason behind, without its bytes."""
         _raise_refused(
             self._run.submit(lambda state, at: event(at) if _refused(rounds.step(state, event(at))[1]) else None)

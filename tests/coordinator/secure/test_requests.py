@@ -1,4 +1,4 @@
-"""What devices ask of the desk, out of turn, twice, too late, or without any business there."""
+"""What devices ask, out of turn, twice, too late, or without any business there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from client_sdk.secagg.statement import Stage
 from client_sdk.secagg.survivors import Proof
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.folding.aggregator import Aggregator
-from coordinator.secure.devices import OVER, Arrived, SecureDesk
+from coordinator.secure.attempt import Attempts
 from coordinator.secure.kept import body_of, message_bytes, sum_bytes, sum_of
+from coordinator.secure.requests import OVER, Arrived, SecureRequests
 from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World
 
@@ -26,14 +26,14 @@ from tests.coordinator.secure.world import STAGES, World
 def kind_of(world: World, *given: Any) -> str:
     """With what an answer is refused."""
     with pytest.raises(ProblemError) as caught:
-        world.desk.answer(*given)
+        world.requests.answer(*given)
     return caught.value.kind
 
 
 def test_the_header_says_what_the_plan_says() -> None:
     world = World(5, secure={"q": 12, "weight_cap": 900, "cipher": "chacha20", "expires_s": 3600.5})
     world.play(lambda w: bool(w.happened(ev.Announced)))
-    body = world.desk.header(world.phones[0].name, 1)
+    body = world.requests.header(world.phones[0].name, 1)
     assert body is not None
     header = Header.parse(body)
     assert (header.run, header.round, header.attempt) == ("run-1", 1, 0)
@@ -49,19 +49,19 @@ def test_a_header_is_for_the_cohort_of_the_round() -> None:
     world = World(4)
     name = world.phones[0].name
     with pytest.raises(ProblemError) as caught:
-        world.desk.header(name, 1)
+        world.requests.header(name, 1)
     assert caught.value.kind == "conflict", "no cohort has been drawn"
     world.play(lambda w: w.state.phase == "collecting")
-    assert world.desk.header(name, 1) is None
+    assert world.requests.header(name, 1) is None
     world.play(lambda w: bool(w.happened(ev.Announced)))
-    assert world.desk.header(name, 1) is not None
+    assert world.requests.header(name, 1) is not None
     for device, round_, kind in (("stranger", 1, "not-selected"), (name, 2, "stale"), (name, 0, "late")):
         with pytest.raises(ProblemError) as caught:
-            world.desk.header(device, round_)
+            world.requests.header(device, round_)
         assert caught.value.kind == kind
     world.play()
     with pytest.raises(ProblemError) as caught:
-        world.desk.header(name, 1)
+        world.requests.header(name, 1)
     assert caught.value.kind == "late"
 
 
@@ -76,7 +76,7 @@ def test_answers_come_when_their_phase_does() -> None:
             return False
         for stage in STAGES:
             try:
-                told = w.desk.answer(name, 1, 0, stage)
+                told = w.requests.answer(name, 1, 0, stage)
             except ProblemError as error:
                 seen.setdefault(w.state.phase, set()).add(f"{stage}: {error.kind}")
             else:
@@ -95,7 +95,7 @@ def test_answers_come_when_their_phase_does() -> None:
         "committing": {"advertise", "share: late"},
         "idle": {*late, "unmask"},
     }
-    assert world.desk.answer(name, 1, 0, "unmask") == OVER
+    assert world.requests.answer(name, 1, 0, "unmask") == OVER
 
 
 def test_strangers_and_older_attempts_get_no_answer() -> None:
@@ -104,7 +104,7 @@ def test_strangers_and_older_attempts_get_no_answer() -> None:
         phone.stops = "share"
     world.play(lambda w: w.state.current.attempt == 1 and w.state.phase == "masking")
     name = world.phones[5].name
-    assert world.desk.answer(name, 1, 1, "share") is not None
+    assert world.requests.answer(name, 1, 1, "share") is not None
     assert kind_of(world, name, 1, 0, "share") == "stale"
     assert kind_of(world, "stranger", 1, 1, "share") == "not-selected"
     assert kind_of(world, world.phones[0].name, 1, 1, "advertise") == "withdrawn"
@@ -116,15 +116,15 @@ def test_who_is_not_in_the_roster_is_told() -> None:
     world.play(lambda w: w.state.phase == "masking")
     late = world.phones[5]
     assert kind_of(world, late.name, 1, 0, "advertise") == "late"
-    assert world.desk.header(late.name, 1) is None, "it may join the next attempt"
+    assert world.requests.header(late.name, 1) is None, "it may join the next attempt"
 
 
 def test_a_delivery_is_for_its_receiver() -> None:
     world = World(5)
     world.play(lambda w: w.state.phase == "masking")
-    bodies = [world.desk.answer(phone.name, 1, 0, "share") for phone in world.phones]
+    bodies = [world.requests.answer(phone.name, 1, 0, "share") for phone in world.phones]
     assert len(set(bodies)) == 5
-    assert bodies == [world.desk.answer(phone.name, 1, 0, "share") for phone in world.phones]
+    assert bodies == [world.requests.answer(phone.name, 1, 0, "share") for phone in world.phones]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -162,7 +162,7 @@ def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None
         spool.write(b"anything")
         arrived = replace(arrived, vector=spool if stage == "mask" else None)
         with pytest.raises(ProblemError) as caught:
-            world.desk.hear(arrived)
+            world.requests.receive(arrived)
     assert caught.value.kind == "stale"
     assert world.state is before
     assert set(world.blobs.digests()) == blobs
@@ -171,7 +171,9 @@ def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None
 def test_a_masked_input_comes_with_its_vector() -> None:
     world = World(4)
     with pytest.raises(ProblemError, match="vector"):
-        world.desk.hear(Arrived(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64)))
+        world.requests.receive(
+            Arrived(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64))
+        )
 
 
 def test_a_vector_that_comes_too_late_leaves_its_reason_and_no_bytes() -> None:
@@ -227,7 +229,7 @@ def test_who_is_revoked_after_the_roster_costs_a_restarted_coordinator_the_attem
 
 
 def before_the_event(world: World, happens: Callable[[], object]) -> None:
-    """Has something happen between what the desk looked at and its next event."""
+    """Has something happen between what was looked at and its next event."""
     honest = world.log.submit
 
     def submit(make: Any) -> Any:
@@ -354,22 +356,23 @@ def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
     world = World(7, rounds_=2)
     for phone, stage in zip(world.phones, stops, strict=False):
         phone.stops = stage
-    aggregator = Aggregator(world.blobs, world.plan, world.start)
-    other = SecureDesk(world.log, world.blobs, aggregator, world._authority)
+    attempts = Attempts(world.blobs, world.authority.vouch)
+    other = SecureRequests(world.log, world.blobs, world._authority, attempts)
     told = set()
 
     def compare(w: World) -> bool:
         state = w.state
+        attempt = 0 if state.round is None else state.round.attempt
         for phone in w.phones:
             for stage in STAGES:
                 answers = []
-                for desk in (w.desk, other):
+                for requests in (w.requests, other):
                     try:
-                        answers.append(desk.answer(phone.name, state.round_number, state.current.attempt, stage))
+                        answers.append(requests.answer(phone.name, state.round_number, attempt, stage))
                     except ProblemError as error:
                         answers.append(error.kind.encode())
                 assert answers[0] == answers[1]
-                told.add((state.round_number, state.current.attempt, stage, answers[0]))
+                told.add((state.round_number, attempt, stage, answers[0]))
         return False
 
     world.play(compare)
@@ -384,11 +387,11 @@ def test_a_proof_grows_with_late_signatures() -> None:
 
     def wait_for_it(said: Any, w: World) -> Any:
         if said.stage == "survivors":
-            first = w.desk.answer(late.name, 1, 0, "survivors")
+            first = w.requests.answer(late.name, 1, 0, "survivors")
             assert first is not None, "five of seven are enough, and have signed"
             late.bend = None
             w.hear(late, said)
-            second = w.desk.answer(late.name, 1, 0, "survivors")
+            second = w.requests.answer(late.name, 1, 0, "survivors")
             assert second is not None
             assert len(Proof.parse(second, 7).signatures) == len(Proof.parse(first, 7).signatures) + 1 == 7
         return said
