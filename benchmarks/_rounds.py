@@ -14,7 +14,7 @@ from torch import nn
 from client_sdk.tensors import Tensors
 from simulation import Clients
 from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
-from simulation.engines import EngineName, Job, CannotTrain, engine_called
+from simulation.engines import CannotTrain, EngineName, Job, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model
 from simulation.virtual.simulation import Simulation
