@@ -241,7 +241,7 @@ class WorkerRequests:
             revoked_at=row.revoked_at,
             state="revoked" if row.revoked_at is not None else "leased" if held else "idle",
             run=held[0].run if held else None,
-            round=held[0].round if held else None,
+            round=held[0].round_number if held else None,
         )
 
 

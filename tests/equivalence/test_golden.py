@@ -245,14 +245,17 @@ def rows_of(folder: Path) -> dict[str, Rows]:
                 if column["pk"]
             )
             rows = connection.execute(f"SELECT * FROM {table} ORDER BY {key}")
-            found[table] = [canonical({name: _taken_apart(row[name]) for name in row.keys()}) for row in rows]  # noqa: SIM118
+            found[table] = [canonical({name: _taken_apart(name, row[name]) for name in row.keys()}) for row in rows]  # noqa: SIM118
     found["blobs"] = sorted(
         canonical(path.relative_to(folder).as_posix()) for path in (folder / "blobs").rglob("*") if path.is_file()
     )
     return found
 
 
-def _taken_apart(value: Any) -> Any:
+def _taken_apart(name: str, value: Any) -> Any:
+    """Of a snapshot only that there is one: its format is its version's own, and the log gives the state again."""
+    if name == "snapshot":
+        return value is not None
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
