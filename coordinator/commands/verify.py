@@ -31,7 +31,7 @@ def verify(
 
     Exit code 1 where something is wrong, each on a line of its own. A coordinator may be at work meanwhile.
     """
-    from coordinator.verify import BlobFolder
+    from coordinator.verify import BlobFolder, CannotVerify
     from coordinator.verify import verify as check
 
     url, beside = _locate(database)
@@ -51,6 +51,8 @@ def verify(
             else:
                 say(f"invariant {wrong.invariant}: {place}: {wrong.what}")
         runs = len(store.runs())
+    except CannotVerify as error:
+        fail(str(error))
     finally:
         store.close()
     if as_json:

@@ -44,7 +44,18 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
-from coordinator.engine.secure.plan import Secure, reasons_against
+from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.aggregation.registry import (
+    BUILT_IN,
+    RULES,
+    SERVER_OPTIMIZERS,
+    Chosen,
+    Registry,
+    choose,
+    reasons_against,
+)
+from coordinator.engine.secure import plan as secure_plan
+from coordinator.engine.secure.plan import Secure
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
@@ -105,13 +116,23 @@ class Cohort(_Section):
         return self
 
 
+_NEWER = ("rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters")
+
+
 class Aggregation(_Section):
     """How the updates of a round become one step of the model."""
 
-    rule: Literal["mean", "median"] = "mean"
+    rule: str = Field(default="mean", max_length=200, json_schema_extra={"built_in": list(RULES)})
     """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
     arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
-    weights."""
+    weights. *trimmed-mean*: likewise, the mean without the extremes of each coordinate. Or a package's rule, by
+    ``package:name``."""
+    rule_version: str | None = Field(default=None, max_length=64)
+    """Version of a package's rule: required for one, refused for those that are built in. A coordinator that has
+    another one refuses the run."""
+    rule_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers for the rule. *trimmed-mean*: ``fraction``, from 0 and below 0.5, of the values that are left out at each
+    end. ``rule_parameters = { fraction = 0.1 }``"""
     weighting: Literal["examples", "equal"] = "examples"
     """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
     weight_cap: int = Field(default=10_000, ge=1, le=2**20)
@@ -121,17 +142,36 @@ class Aggregation(_Section):
     fraction of its examples that were seen, or not at all."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
-    server_optimizer: Literal["average"] = "average"
-    """What is done with the mean: *average* adds it to the model, times the server's learning rate."""
+    server_optimizer: str = Field(
+        default="average", max_length=200, json_schema_extra={"built_in": list(SERVER_OPTIMIZERS)}
+    )
+    """What is done with the mean. *average* adds it to the model, times the server's learning rate. *fedavgm*: with
+    momentum (Hsu et al. 2019, arXiv:1909.06335). *fedadagrad*, *fedadam*, *fedyogi*: Reddi et al. 2021,
+    arXiv:2003.00295. Or a package's optimizer, by ``package:name``."""
+    server_optimizer_version: str | None = Field(default=None, max_length=64)
+    """Version of a package's server optimizer: required for one, refused for those that are built in."""
+    server_optimizer_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers for the server optimizer. *fedavgm*: ``momentum`` (0.9). *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
+    *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). ``server_optimizer_parameters = { tau =
+    0.01 }``"""
     server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
-    """Step size on the server; 1 is plain FedAvg."""
+    """Step size on the server; 1 is plain FedAvg, and far too much for the adaptive optimizers, which move every
+    coordinate by about this much."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan that names no package and sets no parameter reads as it did before there were any."""
+        body: dict[str, Any] = whole(self)
+        for name in _NEWER:
+            if name in body and not body[name]:
+                del body[name]
+        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> Aggregation:
-        if self.rule == "median" and self.weighting == "examples":
-            raise ValueError('the median takes no weights: set weighting = "equal"')
-        if self.rule == "median" and self.partial == "examples_seen":
-            raise ValueError('the median takes no weights: set partial = "full" or "refuse"')
+        against = list(reasons_against(self))
+        if against:
+            raise ValueError("; ".join(against))
         return self
 
 
@@ -266,7 +306,7 @@ class Plan(_Section):
             raise ValueError(
                 'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
             )
-        against = [] if self.secure is None else list(reasons_against(self, self.secure))
+        against = [] if self.secure is None else list(secure_plan.reasons_against(self, self.secure))
         if against:
             raise ValueError("; ".join(against))
         return self
@@ -302,6 +342,18 @@ class Plan(_Section):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise PlanError(f"{path} is not valid TOML: {error}") from None
         return cls.parse(data)
+
+
+def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
+    """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one is not
+    there in the plan's version, or does not go with the rest of the plan."""
+    try:
+        found = choose(plan.aggregation, registry)
+    except ExtensionError as error:
+        raise PlanError(f"aggregation.{error}") from None
+    if plan.secure is not None and found.rule.needs != "sum":
+        raise PlanError(secure_plan.needs_single_updates(plan.aggregation))
+    return found
 
 
 def _sentence(item: dict[str, object]) -> str:

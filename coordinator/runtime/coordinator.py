@@ -14,18 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from client_sdk import codecs
 from coordinator.blobs import Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.phases.lifecycle import phase_s
+from coordinator.engine.plan import PlanError, chosen
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import CannotAggregate
+from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
 from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
 from coordinator.runtime.core import Task
 from coordinator.runtime.devices import DeviceDesk
+from coordinator.runtime.extensions import missing
 from coordinator.runtime.operators import OperatorDesk
+from coordinator.runtime.optimizer_states import optimizer_state_before
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.workers import WorkerDesk
 from coordinator.secure.committing import advance
@@ -47,10 +51,24 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
     """What devices, operators and workers ask of it is at the three desks; what it does by itself is here."""
 
     def recover(self) -> None:
-        """After a start: whatever was in flight is in flight again."""
+        """After a start: whatever was in flight is in flight again. MissingExtension where a run of the store cannot go
+        on here."""
+        self.require_extensions()
         for row in self.store.runs():
             log = self._begun(row.run)
             self._hand_out(row.run, rounds.pending(log.catch_up()))
+
+    def require_extensions(self) -> None:
+        """MissingExtension where a run goes on and its plan names what is not installed here in that version."""
+        for row in self.store.runs():
+            state = self._log(row.run).catch_up()
+            if state.over:
+                continue
+            try:
+                chosen(state.plan, self.extensions(state.plan))
+                codecs.get(state.plan.task.codec)
+            except (PlanError, codecs.UnknownCodec) as error:
+                raise missing(row.run, error) from None
 
     def tick(self) -> float | None:
         """Lets time pass: deadlines, pools that filled up, other replicas' runs, rows that expired.
@@ -218,44 +236,49 @@ class Coordinator(DeviceDesk, OperatorDesk, WorkerDesk):
 
     def _commit(self, run: str, action: fx.Commit) -> None:
         aggregator = self._aggregator(run)
-        made = partial(aggregator.commit, action.round, action.parent, action.contributions)
+        made = partial(aggregator.commit, action.round, action.parent, action.contributions, action.optimizer)
         if self._commit_made(run, action.round, made):
             aggregator.forget(action.round)
 
     def _advance(self, run: str, action: fx.Advance) -> None:
-        self._commit_made(run, action.round, partial(advance, self.blobs, action.parent, self._aggregator(run).delta))
+        delta = self._aggregator(run).delta
+        self._commit_made(run, action.round, partial(advance, self.blobs, action.parent, delta, action.optimizer))
 
-    def _commit_made(self, run: str, round: int, make: Callable[[], tuple[str, int]]) -> bool:
-        """Commits the checkpoint that ``make`` writes and gives (digest, bytes) of, under a fence of its own. False
-        where it is another replica's to commit."""
+    def _commit_made(self, run: str, round: int, make: Callable[[], NewCheckpoint]) -> bool:
+        """Commits the checkpoint that ``make`` writes, under a fence of its own. False where it is another replica's to
+        commit."""
         log = self._log(run)
         fence = self._take_commit(run, round)
         if fence is None:
             return False
         try:
-            digest, size = make()
+            made = make()
         except CannotAggregate as error:
             reason = str(error)
             log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
         else:
             try:
                 log.submit(
-                    lambda tx, state, at: ev.Committed(at=at, round=round, digest=digest, bytes=size), fence=fence
+                    lambda tx, state, at: ev.Committed(
+                        at=at, round=round, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer
+                    ),
+                    fence=fence,
                 )
             except FenceLost:
                 return False  # another replica commits, to the same bits
         return True
 
     def _discard(self, run: str, round: int) -> None:
-        """Deletes the raw updates of a round whose retention is over. A datacenter round has none: what it refused may
-        be, byte for byte, what it took.
+        """Deletes the raw updates of a round whose retention is over, and the server optimizer's state that they were
+        folded with. A datacenter round has no updates: what it refused may be, byte for byte, what it took.
         """
         row = self.store.round(run, round)
         if row is not None and row.kind == "datacenter":
             return
         digests = {row.digest for row in self.store.contributions(run, round)}
         digests |= {row.digest for row in self.store.refusals(run, round) if row.digest is not None}
-        for digest in sorted(digests):
+        state = optimizer_state_before(self.store, run, row)
+        for digest in sorted(digests | ({state} if state is not None else set())):
             self.blobs.delete(digest)
 
     def _discard_secure(self, run: str, action: fx.Discard) -> None:

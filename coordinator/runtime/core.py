@@ -9,15 +9,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from client_sdk.codecs import UnknownCodec
 from client_sdk.protocol.devices import CheckpointRef
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.plan import PlanError
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
+from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.fleet import Entropy, Fleet
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
@@ -39,6 +42,7 @@ class Hub:
         settings: Settings | None = None,
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
+        extensions: FindExtensions = installed,
     ) -> None:
         self.store = store
         self.blobs = blobs
@@ -48,6 +52,7 @@ class Hub:
         self.fleet = Fleet(store, self.clock, self.signals, self.settings, entropy)
         self._entropy = entropy
         self._sums = sums
+        self.extensions = extensions
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -76,8 +81,16 @@ class Hub:
         state = self._log(run).state
         with self._lock:
             if run not in self._aggregators:
-                self._aggregators[run] = Aggregator(self.blobs, state.plan, state.checkpoint, self._sums)
+                self._aggregators[run] = self._made_aggregator(run, state)
             return self._aggregators[run]
+
+    def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
+        """MissingExtension where another replica took on a run that this one cannot fold."""
+        try:
+            registry = self.extensions(state.plan)
+            return Aggregator(self.blobs, state.plan, state.checkpoint, self._sums, registry=registry, run=run)
+        except (PlanError, UnknownCodec) as error:
+            raise missing(run, error) from None
 
     def state(self, run: str) -> RunState:
         """The run's newest durable state."""

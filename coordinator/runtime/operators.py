@@ -33,7 +33,9 @@ class OperatorDesk(Hub):
 
     def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
         """``taken``: ids that the run must not have, beside those of this store."""
-        row = run_creation.create_run(request, self.store, self.blobs, self.clock, self._entropy, taken)
+        row = run_creation.create_run(
+            request, self.store, self.blobs, self.clock, self._entropy, self.extensions, taken
+        )
         self._log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
         return self.run(row.run)
 

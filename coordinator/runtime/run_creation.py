@@ -10,10 +10,20 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.protocol.operators import CreateRun
 from client_sdk.protocol.problems import problem
-from client_sdk.tensors import FLOATING, HEADER_LIMIT, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
+from client_sdk.tensors import (
+    FLOATING,
+    HEADER_LIMIT,
+    ManifestMismatch,
+    TensorError,
+    header_bytes,
+    numpy_dtype,
+    read_header,
+    widen,
+)
 from coordinator.blobs import Blobs, Missing
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan, PlanError, chosen
 from coordinator.runtime.clock import Clock
+from coordinator.runtime.extensions import FindExtensions
 from coordinator.runtime.fleet import Entropy
 from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
 
@@ -49,11 +59,18 @@ def check_checkpoint(path: Path) -> None:
 
 
 def create_run(
-    request: CreateRun, store: Store, blobs: Blobs, clock: Clock, entropy: Entropy, taken: Container[str] = ()
+    request: CreateRun,
+    store: Store,
+    blobs: Blobs,
+    clock: Clock,
+    entropy: Entropy,
+    extensions: FindExtensions,
+    taken: Container[str] = (),
 ) -> RunRow:
     """Writes the run and version 0 of its line in one transaction."""
     try:
         plan = Plan.parse(request.plan)
+        chosen(plan, extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
     if plan.secure is not None:
@@ -71,17 +88,22 @@ def create_run(
     if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
         raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: it carries metadata")
     try:
-        codecs.get(plan.task.codec)
+        codec = codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:
         raise problem("invalid-plan", f"task.codec: {error}") from None
     try:
-        header.manifest.select(plan.task.averaged)
+        averaged = header.manifest.select(plan.task.averaged)
     except ManifestMismatch as error:
         raise problem("invalid-plan", f"task.averaged: {error}") from None
-    if header.data_start > HEADER_LIMIT - _REPORT_ROOM:
+    try:
+        wire = codec.wire(averaged)
+    except TensorError as error:
+        raise problem("invalid-plan", f"task.codec: {error}") from None
+    longest = max(header.data_start, len(header_bytes(wire)))
+    if longest > HEADER_LIMIT - _REPORT_ROOM:
         raise problem(
             "invalid-request",
-            f"the checkpoint's header has {header.data_start} bytes: names and shapes of a model may take "
+            f"the checkpoint's header has {longest} bytes: names and shapes of a model may take "
             f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
         )
     now = clock.now()

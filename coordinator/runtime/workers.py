@@ -187,7 +187,6 @@ class WorkerDesk(Hub):
                 return None  # the same request, sent twice at a time: the other was first
             if not self.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
-            line = tx.checkpoint(run, state.version)
             return ev.Delivered(
                 at=at,
                 round=round,
@@ -199,7 +198,7 @@ class WorkerDesk(Hub):
                 steps=report.steps,
                 examples=report.examples,
                 metrics=dict(report.metrics),
-                optimizer=line.optimizer if line is not None else None,
+                optimizer=state.optimizer,
                 waiting=None if state.away_since is None else len(self.fleet.eligible(state, tx.waiting(at))),
             )
 

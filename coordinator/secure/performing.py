@@ -22,7 +22,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import Aggregator, CannotAggregate
+from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authority, announce
 from coordinator.secure.attempt import Attempts
@@ -79,11 +79,11 @@ class SecureWork:
                     if _wanted(self._run.state, action):
                         raise
 
-    def checkpoint(self, action: Committing) -> tuple[str, int]:
-        """Writes the checkpoint that a commit asks for; (digest, bytes), the same each time. CannotAggregate,
+    def checkpoint(self, action: Committing) -> NewCheckpoint:
+        """Writes the checkpoint that a commit asks for, the same each time. CannotAggregate,
         BlobError. ``perform`` does this too: it is here for whoever takes the commit under a fence of its own."""
         if isinstance(action, fx.Advance):
-            return committing.advance(self._blobs, action.parent, self._aggregator.delta)
+            return committing.advance(self._blobs, action.parent, self._aggregator.delta, action.optimizer)
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
@@ -91,7 +91,9 @@ class SecureWork:
         packed = sum_of(self._attempts.bytes_of(action.sum))
         total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
         survivors = len(action.contributions)
-        return committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
+        return committing.commit_sum(
+            self._aggregator, action.round, action.parent, header.quantizer, total, survivors, action.optimizer
+        )
 
     def _perform(self, action: SecureAction) -> None:
         match action:
@@ -194,11 +196,11 @@ class SecureWork:
         if not _wanted(self._run.state, action):
             return
         try:
-            digest, size = self.checkpoint(action)
+            made = self.checkpoint(action)
         except CannotAggregate as error:
             self._submit(action, ev.CommitFailed, reason=str(error))
         else:
-            self._submit(action, ev.Committed, digest=digest, bytes=size)
+            self._submit(action, ev.Committed, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer)
 
     def _discard(self, action: fx.Discard) -> None:
         self._attempts.forget()

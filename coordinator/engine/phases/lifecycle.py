@@ -106,7 +106,9 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 
 
 def commit_action(state: RunState) -> fx.Commit:
-    return fx.Commit(round=state.round, parent=state.checkpoint, contributions=contributions(state))
+    return fx.Commit(
+        round=state.round, parent=state.checkpoint, contributions=contributions(state), optimizer=state.optimizer
+    )
 
 
 def contributions(state: RunState) -> tuple[fx.Contribution, ...]:

@@ -61,7 +61,7 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
 
 
 def advance_action(state: RunState) -> fx.Advance:
-    return fx.Advance(round=state.round, parent=state.checkpoint)
+    return fx.Advance(round=state.round, parent=state.checkpoint, optimizer=state.optimizer)
 
 
 def origin(state: RunState) -> str:

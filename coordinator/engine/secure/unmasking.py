@@ -154,6 +154,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         sum=secure.sum,
         weight=secure.weight,
         contributions=contributions(state),
+        optimizer=state.optimizer,
     )
 
 

@@ -19,7 +19,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.folding import sums, validation
-from coordinator.folding.aggregator import Aggregator
+from coordinator.folding.aggregator import Aggregator, NewCheckpoint
 from coordinator.folding.sums import SpooledSums
 from tests.faults.mutants.registry import mutant
 
@@ -96,10 +96,10 @@ def _blob_before_write() -> Patches:
     """A checkpoint is announced before its bytes are durable."""
     write = Aggregator._write
 
-    def announce(self: Aggregator, parent: str, deltas: Any) -> tuple[str, int]:
-        digest, size = write(self, parent, deltas)
-        self._blobs.delete(digest)
-        return digest, size
+    def announce(self: Aggregator, round: int, parent: str, before: str | None, deltas: Any) -> NewCheckpoint:
+        made = write(self, round, parent, before, deltas)
+        self._blobs.delete(made.digest)
+        return made
 
     return [(Aggregator, "_write", announce)]
 
