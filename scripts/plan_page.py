@@ -47,7 +47,12 @@ def page() -> str:
         parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
         stories = _docstrings(model)
         for field, info in model.model_fields.items():
-            cells = (f"`{field}`", _range(model, field), _default(info.default), _plain(stories[field]))
+            cells = (
+                f"`{field}`",
+                _range(model, field),
+                _default(info.get_default(call_default_factory=True)),
+                _plain(stories[field]),
+            )
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -70,6 +75,8 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
 def _range(model: type[BaseModel], field: str) -> str:
     schema: dict[str, Any] = Plan.model_json_schema()["$defs"][model.__name__]["properties"][field]
     choices = schema.get("anyOf", [schema])
+    if "built_in" in schema:
+        return ", ".join(f"`{json.dumps(name)}`" for name in schema["built_in"]) + ", or a package's"
     told = [_one(choice) for choice in choices if choice.get("type") != "null"]
     return " or ".join(told)
 
@@ -79,7 +86,13 @@ def _one(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{json.dumps(schema['const'])}`"
-    kind = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+    kind = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "object": "table",
+    }
     words = [kind.get(str(schema.get("type")), "list of texts")]
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     words += [f"{sign} {schema[key]:.15g}" for key, sign in signs.items() if key in schema]
