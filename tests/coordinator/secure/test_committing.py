@@ -52,6 +52,22 @@ def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: 
     assert commit_sum(aggregator_, 1, parent, quantizer, made, n) == (digest, bytes_, None)
 
 
+def test_a_server_optimizer_steps_by_the_mean_of_the_lanes() -> None:
+    """And hands its state on: the second round's step is what momentum makes of both."""
+    momentum = {"server_optimizer": "fedavgm", "server_optimizer_parameters": {"momentum": 0.5}}
+    aggregator_, blobs, parent = aggregator({"w": np.array([1.0, 2.0], np.float32)}, aggregation=momentum)
+    quantizer = Quantizer(q=8, max_norm=1e3, max_abs=1.0, weight_cap=9)
+    total = lanes([500, 300], 27, 3, lane_bits(3, 8))
+    mean = quantizer.mean(total, 3)[0].astype(np.float32)
+    first = commit_sum(aggregator_, 1, parent, quantizer, total, 3)
+    second = commit_sum(aggregator_, 2, first.digest, quantizer, total, 3, first.optimizer)
+    one = np.array([1.0, 2.0], np.float32) + mean
+    two = one + (np.float32(0.5) * mean + mean)
+    assert from_bytes(blobs.open(first.digest).read())["w"].tolist() == one.tolist()
+    assert from_bytes(blobs.open(second.digest).read())["w"].tolist() == two.tolist()
+    assert advance(blobs, second.digest, Manifest.of({"w": one}), second.optimizer).optimizer == second.optimizer
+
+
 def test_a_model_of_several_blocks() -> None:
     size = 2 * BLOCK + 5
     aggregator_, blobs, parent = aggregator({"w": np.zeros(size, np.float32)})
