@@ -21,19 +21,16 @@ lease   fences only rise, and a datacenter round was committed under the last on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from client_sdk import codecs
 from coordinator.blobs import BlobError
-from coordinator.blobs.port import is_digest, missing
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan, PlanError, chosen
 from coordinator.folding.aggregator import NewCheckpoint
-from coordinator.folding.refold import Readable, differences, short
+from coordinator.folding.refold import Readable, differences, hashed, short
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
 
@@ -294,16 +291,12 @@ class _Run:
     # ------------------------------------------------------------ blobs
 
     def _check_blob(self, blobs: Readable, row: CheckpointRow) -> Iterator[Wrong]:
-        hashed, size = hashlib.sha256(), 0
         try:
-            with blobs.open(row.digest) as file:
-                while piece := file.read(_PIECE):
-                    hashed.update(piece)
-                    size += len(piece)
+            found, size = hashed(blobs, row.digest)
         except BlobError as error:
             yield self._wrong("5", row.round, f"the blob of version {row.version} cannot be read: {error}")
             return
-        if hashed.hexdigest() != row.digest or size != row.bytes:
+        if found != row.digest or size != row.bytes:
             yield self._wrong(
                 "5", row.round, f"the blob of version {row.version} holds other bytes than were committed"
             )
@@ -314,13 +307,12 @@ class _Run:
         if newest is None or newest.optimizer is None:
             return
         try:
-            with blobs.open(newest.optimizer) as file:
-                hashed = hashlib.file_digest(file, "sha256").hexdigest()
+            found, _ = hashed(blobs, newest.optimizer)
         except BlobError as error:
             if self._store.checkpoint(self._row.run, newest.version + 1) is None:
                 yield self._wrong("5", newest.round, f"the server optimizer's state cannot be read: {error}")
             return
-        if hashed != newest.optimizer:
+        if found != newest.optimizer:
             yield self._wrong("5", newest.round, "the server optimizer's state holds other bytes than were committed")
 
     def _refold(
@@ -361,21 +353,3 @@ class _Run:
         while page := self._store.events(self._row.run, after, _PAGE):
             yield from page
             after = page[-1].seq
-
-
-class BlobFolder:
-    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def has(self, digest: str) -> bool:
-        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
-
-    def path(self, digest: str) -> Path:
-        if not self.has(digest):
-            raise missing(digest)
-        return self._folder / digest[:2] / digest
-
-    def open(self, digest: str) -> BinaryIO:
-        return self.path(digest).open("rb")

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol.devices import Task
-from coordinator.engine.plan import Aggregation, Cohort, Datacenter, Finish, Plan, Retention
+from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.plan import Cohort, Datacenter, Finish, Plan, Retention
 from coordinator.engine.secure.plan import Secure
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"

@@ -158,7 +158,8 @@ def _scales(part: Float32) -> Float32:
     largest = magnitudes.reshape(-1, RUN).max(axis=1).astype(np.float64)
     scales = (largest / LEVELS).astype(np.float32)
     short = scales.astype(np.float64) * LEVELS < largest
-    return np.where(short, np.nextafter(scales, np.float32(np.inf)), scales)
+    found: Float32 = np.where(short, np.nextafter(scales, np.float32(np.inf)), scales)
+    return found
 
 
 def _decoded(codes: NDArray[np.int8], scales: Float32, start: int) -> Float32:

@@ -31,7 +31,8 @@ def verify(
 
     Exit code 1 where something is wrong, each on a line of its own. A coordinator may be at work meanwhile.
     """
-    from coordinator.verify import BlobFolder, CannotVerify
+    from coordinator.folding.refold import BlobFolder
+    from coordinator.verify import CannotVerify
     from coordinator.verify import verify as check
 
     url, beside = _locate(database)

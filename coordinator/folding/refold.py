@@ -5,15 +5,19 @@ Reads blobs; what is written stays in memory.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
+from coordinator.blobs.port import is_digest, missing
 from coordinator.engine.aggregation.registry import Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
+
+_PIECE = 1 << 20
 
 
 class Readable(Protocol):
@@ -65,3 +69,31 @@ class _Overlay:
 
     def spool(self, limit: int | None = None) -> Spool:
         return MemoryBlobs().spool(limit)
+
+
+def hashed(blobs: Readable, digest: str) -> tuple[str, int]:
+    """(SHA-256, bytes) of what a blob holds."""
+    digesting, size = hashlib.sha256(), 0
+    with blobs.open(digest) as file:
+        while piece := file.read(_PIECE):
+            digesting.update(piece)
+            size += len(piece)
+    return digesting.hexdigest(), size
+
+
+class BlobFolder:
+    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, digest: str) -> bool:
+        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
+
+    def path(self, digest: str) -> Path:
+        if not self.has(digest):
+            raise missing(digest)
+        return self._folder / digest[:2] / digest
+
+    def open(self, digest: str) -> BinaryIO:
+        return self.path(digest).open("rb")

@@ -29,7 +29,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import Aggregator
+from coordinator.folding.aggregator import Aggregator, NewCheckpoint
 from coordinator.secure import validation
 from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
@@ -85,7 +85,7 @@ class SecureDesk:
         """See ``SecureWork.perform``."""
         self._work.perform(action)
 
-    def checkpoint(self, action: Committing) -> tuple[str, int]:
+    def checkpoint(self, action: Committing) -> NewCheckpoint:
         """See ``SecureWork.checkpoint``."""
         return self._work.checkpoint(action)
 

@@ -136,7 +136,7 @@ def _adam(model: Lanes, mean: Lanes, rate: np.float32, given: dict[str, float], 
         moments += [np.zeros(len(model), np.float32), np.full(len(model), tau * tau, np.float32)]
     moments[0] = moments[0] * beta1 + np.float32(1 - given["beta1"]) * mean
     moments[1] = moments[1] * beta2 + mean * mean * np.float32(1 - 0.99)
-    following: Lanes = model + rate * moments[0] / (np.sqrt(moments[1]) + tau)
+    following: Lanes = model + rate * moments[0] / (np.sqrt(moments[1]).astype(np.float32) + tau)
     return following
 
 

@@ -67,9 +67,9 @@ class CodecContract:
         delta = self.delta()
         before = {name: array.tobytes() for name, array in delta.items()}
         np.random.seed(3)
-        drawn = np.random.get_state()[1].tobytes()  # type: ignore[index,union-attr]
+        drawn = np.random.get_state()[1].tobytes()  # type: ignore[index]
         self.codec.encode(delta, ORIGIN)
-        assert np.random.get_state()[1].tobytes() == drawn  # type: ignore[index,union-attr]
+        assert np.random.get_state()[1].tobytes() == drawn  # type: ignore[index]
         assert {name: array.tobytes() for name, array in delta.items()} == before
 
     def test_what_travels_is_what_it_says_and_no_longer(self) -> None:

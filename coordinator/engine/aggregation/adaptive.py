@@ -53,7 +53,10 @@ class Adaptive:
         m *= np.float32(settings["beta1"])
         m += rest(settings["beta1"]) * mean
         self._second_moment(v, mean * mean, settings)
-        return model + np.float32(learning_rate) * m / (np.sqrt(v) + np.float32(settings["tau"]))
+        step, root = m * np.float32(learning_rate), np.sqrt(v)
+        root += np.float32(settings["tau"])
+        step /= root
+        return model + step
 
 
 def rest(beta: float) -> np.float32:

@@ -61,8 +61,8 @@ def settings(what: str, field: str, declared: Mapping[str, Parameter], given: Ma
             raise ExtensionError(f"{field}: {name} ({value:g}) of {what} must be {parameter.range}")
     found: dict[str, float] = {}
     for name, parameter in declared.items():
-        value = given.get(name, parameter.default)
-        if value is None:
+        default = parameter.default
+        if name not in given and default is None:
             raise ExtensionError(f"{field}: {what} needs {name}, a number {parameter.range}: {parameter.meaning}")
-        found[name] = float(value)
+        found[name] = float(given.get(name, default if default is not None else math.nan))
     return found

@@ -109,7 +109,7 @@ def choose(asked: Asked, registry: Registry = BUILT_IN) -> Chosen:
 
 def reasons_against(asked: Asked) -> Iterator[str]:
     """What is wrong with a section ``[aggregation]``, as far as it can be known without any package."""
-    known = {**RULES, **SERVER_OPTIMIZERS}
+    known: dict[str, _Declares] = {**RULES, **SERVER_OPTIMIZERS}
     for name_of, what, name, version, given, built_in in (
         ("rule", "aggregation rule", asked.rule, asked.rule_version, asked.rule_parameters, RULES),
         (

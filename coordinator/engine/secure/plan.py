@@ -27,7 +27,8 @@ from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
 from coordinator.engine.aggregation.registry import RULES
 
 if TYPE_CHECKING:
-    from coordinator.engine.plan import Aggregation, Cohort, Plan
+    from coordinator.engine.aggregation.section import Aggregation
+    from coordinator.engine.plan import Cohort, Plan
 
 LINEAR_CODECS = ("float32@1",)
 """Codecs whose encodings can be added under masks."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
-from coordinator.engine.plan import MOST_WEIGHT, Aggregation, Cohort, Finish, Plan, PlanError, Retention
+from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, PlanError, Retention
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
 INF, NAN = float("inf"), float("nan")
