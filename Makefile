@@ -6,7 +6,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
 # Folders that exist among those that must type-check strictly.
-TYPED := $(wildcard client_sdk coordinator simulation dashboards benchmarks scripts)
+TYPED := $(wildcard quorate client_sdk coordinator simulation dashboards benchmarks scripts)
 SOAK_SECONDS ?= 600
 # How many processes share the tests of `make fast`: one a core, but no more than four, since each takes some 700 MB.
 WORKERS ?= auto

@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# Run as a file, a benchmark would find its neighbours here before the packages that it measures: coordinator.py, say.
+# A benchmark that is run as a file would import files of this folder (coordinator.py) in place of our packages.
 sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]

@@ -1,7 +1,7 @@
-"""What each rank of ``benchmarks.datacenter`` does, under torchrun: our trainer and a bare DDP loop, turn by turn.
+"""The ranks of ``benchmarks.datacenter``, under torchrun: they run our trainer and a bare DDP loop in turn.
 
-The bare loop is what one writes from PyTorch's tutorial: DDP around the model, the mean loss of the rank's own batch,
-SGD, nothing read back. Both train the same model on the same arrays, in the same processes and the same group.
+The bare loop follows PyTorch's tutorial: DDP around the model, the mean loss of the rank's own batch, SGD, no values
+read back. Both train the same model on the same arrays, in the same processes and the same group.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def data_of(name: str) -> tuple[Any, Any]:
 
 
 def ours(group: Group, learner: Learner, data: Any, batch: int, steps: int) -> float:
-    """Samples a second of our trainer, its checks before training apart."""
+    """Samples in a second of our trainer, without its checks before training."""
     return train(learner, learner.initial(0), data, Recipe(steps=steps, batch=batch), group=group)[1].samples_per_s
 
 
 def bare(group: Group, learner: Learner, data: Any, batch: int, steps: int, *, reduce: bool = True) -> float:
-    """Samples a second of the bare loop; without ``reduce`` the gradients stay on their rank."""
+    """Samples in a second of the bare loop; without ``reduce`` gradients are not exchanged."""
     torch.manual_seed(0)
     module = learner.model().to(group.device)
     ddp = None if group.alone else DistributedDataParallel(module, gradient_as_bucket_view=True)
@@ -104,7 +104,7 @@ def synchronize(group: Group) -> None:
 
 
 def main(name: str, device: str, batch: int, steps: int, pairs: int) -> None:
-    """Print, from rank 0, the samples a second of each turn as one line of JSON."""
+    """Rank 0 prints the samples in a second of each turn as one line of JSON."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     learner, data = (cnn() if name == "cnn" else transformer()), data_of(name)
     turns: dict[str, Callable[[Group], float]] = {

@@ -1,10 +1,10 @@
-"""Flower's simulation of the same setting, in a process of its own that plays a round when it is told to.
+"""Flower's simulation of the same setting, in a process of its own that plays one round for each line that it reads.
 
-As Flower's quickstart for PyTorch has it: a ServerApp with FedAvg, a ClientApp that loads the weights, trains with
-plain SGD and sends them back; its default backend, Ray, one core for each client. Knows Flower and torch. Has never
-heard of Quorate's engines; it takes its data set, partition and model, so that both train the same.
+It follows Flower's quickstart for PyTorch: a ServerApp with FedAvg, a ClientApp that loads the weights, trains with
+plain SGD and returns them; the default backend, Ray, with one core for each client. Data set, partition and model are
+Quorate's, so that both train the same.
 
-``python -m benchmarks._flower SELECT``: waits for a line, plays a round, prints PLAYED, and so on.
+``python -m benchmarks._flower SELECT``: waits for a line, plays a round, prints PLAYED, and repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MANY = 1000
 
 
 class Flower:
-    """``play`` plays a round; ``cpu_s`` is what its processes have spent so far. A context."""
+    """``play`` plays a round; ``cpu_s`` is the CPU time of its processes so far. A context manager."""
 
     def __init__(self, select: int) -> None:
         """``select``: clients in each round."""
@@ -53,7 +53,7 @@ class Flower:
         psutil.wait_procs(processes, timeout=10)
 
     def play(self) -> None:
-        """One round. SystemExit where Flower has ended."""
+        """Plays one round. SystemExit if Flower has ended."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("Flower's process has no pipes")
         self._process.stdin.write("go\n")
@@ -64,7 +64,7 @@ class Flower:
         raise SystemExit("Flower's simulation ended before its round was played")
 
     def cpu_s(self) -> float:
-        """CPU seconds of all its processes that are there."""
+        """CPU seconds of all its living processes."""
         import psutil
 
         total = 0.0
@@ -88,7 +88,7 @@ class Flower:
 
 @cache
 def _clients() -> Any:
-    """The data, once in each of Flower's processes."""
+    """The data, loaded once in each of Flower's processes."""
     import torch
 
     from benchmarks.simulation import clients_of
@@ -134,7 +134,7 @@ def _run(select: int) -> None:
     from flwr.simulation import run_simulation
 
     class Paced(FedAvg):
-        """FedAvg that waits for a line before each round, and says when it has been aggregated."""
+        """FedAvg that waits for a line before each round and prints PLAYED after its aggregation."""
 
         def configure_train(self, *given: Any, **named: Any) -> Any:
             if not sys.stdin.readline():

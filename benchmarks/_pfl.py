@@ -1,8 +1,8 @@
-"""pfl-research's simulation of the same setting, a round at a time in this process, as its documentation has it:
+"""pfl-research's simulation of the same setting, round by round in this process, following its documentation:
 FederatedAveraging, the simulated backend in one process, users weighted by their examples, plain SGD on both sides.
 
-Knows pfl-research and torch. Has never heard of Quorate's engines; it takes its data set, partition and model, so that
-both train the same. It is in no lock: ``pip install pfl`` beside Quorate to have it measured.
+Data set, partition and model are Quorate's, so that both train the same. pfl-research is not in the lock file: it is
+measured if it is installed (``pip install pfl``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from simulation import Clients
 
 
 class Pfl:
-    """``play`` plays a round."""
+    """pfl-research's simulation: ``play`` plays a round."""
 
     def __init__(
         self, module: type[nn.Module], clients: Clients, select: int, batch: int, learning_rate: float
     ) -> None:
-        """``select``: clients in each round. All users' data is gathered first, as theirs is."""
+        """``select``: clients in each round. The data of all users is loaded first, as pfl-research does."""
         from pfl.aggregate.simulate import SimulatedBackend
         from pfl.aggregate.weighting import WeightByDatapoints
         from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -32,7 +32,7 @@ class Pfl:
         from pfl.model.pytorch import PyTorchModel
 
         class Trained(module):  # type: ignore[misc, valid-type]
-            """What pfl-research wants of a module."""
+            """A module with the methods that pfl-research calls."""
 
             def loss(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:
                 self.train(not eval)
@@ -65,7 +65,7 @@ class Pfl:
         )
 
     def play(self) -> None:
-        """One round. SystemExit where it left the model as it was."""
+        """Plays one round. SystemExit if it did not change the model."""
         from pfl.algorithm.base import NNAlgorithmParams
 
         self._played += 1
@@ -84,4 +84,4 @@ class Pfl:
         )
         after = self._model.pytorch_model.parameters()
         if all(torch.equal(old, new) for old, new in zip(before, after, strict=True)):
-            raise SystemExit("pfl-research's round changed nothing: nothing is reported about wrong results")
+            raise SystemExit("pfl-research's round did not change the model: wrong results are not reported")

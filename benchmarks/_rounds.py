@@ -1,7 +1,4 @@
-"""Federated rounds one at a time, so that ours and another's can take turns: Quorate's simulation, and the bare loop.
-
-Knows a setting, a cohort and what a round is. Has never heard of figures, aims or peers.
-"""
+"""Plays federated rounds one at a time, so that ours and another's can alternate: our simulation, and the bare loop."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from torch import nn
 
 from client_sdk.tensors import Tensors
 from simulation import Clients
-from simulation.demo.bare_loop import Part, Recipe, fedavg
-from simulation.engines import EngineName, Failed, Job, engine_called
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
+from simulation.engines import EngineName, Job, JobFailed, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model
 from simulation.virtual.simulation import Simulation
@@ -25,7 +22,7 @@ from simulation.virtual.simulation import Simulation
 BATCH = 10
 LEARNING_RATE = 0.1
 MANY = 1_000_000
-"""More rounds than are ever played."""
+"""A number of rounds that is never reached."""
 
 
 def plan_of(select: int) -> dict[str, Any]:
@@ -39,7 +36,7 @@ def plan_of(select: int) -> dict[str, Any]:
 
 
 class Played:
-    """What ``simulate`` does, round by round: each ``play`` is one round, committed. A context."""
+    """``simulate`` round by round: each ``play`` is one committed round. A context manager."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class Played:
         class_of = checked.class_of(None, clients)
         first, origin = first_model(init, learner, 0)
         self.cohorts: deque[list[str]] = deque()
-        """Who counted in each round that was played, for ``Bare`` to train the same."""
+        """The devices that counted in each played round: ``Bare`` trains the same."""
         self._simulation = Simulation(
             plan,
             learner,
@@ -80,13 +77,13 @@ class Played:
         self._simulation.__exit__(kind, error, trace)
 
     def play(self) -> None:
-        """One round. SystemExit where it was not committed: nothing is reported about rounds that came to nothing."""
+        """Plays one round. SystemExit if it was not committed: abandoned rounds are not reported."""
         before = self._simulation.state
         after = self._simulation.play_round(lambda *_: None)
         self._simulation.keep()
         if after.version != before.version + 1:
-            raise SystemExit(f"round {before.round} was not committed")
-        counted = self._simulation.store.contributions(self._simulation.run, before.round)
+            raise SystemExit(f"round {before.round_number} was not committed")
+        counted = self._simulation.store.contributions(self._simulation.run, before.round_number)
         self.cohorts.append([item.device for item in counted])
 
     def model(self) -> Tensors:
@@ -95,11 +92,11 @@ class Played:
 
 
 class Bare:
-    """The bare loop (``simulation.demo.bare_loop``) over the cohorts that ``played`` has put down, one a ``play``."""
+    """The bare loop (``simulation.demo.bare_loop``) over the cohorts of ``played``, one in each ``play``."""
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played
-        recipe = Recipe(
+        recipe = LoopRecipe(
             model=module,
             loss=nn.functional.cross_entropy,
             epochs=1,
@@ -113,12 +110,12 @@ class Bare:
     def play(self) -> None:
         self.world = next(self._rounds)
 
-    def _cohorts(self) -> Iterator[list[Part]]:
+    def _cohorts(self) -> Iterator[list[LoopPart]]:
         number = 0
         while True:
             number += 1
             cohort = self._played.cohorts.popleft()
-            yield [Part(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
+            yield [LoopPart(round=number, device=device, shard=self._clients.number(device)) for device in cohort]
 
 
 def furthest(model: Tensors, world: Mapping[str, torch.Tensor]) -> float:
@@ -127,7 +124,7 @@ def furthest(model: Tensors, world: Mapping[str, torch.Tensor]) -> float:
 
 
 class _Gathered:
-    """Shards in memory, as a hand-written loop would have them: all are gathered before anything is measured."""
+    """All shards in memory before anything is measured, as in a hand-written loop."""
 
     def __init__(self, clients: Clients) -> None:
         self._shards = [clients[clients.id(number)].train for number in range(len(clients))]
@@ -136,5 +133,5 @@ class _Gathered:
         return self._shards[number]
 
 
-def _failed(job: Job, failed: Failed) -> Never:
+def _failed(job: Job, failed: JobFailed) -> Never:
     raise SystemExit(f"client {job.device} failed: {failed.reason}\n{failed.trace}")

@@ -1,8 +1,7 @@
-"""A cohort of secure devices, made ready: what one of them, or the server, is timed with.
+"""The inputs of secure benchmarks: keys, rosters, shares and masked vectors of a cohort of devices.
 
-Knows keys, rosters, shares and masked vectors of every device. Has never heard of clocks or floors. Everything that
-peers send is made beforehand, by the code that devices run, and nothing of it is timed. One short cut: masks between
-two devices that both survive cancel in the sum, and the server never handles them, so ``vectors`` leaves them out.
+Every message of peers is made before the measurement, by the code that devices run. One shortcut: masks between two
+devices that both survive cancel in the sum, and the server never computes them, so ``vectors`` leaves them out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import Contribution, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.device import DeviceContribution, Persist, SecureDevice, ServerAnswer, Transmit
 from client_sdk.secagg.header import Header, Rule
 from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
@@ -39,7 +38,7 @@ EXPIRES = 2_000_000_000
 
 
 def header_of(rule: Rule, dimension: int) -> Header:
-    """The header of a round of 16-bit values in AES-256-CTR."""
+    """The header of a round of 16-bit values with masks of AES-256-CTR."""
     return Header(
         run="bench",
         round=1,
@@ -65,7 +64,7 @@ def header_of(rule: Rule, dimension: int) -> Header:
 
 @dataclass
 class Crowd:
-    """``n`` devices of one attempt, by place."""
+    """``n`` devices of one attempt, by their place in the roster."""
 
     n: int
     header: Header
@@ -75,7 +74,7 @@ class Crowd:
     """By holder: dealer -> pair."""
     cohort: Cohort = field(init=False)
     values: Float32 = field(init=False)
-    """What every device trained; weights differ."""
+    """The update of every device (float32, ``dimension`` values); weights differ."""
 
     def __post_init__(self) -> None:
         entries = []
@@ -91,7 +90,7 @@ class Crowd:
         self.values = rng.standard_normal(self.header.dimension, np.float32) * np.float32(0.003)
 
     def vouched(self, device: str, certificate: bytes) -> str:
-        """The identity of a device whose certificate was checked in an earlier round."""
+        """The identity of a device, whose certificate was checked in an earlier round."""
         return certificate.hex()
 
     def share(self) -> None:
@@ -107,7 +106,7 @@ class Crowd:
                 self.held[holder][dealer] = SharePair(seed, key)
 
     def lanes(self, place: int) -> Lanes:
-        """The integers that the device at ``place`` puts in."""
+        """The integers that the device at ``place`` contributes."""
         key = rounding_key(_rounding(place), self.header.digest)
         bits = self.cohort.roster.lane_bits
         return self.header.quantizer.lanes(self.values, _weight(place), bits, key, self.header.cipher)
@@ -122,12 +121,12 @@ class Crowd:
         return Proof(tuple((place, signed(self.identities[place], h, "survivors", body)) for place in survivors.places))
 
     def pair_mask(self, place: int, peer: int) -> bytes:
-        """The seed that two devices have in common."""
+        """The seed of the mask between two devices."""
         agreed = self.secrets[place].mask_key.agree(self.secrets[peer].mask_key.public)
         return pair_seed(agreed, self.cohort.h, place, peer)
 
     def vectors(self, gone: Sequence[int], total: Any) -> Iterator[bytes]:
-        """Survivors' packed masked vectors in order; their integers are added to ``total`` (int64)."""
+        """Yields the survivors' packed masked vectors in order, and adds their integers to ``total`` (int64)."""
         bits = self.cohort.roster.lane_bits
         masker = Masker(self.header.cipher, bits)
         absent = set(gone)
@@ -146,7 +145,7 @@ class Crowd:
 
 
 class OneDevice:
-    """The device at ``place``, with everything that a coordinator answers it; ``play`` is its whole attempt."""
+    """The device at ``place``, with all answers of the coordinator; ``play`` is its whole attempt."""
 
     def __init__(self, crowd: Crowd, place: int | None = None) -> None:
         self.crowd, self.place = crowd, crowd.n // 2 if place is None else place
@@ -174,10 +173,12 @@ class OneDevice:
             revocations=header.revocations,
             revocations_digest=header.revocations_digest,
         )
-        self.put_in = Contribution(values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place))
+        self.contribution = DeviceContribution(
+            values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place)
+        )
 
-    def play(self) -> dict[str, Say]:
-        """From the header until the round is over: what it said, by stage. Every state is encoded, as for storage."""
+    def play(self) -> dict[str, Transmit]:
+        """Plays the attempt; returns the device's messages by stage. Every state is encoded, as for storage."""
         crowd, place = self.crowd, self.place
         device = SecureDevice(
             device=_name(place),
@@ -187,36 +188,35 @@ class OneDevice:
             vouched=crowd.vouched,
             policy=SecurePolicy(longest_life_s=float(EXPIRES)),
         )
-        half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.put_in, 0.0)
-        said: dict[str, Say] = {}
-        told: Told | None = None
+        half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.contribution, 0.0)
+        messages: dict[str, Transmit] = {}
+        answer: ServerAnswer | None = None
         while True:
             try:
-                action = half.send(told)
+                action = half.send(answer)
             except StopIteration:
-                return said
-            told = None
-            if isinstance(action, Keep):
+                return messages
+            answer = None
+            if isinstance(action, Persist):
                 _ = action.memory.encoded
             else:
-                said[action.stage] = action
-                told = Told(0.0, self.answers[action.stage])
+                messages[action.stage] = action
+                answer = ServerAnswer(0.0, self.answers[action.stage])
 
-    def require_right(self, said: dict[str, Say]) -> None:
-        """SystemExit unless the vector, without the masks that its peers know, is what the device put in, and the
-        shares that it dealt are its secrets'."""
+    def require_right(self, messages: dict[str, Transmit]) -> None:
+        """SystemExit unless the vector without masks is the device's input, and shares were dealt and revealed."""
         crowd, place, cohort = self.crowd, self.place, self.crowd.cohort
         bits = cohort.roster.lane_bits
-        vector = unpack(said["mask"].blob, crowd.header.lanes, bits)
+        vector = unpack(messages["mask"].blob, crowd.header.lanes, bits)
         masker = Masker(crowd.header.cipher, bits)
         masker.apply(vector, self_seed(crowd.secrets[place].self_mask, cohort.h, place), -1)
         for peer in cohort.graph.neighbours(place):
             masker.apply(vector, crowd.pair_mask(peer, place), pair_sign(peer, place))
         cut(vector, bits)
-        dealt = Bundle.parse(said["share"].body, cohort.n).places
-        owed = {dealer for dealer, _, _ in Revealed.parse(said["unmask"].body, crowd.survivors(), cohort.n).shares}
-        if not np.array_equal(vector, crowd.lanes(place)) or len(dealt) < cohort.parameters.threshold or not owed:
-            raise SystemExit("a device's messages are not right: nothing is reported about wrong results")
+        dealt = Bundle.parse(messages["share"].body, cohort.n).places
+        revealed = Revealed.parse(messages["unmask"].body, crowd.survivors(), cohort.n).shares
+        if not np.array_equal(vector, crowd.lanes(place)) or len(dealt) < cohort.parameters.threshold or not revealed:
+            raise SystemExit("a device's messages are not right: wrong results are not reported")
 
     def _delivery(self) -> Bundle:
         crowd, place = self.crowd, self.place
@@ -229,7 +229,7 @@ class OneDevice:
 
 
 def _same_secrets(secrets: AttemptSecrets) -> Entropy:
-    """The system's entropy, but for the first four draws, which give the secrets that the roster was made with."""
+    """The system's entropy after four draws that return the secrets of the roster."""
     first = [secrets.share_key.private, secrets.mask_key.private, secrets.self_mask, secrets.nonce]
 
     def draw(length: int) -> bytes:

@@ -1,8 +1,7 @@
-"""What a secure round costs at the least: the same masks, keys, shares and signatures with nothing around them.
+"""The lower bound of a secure round's cost: the same masks, keys, shares and signatures without any other work.
 
-Knows the primitives that ours use (OpenSSL's AES and curves through ``cryptography``, NumPy, ``shamir``) and lists of
-ready inputs. Has never heard of messages, states or checks. No key is derived, no byte parsed, nothing sealed, kept,
-quantized or packed: all of that is ours to pay.
+It calls the primitives of our code (OpenSSL's AES and curves through ``cryptography``, NumPy, ``shamir``) on prepared
+inputs. Key derivation, parsing, sealing, storing, quantizing and packing are left out: they are costs of our code.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from client_sdk.secagg.shamir import combine, split
 from client_sdk.secagg.statement import statement
 
 BLOCKS = (1 << 17, 1 << 18, 1 << 19, 1 << 20)
-"""Bytes of key stream made at once: whichever is fastest here."""
+"""Bytes of key stream made at once: the fastest of these is used."""
 
 
 class Masks:
-    """AES-256-CTR key streams added to one vector of uint32, in blocks of the size that is fastest for it."""
+    """Adds AES-256-CTR key streams to one vector of uint32, in blocks of the fastest size."""
 
     def __init__(self, lanes: int) -> None:
         self.vector: Lanes = np.zeros(lanes, np.uint32)
@@ -59,11 +58,11 @@ class Masks:
 
 @dataclass(frozen=True)
 class Other:
-    """What a device has of one other, as bytes."""
+    """What a device has received from another one, as bytes."""
 
     identity: bytes
     signed: tuple[tuple[bytes, bytes], ...]
-    """(signature, message): of its advertisement, and of the survivor list where it is checked."""
+    """(signature, message): of its advertisement, and of the survivor list if that one is checked."""
     keys: tuple[bytes, ...]
     """A neighbour's two public keys."""
 
@@ -72,8 +71,8 @@ def device(crowd: Crowd, place: int, *, roster: bool = True) -> Callable[[], Non
     """The floor of one device: masks with every neighbour and its own, two secrets split, and for every neighbour two
     key agreements and two signature checks. Certificates were checked in an earlier round.
 
-    ``roster``: with what of those who are no neighbours a device cannot leave out: a check of their advertisements, and
-    of their signatures under the survivor list until there are *signers* with the neighbours'.
+    ``roster``: with the checks that a device needs of devices that are not neighbours: of their advertisements, and of
+    as many signatures of the survivor list as complete *signers* with the neighbours'.
     """
     cohort, secrets = crowd.cohort, crowd.secrets[place]
     survivors = crowd.survivors()
@@ -114,7 +113,7 @@ def device(crowd: Crowd, place: int, *, roster: bool = True) -> Callable[[], Non
 
 
 def unmask(crowd: Crowd, gone: Sequence[int]) -> Callable[[], None]:
-    """The floor of the server: every survivor's vector added and its own mask taken off; for every peer of every device
+    """The floor of the server: every survivor's vector added and its own mask removed; for every peer of every device
     that is gone one key agreement and one mask; every device's secret combined from t shares."""
     cohort, absent = crowd.cohort, set(gone)
     survivors = crowd.survivors(gone)

@@ -1,6 +1,6 @@
-"""Flower's SecAgg+ functions, piece by piece: what its client and its server call for the same steps.
+"""Flower's SecAgg+ functions for single steps of its client and its server (module paths of flwr 1.41).
 
-Knows flwr's module paths (1.41). Has never heard of ours. Imported only where flwr is installed.
+Imported only if flwr is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMMON: Any = importlib.import_module("flwr.common")
 
 
 class Client:
-    """What one client does for its peers."""
+    """The steps of one client."""
 
     def __init__(self, lanes: int, bits: int, n: int, threshold: int) -> None:
         self.n, self.threshold, self.range = n, threshold, 1 << bits
@@ -32,25 +32,25 @@ class Client:
         self.vector = [np.zeros(lanes, np.int64)]
 
     def shares(self) -> list[bytes]:
-        """The seed of its own mask and its private key, shared among all."""
+        """Splits the seed of its own mask and its private key among all; returns the shares of the key."""
         _SHAMIR.create_shares(os.urandom(32), self.threshold, self.n)
         return list(_SHAMIR.create_shares(self.private, self.threshold, self.n))
 
     def combine(self, shares: list[bytes]) -> None:
-        """The server's part: a private key out of t shares. SystemExit where it is another."""
+        """The server's step: a private key from t shares. SystemExit if it is not the client's."""
         if _SHAMIR.combine_shares(shares[: self.threshold]) != self.private:
-            raise SystemExit("Flower's shares give another key: nothing is reported about wrong results")
+            raise SystemExit("Flower's shares give another key: wrong results are not reported")
 
     def agree(self) -> bytes:
-        """A key with one peer."""
+        """Agrees on a key with one peer."""
         private = _ASYMMETRIC.bytes_to_private_key(self.private)
         return bytes(_KEYS.generate_shared_key(private, _ASYMMETRIC.bytes_to_public_key(self.public)))
 
     def mask(self) -> None:
-        """One pairwise mask, expanded and added."""
+        """Expands and adds one pairwise mask."""
         mask = _UTILS.pseudo_rand_gen(bytes(44), self.range, [self.vector[0].shape])
         self.vector = _ARITHMETIC.parameters_addition(self.vector, mask)
 
     def upload_bytes(self) -> int:
-        """A masked vector as it is sent."""
+        """Size of a masked vector as Flower sends it."""
         return len(_COMMON.ndarray_to_bytes(self.vector[0]))

@@ -1,8 +1,7 @@
-"""The server at the end of an attempt: the coordinator's own code, over blobs in a folder, asked to open a sum.
+"""The server at the end of a secure attempt: the coordinator's own code, over blobs in a folder.
 
-Knows a crowd and what the coordinator keeps of an attempt. Has never heard of clocks or floors. What is performed is
-the engine's action ``Open``: revealed shares and masked vectors read from blobs, every secret rebuilt and checked, the
-sum unmasked, packed and stored.
+It performs the engine's action ``Open``: revealed shares and masked vectors are read from blobs, every secret is
+rebuilt and checked, the sum is unmasked, packed and stored.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from coordinator.secure.performing import SecureWork
 
 
 class Server:
-    """A coordinator that has t shares of every secret, which is when the engine asks it to open: of a complete graph, t
-    survivors have revealed theirs. A context manager: its blobs go in the end."""
+    """A coordinator that has t shares of every secret, at which the engine returns ``Open``: in a complete graph, t
+    survivors have revealed theirs. A context manager, which deletes its blobs at the end."""
 
     def __init__(self, crowd: Crowd, gone: Sequence[int], workers: int = 1) -> None:
         self.crowd, self.gone = crowd, gone
@@ -50,7 +49,7 @@ class Server:
             revealed=revealed,
         )
         self.state: Any = SimpleNamespace(round=1, attempt=0, phase="unmasking", secure=secure)
-        self.heard: list[ev.Event | None] = []
+        self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs, crowd.vouched)
         attempts.keep(secure.header, secure.roster, crowd.cohort)
         unused: Any = None
@@ -65,25 +64,25 @@ class Server:
         self._folder.cleanup()
 
     def _put(self, body: bytes) -> str:
-        """A message as the coordinator keeps it. Its signature was checked when it came, and is not looked at again."""
+        """Stores a message as the coordinator does, with an empty signature, since it was checked on arrival."""
         return self.blobs.put(message_bytes(body, bytes(SIGNATURE_BYTES)))
 
     def submit(self, make: Any) -> tuple[()]:
-        """What a run's log does with an event: here it is only kept."""
-        self.heard = [make(self.state, 0.0)]
+        """Takes the place of a run's log: stores the last event."""
+        self.events = [make(self.state, 0.0)]
         return ()
 
     def open(self) -> None:
-        """The action, performed."""
+        """Performs the action."""
         self._work.perform(fx.Open(round=1, attempt=0))
 
     def require_right(self) -> None:
-        """SystemExit unless what was opened last is the survivors' integer sum."""
-        (event,) = self.heard
+        """SystemExit unless the last opened sum is the survivors' integer sum."""
+        (event,) = self.events
         total = None
         if isinstance(event, ev.Opened):
             lanes, bits = self.crowd.header.lanes, self.crowd.cohort.roster.lane_bits
             with self.blobs.open(event.digest) as file:
                 total = unpack(sum_of(file.read()), lanes, bits)
         if total is None or not np.array_equal(total, self.wanted):
-            raise SystemExit("the unmasked sum is not the sum of what went in: nothing is reported about wrong results")
+            raise SystemExit("the unmasked sum is not the sum of the inputs: wrong results are not reported")

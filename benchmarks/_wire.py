@@ -1,7 +1,4 @@
-"""A server process to measure, and a client so thin that the server is what is measured.
-
-Knows HTTP/1.1 with Content-Length over kept connections, and /proc. Has never heard of what a benchmark claims.
-"""
+"""A server process to measure, through /proc, and a minimal HTTP/1.1 client, so that little CPU goes to the client."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ServerProcess:
-    """``quorate serve`` in a folder, on a free port. Linux only: it is measured through /proc."""
+    """``quorate serve`` in a folder, on a free port. Linux only."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--port", "0", "--data", str(folder)]
@@ -31,10 +28,10 @@ class ServerProcess:
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
         if not ready:
-            raise RuntimeError("the server did not start; it says why above")
-        told = json.loads(ready)
-        self.url: str = told["url"]
-        self.token: str = told["enrolment_token"]
+            raise RuntimeError("the server did not start; its log above has the reason")
+        settings = json.loads(ready)
+        self.url: str = settings["url"]
+        self.token: str = settings["enrolment_token"]
         self.port = int(self.url.rsplit(":", 1)[1])
         self._proc = Path(f"/proc/{self._process.pid}")
 
@@ -51,20 +48,22 @@ class ServerProcess:
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def rss_bytes(self, *, peak: bool = False) -> int:
-        """Resident bytes now, or the most since ``forget_peak``."""
+        """Resident bytes now, or the peak since ``reset_peak``."""
         wanted = "VmHWM:" if peak else "VmRSS:"
         for line in (self._proc / "status").read_text().splitlines():
             if line.startswith(wanted):
                 return int(line.split()[1]) * 1024
         raise RuntimeError(f"no {wanted} in {self._proc}/status")
 
-    def forget_peak(self) -> None:
-        """The peak starts anew from what is resident now."""
+    def reset_peak(self) -> None:
+        """Sets the peak to the resident bytes of now."""
         (self._proc / "clear_refs").write_text("5")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """An HTTP response."""
+
     status: int
     body: bytes
 
@@ -72,20 +71,20 @@ class Answer:
         return json.loads(self.body)
 
     def ok(self) -> Answer:
-        """Itself; RuntimeError when the server refused."""
+        """Returns itself. RuntimeError when the server refused the request."""
         if self.status >= 300:
             raise RuntimeError(f"{self.status}: {self.body[:500]!r}")
         return self
 
 
 class Connection:
-    """One kept connection; one request at a time."""
+    """One persistent connection; one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> Answer:
+    async def request(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> Answer:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
         reader, writer = self._streams
@@ -108,24 +107,24 @@ class Connection:
 
 
 class Peer:
-    """An enrolled device on a connection of its own."""
+    """An enrolled device with a connection of its own."""
 
     def __init__(self, connection: Connection, token: str) -> None:
         self.connection = connection
         self.token = token
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
-        return (await self.connection.ask(method, path, body, self.token)).ok()
+    async def request(self, method: str, path: str, body: bytes = b"") -> Answer:
+        return (await self.connection.request(method, path, body, self.token)).ok()
 
 
 async def enrol(server: ServerProcess, count: int) -> list[Peer]:
-    """That many new devices."""
+    """Enrols ``count`` new devices."""
     peers = []
     for _ in range(count):
         key = DeviceKey.create()
         proof = key.sign(enrolment_bytes(key.public_hex, server.token)).hex()
-        request = EnrolRequest(public_key=key.public_hex, enrolment_token=server.token, proof=proof, examples=100)
+        message = EnrolRequest(public_key=key.public_hex, enrolment_token=server.token, proof=proof, examples=100)
         connection = Connection(server.port)
-        answer = (await connection.ask("POST", Route.ENROL, request.model_dump_json().encode())).ok()
+        answer = (await connection.request("POST", Route.ENROL, message.model_dump_json().encode())).ok()
         peers.append(Peer(connection, answer.json()["token"]))
     return peers

@@ -1,13 +1,13 @@
-"""Aggregation: the exact sum of 256 updates of 1M float32 beside a blocked float32 weighted add, memcpy, and others.
+"""Measures the exact sum of 256 updates of 1M float32 beside a blocked float32 weighted add, memcpy, and peers.
 
-``python -m benchmarks.aggregation [--quick] [--json]``. CPU seconds of one process, digests and disks apart. Needs
+``python -m benchmarks.aggregation [--quick] [--json]``. CPU seconds of one process, without digests and disks. Needs
 1.2 GB of memory (3.5 GB with flwr installed); ``--quick`` sums 48 updates and scales its CPU seconds to 256.
 
 - ``exact_sum_256x1m_vs_float_add``: ``ExactSum.add``, which validates, over ``acc += w * x`` in float32 in blocks of
-  the size that was fastest for it. The aim is on this ratio.
-- ``bodies_256x1m_vs_float_add``: what a coordinator does: header and report parsed, values checked on arrival, folded
-  later, mean out.
-- The peers get arrays, so reading their wire format is not counted against them.
+  the size that was fastest for it. The aim is for this ratio.
+- ``bodies_256x1m_vs_float_add``: the work of a coordinator: header and report parsed, values checked on arrival,
+  added later, mean computed.
+- Peers get arrays, so reading their wire format is not measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Weighted = list[tuple[Float32, int]]
 
 
 def bodies_of(count: int) -> list[bytes]:
-    """``count`` update bodies of DIMENSION float32 values, with weights as phones have them."""
+    """``count`` update bodies of DIMENSION float32 values, with weights from 1 to 999."""
     rng = np.random.default_rng(0)
     return [
         encode_update(Update({"w": values}, int(examples)), "float32@1", "bench", 1)
@@ -66,7 +66,7 @@ def exact(updates: Weighted) -> Float32:
 
 
 def from_bodies(bodies: list[bytes]) -> Float32:
-    """The coordinator's way: each body is checked when it arrives and folded when its turn comes."""
+    """As a coordinator does it: each body is checked on arrival, then added block by block."""
     codec = codecs.get("float32@1")
     total = ExactSum(DIMENSION)
     for body in bodies:
@@ -146,7 +146,7 @@ def measure(quick: bool) -> Iterator[Row]:
     def checked(mean: Float32, tolerance: float) -> None:
         worst = float(np.max(np.abs(mean - true)))
         if not worst <= tolerance:
-            raise SystemExit(f"a mean is off by {worst:g}: nothing is reported about wrong results")
+            raise SystemExit(f"a mean is off by {worst:g}: wrong results are not reported")
 
     checked(exact(updates), 1e-9)
     checked(from_bodies(bodies), 1e-9)

@@ -1,9 +1,9 @@
-"""What a coordinator costs: the server as a process of its own, over real sockets, on SQLite with synchronous=FULL.
+"""Measures a coordinator: the server as a process of its own, over real sockets, on SQLite with synchronous=FULL.
 
     noop_round_300_server_cpu_s   CPU of the server for one whole round: 300 devices check in (held), fetch a tiny
-                                  model, say *started*, send an update; all count; commit. Median, the first dropped
-    noop_round_300_s              the same round by the clock, from the first check-in to the commit
-    checkins_per_s                check-ins answered a second while no run is open; each is a durable row
+                                  model, send *started* and an update; all count; commit. Median without the first
+    noop_round_300_s              wall seconds of the same round, from the first check-in to the commit
+    checkins_per_s                check-ins answered in a second while no run is open; each is a durable row
     upload_mb_per_s               from the first byte of a 4 MB update to the last receipt: hashed, synced, validated
     round_256x1m_peak_models      growth of the server's peak memory over a round of 256 updates of 1M float32,
                                   in models of 4 MB
@@ -37,7 +37,7 @@ LARGE = 1_000_000
 SENDERS = 16
 """Connections that send large updates at the same time."""
 WARM_ROUNDS = 3
-"""Rounds of a tiny model before memory is measured: code, connections and the database's caches are there then."""
+"""Rounds of a tiny model before memory is measured, which load code, connections and the database's caches."""
 FLOWER_ROUND_CPU_S = 48.0
 LEARNER = "benchmarks:noop"
 CHECK_IN = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=50).model_dump_json().encode()
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Federation:
-    """One run on one server: its devices, and rounds in which each of them does its part."""
+    """One run on one server, with devices that take part in all of its rounds."""
 
     def __init__(self, server: ServerProcess, peers: list[Peer], parameters: int) -> None:
         self.server = server
@@ -56,10 +56,10 @@ class Federation:
         self.run = ""
 
     async def create(self, name: str) -> None:
-        """Starts a run that wants all devices in each round."""
+        """Creates a run that selects all devices in each round."""
         body = to_bytes(self.model)
         digest = hashlib.sha256(body).hexdigest()
-        (await self.operator.ask("PUT", Route.CHECKPOINT.format(digest=digest), body)).ok()
+        (await self.operator.request("PUT", Route.CHECKPOINT.format(digest=digest), body)).ok()
         count = len(self.peers)
         plan = {
             "name": name,
@@ -67,30 +67,30 @@ class Federation:
             "cohort": {"select": count, "goal": count, "select_s": 600, "collect_s": 600},
         }
         request = CREATE.replace(b"PLAN", _json(plan)).replace(b"INIT", digest.encode())
-        self.run = (await self.operator.ask("POST", Route.RUNS, request)).ok().json()["run"]
+        self.run = (await self.operator.request("POST", Route.RUNS, request)).ok().json()["run"]
 
     async def gather(self) -> list[dict[str, Any]]:
-        """All devices check in and are held until the last one is there; returns their assignments."""
+        """All devices check in and are held until the last one has; returns their assignments."""
 
         async def check_in(peer: Peer) -> dict[str, Any]:
-            while (answer := (await peer.ask("POST", Route.CHECK_IN, CHECK_IN)).json())["kind"] != "assignment":  # noqa: ASYNC110
+            while (answer := (await peer.request("POST", Route.CHECK_IN, CHECK_IN)).json())["kind"] != "assignment":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             return dict(answer)
 
         return await asyncio.gather(*map(check_in, self.peers))
 
     async def report(self, work: list[dict[str, Any]], *, at_once: int) -> None:
-        """Every device fetches, starts, and sends an update of its own; ``at_once`` of them at the same time."""
+        """Every device fetches, starts, and sends an update of its own; at most ``at_once`` at the same time."""
         template = bytearray(self.update(work[0]))
         slots = asyncio.Semaphore(at_once)
 
         async def one(number: int, peer: Peer, task: dict[str, Any]) -> None:
             async with slots:
                 where = {"run": task["run"], "round": task["round"], "attempt": task["attempt"]}
-                await peer.ask("GET", Route.CHECKPOINT.format(digest=task["checkpoint"]["digest"]))
-                await peer.ask("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
+                await peer.request("GET", Route.CHECKPOINT.format(digest=task["checkpoint"]["digest"]))
+                await peer.request("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
                 body = bytes(template[:-4]) + np.float32(number / 1024).tobytes()
-                await peer.ask("PUT", Route.UPDATE.format(**where), body)
+                await peer.request("PUT", Route.UPDATE.format(**where), body)
 
         await asyncio.gather(*(one(n, peer, task) for n, (peer, task) in enumerate(zip(self.peers, work, strict=True))))
 
@@ -100,11 +100,11 @@ class Federation:
 
     async def committed(self, version: int) -> None:
         """Returns when the run has this version."""
-        while (await self.operator.ask("GET", Route.RUN.format(run=self.run))).ok().json()["version"] < version:  # noqa: ASYNC110
+        while (await self.operator.request("GET", Route.RUN.format(run=self.run))).ok().json()["version"] < version:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        (await self.operator.ask("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))).ok()
+        (await self.operator.request("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))).ok()
         for connection in (self.operator, *(peer.connection for peer in self.peers)):
             connection.close()
 
@@ -119,7 +119,7 @@ def _json(value: object) -> bytes:
 
 
 async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], list[float]]:
-    """(CPU seconds of the server, seconds by the clock) of each round but the first."""
+    """(CPU seconds of the server, wall seconds) of each round but the first."""
     federation = Federation(server, await enrol(server, DEVICES), 16)
     await federation.create("noop")
     cpu, wall = [], []
@@ -134,20 +134,20 @@ async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], 
 
 
 async def checkins(server: ServerProcess, seconds: float) -> float:
-    """Check-ins answered a second by 64 connections that ask without a pause."""
+    """Check-ins answered in a second for 64 connections that send them without a pause."""
     peers = await enrol(server, 64)
     body = CheckIn(examples=100, learners={LEARNER: "1"}, hold_s=0).model_dump_json().encode()
     until = time.perf_counter() + seconds
     answered = 0
 
-    async def ask(peer: Peer) -> None:
+    async def check_in(peer: Peer) -> None:
         nonlocal answered
         while time.perf_counter() < until:
-            await peer.ask("POST", Route.CHECK_IN, body)
+            await peer.request("POST", Route.CHECK_IN, body)
             answered += 1
 
     began = time.perf_counter()
-    await asyncio.gather(*map(ask, peers))
+    await asyncio.gather(*map(check_in, peers))
     took_s = time.perf_counter() - began
     for peer in peers:
         peer.connection.close()
@@ -155,7 +155,7 @@ async def checkins(server: ServerProcess, seconds: float) -> float:
 
 
 async def large_round(server: ServerProcess, updates: int) -> tuple[float, float]:
-    """(MB of updates a second, growth of the server's peak memory in models) over one round of a 4 MB model."""
+    """(MB of updates in a second, growth of the server's peak memory in models) over one round of a 4 MB model."""
     peers = await enrol(server, updates)
     warm = Federation(server, peers, 16)
     await warm.create("warm")
@@ -165,7 +165,7 @@ async def large_round(server: ServerProcess, updates: int) -> tuple[float, float
     await warm.stop()
     federation = Federation(server, peers, LARGE)
     before = server.rss_bytes()
-    server.forget_peak()
+    server.reset_peak()
     await federation.create("large")
     work = await federation.gather()
     began = time.perf_counter()
@@ -188,7 +188,7 @@ def on_a_server(measure: Callable[[ServerProcess], Awaitable[T]]) -> T:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """All rows of this topic."""
+    """The rows of this benchmark."""
     cpu, wall = on_a_server(lambda server: noop_rounds(server, 3 if quick else 9))
     spent = Spread.of(cpu)
     yield Row(

@@ -1,15 +1,14 @@
-"""Datacenter training against a bare torchrun script, what gradients cost to exchange, and how soon a killed rank is
-back.
+"""Measures datacenter training beside a bare torchrun script, the cost of exchanging gradients, and the restart after a
+killed rank.
 
 ``python -m benchmarks.datacenter [--quick] [--json]``. Two processes on the CPU over Gloo; with GPUs also on up to two
-of them over NCCL (rows ``*_gpu``; null where there is none). Starting takes most of the time.
+of them over NCCL (rows ``*_gpu``; null without GPU). Starting takes most of the time.
 
-- ``ddp_vs_bare_torchrun``: samples a second of ``coordinator.datacenter.training.train`` over those of a plain DDP
-  loop, taken in turns by the same processes, for a CNN (0.8 M parameters) and a small transformer (0.9 M). Turns are
-  seconds long, since a machine's other work comes in fractions of one; ``_q1`` and ``_q3`` say between which ratios
-  half of the pairs lie.
-- ``allreduce_share``: the part of a step of the bare loop that goes away when gradients are not exchanged.
-- ``resume_s``: from SIGKILL of one of two ranks to the moment when the group trains again from its last saved step.
+- ``ddp_vs_bare_torchrun``: samples in a second of ``coordinator.datacenter.training.train`` over those of a plain DDP
+  loop, in turn in the same processes, for a CNN (0.8 M parameters) and a small transformer (0.9 M). Turns last seconds,
+  because other work of a machine comes in fractions of one; ``_q1`` and ``_q3`` are the quartiles of the ratio.
+- ``allreduce_share``: the part of a step of the bare loop that is saved when gradients are not exchanged.
+- ``resume_s``: seconds from SIGKILL of one of two ranks until the group trains again from its last saved step.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ GPU_SIZES = {"cnn": (2048, 200), "transformer": (1024, 100)}
 
 
 def measured(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: int) -> dict[str, Any]:
-    """What the ranks print, from one group started for it."""
+    """Starts a group of ranks and returns what it prints. SystemExit if it fails."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
         *("--nproc-per-node", str(nproc), "-m", "benchmarks._datacenter_ranks", name, device),
@@ -86,7 +85,7 @@ def rows_of(name: str, device: str, nproc: int, sizes: tuple[int, int], pairs: i
 
 
 def resume_s(folder: Path) -> float:
-    """One kill of rank 1, and the time until the group trains again."""
+    """Kills rank 1 once; seconds until the group trains again. SystemExit if it did not resume."""
     x, y = ranks.data_of("cnn")
     np.savez(folder / "data.npz", x=x, y=y)
     spec = JobSpec(
@@ -100,7 +99,7 @@ def resume_s(folder: Path) -> float:
     )
     moments: dict[str, float] = {}
 
-    def hear(message: dict[str, Any]) -> None:
+    def on_message(message: dict[str, Any]) -> None:
         if message["event"] == "saved" and message["step"] == 10 and "killed" not in moments:
             victim = next(p for p in psutil.Process().children(recursive=True) if is_rank(p, "1"))
             moments["killed"] = time.perf_counter()
@@ -108,9 +107,9 @@ def resume_s(folder: Path) -> float:
         if message["event"] == "started" and "killed" in moments:
             moments["back"] = time.perf_counter()
 
-    result = launch(spec, hear)
+    result = launch(spec, on_message)
     if result.restarts != 1 or result.report["began"] not in (10, 15):
-        raise SystemExit(f"the killed job did not go on as it should: {result}")
+        raise SystemExit(f"the killed job did not resume at its last saved step: {result}")
     return moments["back"] - moments["killed"]
 
 
@@ -122,7 +121,7 @@ def is_rank(process: psutil.Process, rank: str) -> bool:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """The rows: CPU, GPU, and the return after a kill."""
+    """The rows: CPU, GPU, and the restart after a kill."""
     import torch
 
     gpus = min(2, torch.cuda.device_count())

@@ -1,8 +1,8 @@
-"""What every benchmark needs: interleaved pairs, medians, CPU seconds, and one way to print what was found.
+"""Shared by all benchmarks: interleaved pairs, medians, CPU seconds, and the report.
 
-Knows rows and ratios. Has never heard of what is measured. A ratio is measured in pairs, ours and the other's one
-after the other, the order changing from pair to pair, so that a machine that slows down slows both; its median stands
-for it, and where its interquartile range straddles the aim, nothing is claimed (``met`` is null).
+A ratio is measured in pairs, ours and the other's in turn, with the order alternating from pair to pair, so that a
+machine that slows down slows both. The median is reported; if the interquartile range contains the aim, nothing is
+claimed (``met`` is null).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the report; None where there is none.
+    """One line of the report; None for a number that there is not.
 
     ``value`` is ours, in ``unit``. ``peer`` is another project's figure and ``limit`` the floor measured beside it,
     in the same unit. ``ratio`` is value over limit, or over peer where there is no limit. ``aim`` is what value
@@ -46,21 +46,21 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Of at least one sample."""
+        """The spread of at least one sample."""
         if len(samples) == 1:
             return cls(samples[0], samples[0], samples[0])
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
         return cls(median, low, high)
 
     def met(self, aim: float, *, at_least: bool = False) -> bool | None:
-        """Whether the aim is met: at most ``aim``, or ``at_least``. None when the quartiles lie on both sides of it."""
+        """Whether the aim is met: at most ``aim``, or ``at_least``. None when the quartiles are on both sides of it."""
         inside = (self.low >= aim, self.high >= aim) if at_least else (self.low <= aim, self.high <= aim)
         return inside[0] if inside[0] == inside[1] else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Interleaved measurements of ours and the other's, sample by sample."""
+    """Interleaved measurements of ours and the other's: sample i of both was measured in pair i."""
 
     ours: tuple[float, ...]
     other: tuple[float, ...]
@@ -88,7 +88,7 @@ def cpu_s(*, children: bool = False) -> float:
 
 
 def cost_s(call: Callable[[], object], clock: Callable[[], float] = cpu_s) -> float:
-    """What one call costs by ``clock``."""
+    """The cost of one call by ``clock``, in seconds."""
     start = clock()
     call()
     return clock() - start
@@ -110,7 +110,7 @@ def interleaved(
 
 
 def main(topic: str, measure: Callable[[bool], Iterable[Row]], arguments: Sequence[str] | None = None) -> None:
-    """Run ``measure(quick)`` and print its rows: as a table while they come, or with ``--json`` as one object on the
+    """Run ``measure(quick)`` and print its rows: as a table while they arrive, or with ``--json`` as one object on the
     last line.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{topic}", description=f"Benchmark: {topic}.")

@@ -1,9 +1,9 @@
-"""Secure aggregation: a device and the server of n = 300 beside the least that their masks, keys and signatures cost.
+"""Measures secure aggregation: a device and the server at n = 300, beside the cost of masks, keys and signatures alone.
 
-``python -m benchmarks.secagg [--quick] [--json]``. CPU seconds of one process, in interleaved pairs; the floor is made
-in the same run. Needs 1.5 GB of memory and 1 GB of disk; the full run takes about half an hour on one core, ``--quick``
-(100,000 parameters instead of 1M) two minutes. Before a ratio is told the results are checked: a device's vector
-without its masks is what it put in, and the unmasked sum is the integer sum.
+``python -m benchmarks.secagg [--quick] [--json]``. CPU seconds of one process, in interleaved pairs; the floor is
+measured in the same run. Needs 1.5 GB of memory and 1 GB of disk; the full run takes about half an hour on one core,
+``--quick`` (100,000 parameters instead of 1M) two minutes. Results are checked before a ratio is reported: a device's
+vector without its masks is its input, and the unmasked sum is the integer sum.
 
     device_1m_n300_vs_floor    the device's generator through a whole attempt, *strict*: roster checked, secrets split
                                and sealed, peers' shares unsealed, vector clipped, quantized, masked and packed, list
@@ -12,9 +12,9 @@ without its masks is what it put in, and the unmasked sum is the integer sum.
                                agreements, two Ed25519 checks (advertisement, survivor list); its own mask; two secrets
                                split. Certificates were checked in an earlier round and count in neither
     device_1m_k110_vs_floor    *fast*, 110 neighbours: the same floor for 110 peers, a check of the advertisement of
-                               each of the 189 others, and of the list's signature of 146 of them. A device cannot leave
-                               those out: n, the ring and that it is whole rest on them (docs/decisions)
-    device_1m_k110_vs_neighbours  the same without those 335 checks: what the roster costs. No aim
+                               each of the 189 others, and of the list's signature of 146 of them. A device needs these
+                               checks: n, the ring and its completeness depend on them (docs/decisions)
+    device_1m_k110_vs_neighbours  the same without those 335 checks: the cost of the roster. No aim
     unmask_1m_9_gone_vs_floor  the coordinator's own code from blobs to the stored sum, *strict*, 9 vanished after they
     unmask_1m_44_gone_vs_floor shared, or 44; t devices have revealed. Floor: a vector added and a mask for every
                                survivor, an agreement and a mask for every pair of one that is gone and one that is
@@ -24,7 +24,7 @@ without its masks is what it put in, and the unmasked sum is the integer sum.
                                process, by ``tracemalloc``, the 6 MB of revealed shares included
     ..._vs_flower              CPU seconds of one step beside Flower's function for it; null where it is not installed
 
-After each ratio come its quartiles, and what it is made of in CPU seconds.
+Each ratio is followed by its quartiles and its two parts in CPU seconds.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ MODEL = 4 * MILLION
 
 
 def crowd_of(rule: Rule, dimension: int) -> Crowd:
-    """300 devices that have shared. What they hold is set aside from the garbage collector: it is not one device's, and
-    no server's."""
+    """300 devices that have shared. Their objects are frozen in the garbage collector, since neither one device nor a
+    server has them."""
     crowd = Crowd(N, header_of(rule, dimension))
     crowd.share()
     gc.collect()
@@ -69,12 +69,12 @@ def crowd_of(rule: Rule, dimension: int) -> Crowd:
 
 
 def gone_of(count: int) -> tuple[int, ...]:
-    """Who has vanished: places spread over the roster."""
+    """Places of devices that vanished, spread over the roster."""
     return tuple(range(1, N, N // count))[:count]
 
 
 def beside_floor(name: str, found: Pairs) -> Iterator[Row]:
-    """The ratio with its quartiles, and what it is made of."""
+    """The ratio with its quartiles, and its two parts."""
     ratio = found.ratio
     yield Row(name=name, value=ratio.median, unit="ratio", ratio=ratio.median, aim=AIM, met=ratio.met(AIM))
     yield from quartiles(name, ratio)
@@ -83,7 +83,7 @@ def beside_floor(name: str, found: Pairs) -> Iterator[Row]:
 
 
 def quartiles(name: str, spread: Spread) -> Iterator[Row]:
-    """Two rows: between which half of the samples lie."""
+    """Two rows: the quartiles."""
     yield Row(name=f"{name}_q1", value=spread.low, unit="ratio")
     yield Row(name=f"{name}_q3", value=spread.high, unit="ratio")
 
@@ -111,7 +111,7 @@ def servers(crowd: Crowd, gone: int, name: str, pairs: int) -> Iterator[Row]:
 
 
 def memory() -> None:
-    """In a fresh interpreter: opens a sum of 1M parameters, and prints the most bytes that this took."""
+    """In a fresh interpreter: opens a sum of 1M parameters and prints the peak of its memory in bytes."""
     with Server(crowd_of(STRICT, MILLION), gone_of(9), workers=2) as server:
         gc.collect()
         tracemalloc.start()
@@ -123,14 +123,14 @@ def memory() -> None:
 
 
 def memory_models() -> float:
-    """The same in models."""
+    """The peak of ``memory`` in models of 4 bytes a parameter."""
     source = "from benchmarks import secagg; secagg.memory()"
-    told = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return float(told.splitlines()[-1]) / MODEL
+    output = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(output.splitlines()[-1]) / MODEL
 
 
 def flower(quick: bool) -> Iterator[Row]:
-    """Steps beside Flower's. Its shares and keys take it minutes in seven pairs, so they are timed three times."""
+    """Steps beside Flower's. Its shares and keys would take minutes in seven pairs, so they get three pairs."""
     bits = lane_bits(N, 16)
     ours = packed_bytes(MILLION + 2, bits)
     names = ("agreement", "mask_1m", "client_shares", "rebuilt_key")
@@ -188,7 +188,7 @@ def own_steps(threshold: int) -> tuple[Callable[[], object], ...]:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """The rows, as they come."""
+    """The rows, one after the other."""
     dimension, size, pairs = (QUICK, "100k", 9) if quick else (MILLION, "1m", 25)
     strict = crowd_of(STRICT, dimension)
     yield from devices(strict, f"device_{size}_n300_vs_floor", pairs)

@@ -1,27 +1,26 @@
-"""Simulation: rounds of ``simulate`` beside a bare hand-written loop and other simulators, on Fashion-MNIST.
+"""Measures rounds of ``simulate`` beside a bare hand-written loop and other simulators, on Fashion-MNIST.
 
 ``python -m benchmarks.simulation [--quick] [--json]``. 1,000 clients (Dirichlet 0.3), 100 a round, one epoch, batches
-of 10, SGD 0.1, one thread. A pair is some rounds of ours and the same of the other's, of the same clients; first rounds
-are dropped. Before a ratio is told, both models are compared: a fast wrong answer is no answer.
+of 10, SGD 0.1, one thread. A pair is some rounds of ours and as many of the other's, of the same clients; first rounds
+are dropped. Both models are compared before a ratio is reported.
 
     mlp_vs_bare               CPU seconds of a round over those of the bare loop; perceptron 784-200-200-10
     cnn_vs_bare               the same with the CNN of McMahan et al. 2017
-    engine_ms_per_client      CPU milliseconds per client of a round in which nobody trains: the learner gives a ready
-                              update of a tiny model at once. What is left are sessions, coordinator, log, store, and
-                              the sum: all that a simulation does besides training
+    engine_ms_per_client      CPU milliseconds per client of a round without training: the learner returns a prepared
+                              update of a tiny model. The cost is that of sessions, coordinator, log, store and sum:
+                              all that a simulation does besides training
     engine_199k_ms_per_client the same with updates of 199,210 parameters, each checked, measured and added up
-    start_s                   a fresh interpreter: seconds until the first client trains; imports, data and clients
-                              included
+    start_s                   seconds of a fresh interpreter until the first client trains, with imports, data and
+                              clients
     processes_2_speedup       wall seconds of a round of the serial engine over those of two worker processes
-    two_processes_ceiling     how many times the work of one process two do that have nothing to do with each other: two
-                              serial simulations at once. They share caches and memory, so it is below 2, and no
-                              speedup is above it
+    two_processes_ceiling     speedup of two independent serial simulations at the same time over one. They share caches
+                              and memory, so it is below 2, and it bounds any speedup by two processes
     million_registered_gib    peak memory of a process that plays rounds of 100 of 1,000,000 clients of 10 examples
     mlp_vs_flower             CPU seconds of a round, process tree, beside Flower's simulation with its default
                               backend: the same model, clients, epochs and batches, plain PyTorch in its client
     mlp_vs_pfl_research       likewise beside pfl-research in this process, where it is installed: it is in no lock
 
-``--quick``: 20 clients a round, 2 for the CNN, fewer pairs, no Flower; aims are told only where quick can hold them.
+``--quick``: 20 clients a round, 2 for the CNN, fewer pairs, no Flower; ``met`` is null for aims that need the full run.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def clients_of(count: int = CLIENTS) -> Clients:
 def beside_bare(
     learner: Learner, module: type[nn.Module], clients: Clients, select: int, pairs: int, rounds: int = 1
 ) -> Pairs:
-    """``rounds`` of ours and of the bare loop in turn. SystemExit where the models differ."""
+    """``rounds`` of ours and of the bare loop in turn. SystemExit if the models differ."""
     initial = learner.initial(0)
     with Played(learner, clients, select) as ours:
         bare = Bare(module, clients, ours, initial)
@@ -76,7 +75,7 @@ def beside_bare(
         first = ours.model()
         bare.play()
         if not furthest(first, bare.world) < 1e-5:
-            raise SystemExit("the bare loop's model is another: nothing is reported about wrong results")
+            raise SystemExit("the bare loop's model is another: wrong results are not reported")
         several(ours.play, rounds)  # it stays ahead, as the bare loop needs to know who counted
         found = interleaved(lambda: several(ours.play, rounds), lambda: several(bare.play, rounds), pairs + 1)
         same = Pairs(found.ours[:-1], found.other[1:])  # of the same rounds: cohorts hold more or fewer examples
@@ -84,21 +83,21 @@ def beside_bare(
 
 
 def several(play: Callable[[], None], rounds: int) -> None:
-    """So many rounds."""
+    """Plays ``rounds`` rounds."""
     for _ in range(rounds):
         play()
 
 
 def each(found: Pairs, rounds: int) -> Pairs:
-    """What a round costs, where so many were measured at a time."""
+    """The cost of one round, from measurements of ``rounds`` at a time."""
     return Pairs(tuple(one / rounds for one in found.ours), tuple(one / rounds for one in found.other))
 
 
-def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:
-    """The ratio, and what it is made of. ``held``: whether this run can hold the aim."""
+def ratio_row(name: str, found: Pairs, aim: float, claim: bool) -> Iterator[Row]:
+    """The ratio and its parts. ``claim``: whether this run is long enough to say that the aim is met."""
     ratio = found.ratio
     yield Row(
-        name=name, value=ratio.median, unit="ratio", ratio=ratio.median, aim=aim, met=ratio.met(aim) if held else None
+        name=name, value=ratio.median, unit="ratio", ratio=ratio.median, aim=aim, met=ratio.met(aim) if claim else None
     )
     yield from quartiles(name, ratio, "ratio")
     cost = name.removesuffix("_vs_bare") + "_round_cpu_s"
@@ -106,13 +105,13 @@ def ratio_row(name: str, found: Pairs, aim: float, held: bool) -> Iterator[Row]:
 
 
 def quartiles(name: str, spread: Spread, unit: str) -> Iterator[Row]:
-    """Two rows: between which half of the samples lie."""
+    """Two rows: the quartiles."""
     yield Row(name=f"{name}_q1", value=spread.low, unit=unit)
     yield Row(name=f"{name}_q3", value=spread.high, unit=unit)
 
 
 def engine_ms(parameters: int, clients: Clients, select: int, rounds: int) -> Spread:
-    """CPU milliseconds per client where nobody trains."""
+    """CPU milliseconds per client of rounds without training."""
     model: Tensors = {"w": np.zeros(parameters, np.float32)}
     delta = np.full(parameters, 0.001, np.float32)
 
@@ -129,7 +128,7 @@ def engine_ms(parameters: int, clients: Clients, select: int, rounds: int) -> Sp
 
 
 def speedup(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Pairs:
-    """``rounds`` of the serial engine and of two workers in turn, by the clock; both trained the same bits."""
+    """Wall seconds of ``rounds`` of the serial engine and of two workers in turn. SystemExit if their bits differ."""
     learner = mnist_mlp_200()
     with (
         Played(learner, clients, select) as serial,
@@ -138,12 +137,12 @@ def speedup(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Pairs
         clock = time.perf_counter
         found = interleaved(lambda: several(serial.play, rounds), lambda: several(two.play, rounds), pairs, clock)
         if any(array.tobytes() != two.model()[name].tobytes() for name, array in serial.model().items()):
-            raise SystemExit("two workers give other bits: nothing is reported about wrong results")
+            raise SystemExit("two workers give other bits: wrong results are not reported")
         return each(found, rounds)
 
 
 def ceiling(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Spread:
-    """What two processes of this machine can do at most, in times of one: serial engines, alone and two at once."""
+    """Speedup of two independent processes over one on this machine: serial engines, one alone and two at once."""
     with Played(mnist_mlp_200(), clients, select) as serial:
         serial.play()
 
@@ -162,10 +161,10 @@ def ceiling(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Sprea
 
 
 def child(call: str) -> float:
-    """What ``call``, a function of this module, prints in a fresh interpreter."""
+    """The number that ``call``, a function of this module, prints in a fresh interpreter."""
     source = f"from benchmarks import simulation; simulation.{call}"
-    told = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return float(told.splitlines()[-1])
+    output = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(output.splitlines()[-1])
 
 
 def start() -> None:
@@ -191,7 +190,7 @@ def start_s() -> float:
 
 
 def million(rounds: int) -> None:
-    """In a fresh interpreter: plays rounds of 100 out of a million clients, and prints its peak memory in bytes."""
+    """In a fresh interpreter: plays rounds of 100 of a million clients and prints its peak memory in bytes."""
     from simulation.clients.holdings import Shares
     from simulation.clients.naming import Numbered
     from simulation.clients.pool import ArrayPool
@@ -209,14 +208,14 @@ def million(rounds: int) -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had, shared pages included. (``ru_maxrss`` would tell its parent's.)"""
+    """Peak memory of this process, shared pages included. (``ru_maxrss`` would include its parent's.)"""
     lines = Path("/proc/self/status").read_text().splitlines()
     line = next(line for line in lines if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])
 
 
 def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
-    """Rounds of ours and of Flower's simulation in turn: (CPU seconds of the process trees, seconds by the clock)."""
+    """Rounds of ours and of Flower's simulation in turn: (CPU seconds of the process trees, wall seconds)."""
     learner = mnist_mlp_200()
     with Played(learner, clients, select) as ours, Flower(select) as theirs:
         ours.play()
@@ -238,7 +237,7 @@ def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
 
 
 def pfl_research(clients: Clients, select: int, pairs: int, rounds: int) -> Pairs:
-    """CPU seconds of a round of ours and of pfl-research's, some at a time in turn, in this process."""
+    """CPU seconds of a round of ours and of pfl-research's, ``rounds`` at a time in turn, in this process."""
     with Played(mnist_mlp_200(), clients, select) as ours:
         theirs = Pfl(MnistMlp200, clients, select, BATCH, LEARNING_RATE)
         found = interleaved(lambda: several(ours.play, rounds), lambda: several(theirs.play, rounds), pairs)
@@ -253,7 +252,7 @@ def peer_rows(name: str, found: Pairs, unit: str) -> Iterator[Row]:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """The rows, as they come."""
+    """The rows, one after the other."""
     torch.set_num_threads(1)
     select, few, pairs, rounds = (20, 2, 7, 1) if quick else (100, 100, 21, 3)
     clients = clients_of()
@@ -286,7 +285,7 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def peers(clients: Clients, quick: bool) -> Iterator[Row]:
-    """Other simulators; rows without numbers where they are not installed or not asked for."""
+    """Other simulators; rows without numbers for those that are not installed, and with ``quick``."""
     if quick or any(importlib.util.find_spec(name) is None for name in ("flwr", "ray", "psutil")):
         yield Row(name="mlp_vs_flower", value=None, unit="CPU s")
     else:

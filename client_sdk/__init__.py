@@ -11,8 +11,9 @@ nothing; none of them needs torch or a server's packages. ``client_sdk.learning`
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from client_sdk.imports.lazy import load
 
 if TYPE_CHECKING:
     from client_sdk.device.record import Storage as Storage
@@ -39,30 +40,30 @@ if TYPE_CHECKING:
     from client_sdk.tensors import Tensors as Tensors
     from client_sdk.update import Update as Update
 
-_HOME = {
-    "BF16": "tensors",
-    "Catalogue": "learners",
-    "Client": "http.client",
-    "DeviceKey": "identity",
-    "FileStorage": "device.storage",
-    "Happening": "http.client",
-    "LearnerTrainer": "learners",
-    "MemoryStorage": "device.storage",
-    "OperatorClient": "http.operator",
-    "Pacing": "device.requests",
-    "Policy": "protocol.devices",
-    "Problem": "protocol.problems",
-    "ProblemError": "protocol.problems",
-    "Score": "protocol.devices",
-    "SecureBounds": "protocol.devices",
-    "Storage": "device.record",
-    "StorageError": "device.record",
-    "Task": "protocol.devices",
-    "Tensors": "tensors",
-    "Trainer": "learners",
-    "Update": "update",
-    "Work": "protocol.devices",
-    "participate": "device.session",
+_HOMES = {
+    "BF16": "client_sdk.tensors",
+    "Catalogue": "client_sdk.learners",
+    "Client": "client_sdk.http.client",
+    "DeviceKey": "client_sdk.identity",
+    "FileStorage": "client_sdk.device.storage",
+    "Happening": "client_sdk.http.client",
+    "LearnerTrainer": "client_sdk.learners",
+    "MemoryStorage": "client_sdk.device.storage",
+    "OperatorClient": "client_sdk.http.operator",
+    "Pacing": "client_sdk.device.requests",
+    "Policy": "client_sdk.protocol.devices",
+    "Problem": "client_sdk.protocol.problems",
+    "ProblemError": "client_sdk.protocol.problems",
+    "Score": "client_sdk.protocol.devices",
+    "SecureBounds": "client_sdk.protocol.devices",
+    "Storage": "client_sdk.device.record",
+    "StorageError": "client_sdk.device.record",
+    "Task": "client_sdk.protocol.devices",
+    "Tensors": "client_sdk.tensors",
+    "Trainer": "client_sdk.learners",
+    "Update": "client_sdk.update",
+    "Work": "client_sdk.protocol.devices",
+    "participate": "client_sdk.device.session",
 }
 
 __all__ = [
@@ -93,12 +94,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """A public name, loaded when it is first asked for."""
-    if name not in _HOME:
-        raise AttributeError(f"client_sdk has no {name!r}; it has {', '.join(__all__)}")
-    found: object = getattr(import_module(f"client_sdk.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    """Load a public name when it is first used."""
+    return load(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

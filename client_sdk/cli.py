@@ -1,4 +1,4 @@
-"""The word ``quorate``: the device's own commands, and those of the other rooms where they are installed.
+"""The commands behind the word ``quorate``: the device's own, and those of the other rooms where they are installed.
 
 This file knows the names of the rooms' commands and which extra each needs; it imports no room. The others are found by
 entry points of the group ``quorate.commands`` (value: a typer app, whose commands and sub-apps are added at top level),
@@ -20,6 +20,7 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
+from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.terminal import complain, missing_module, say, sentence_of, spoken
 
 GROUP = "quorate.commands"
@@ -100,7 +101,12 @@ def _quorate(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The console script. Errors of any room's command are told in one sentence; exit codes 0, 1 and 2."""
+    """Run one command. An error of any room's command is shown as one sentence; exit codes 0, 1 and 2."""
+    try:
+        check()
+    except Shadowed as hidden:
+        complain(str(hidden))
+        sys.exit(1)
     command = click_command_of(app)
     try:
         code = spoken(command)(args=arguments, prog_name="quorate", standalone_mode=False)

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
+from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score
 from client_sdk.protocol.names import LEARNER_PATTERN
 from client_sdk.tensors import Tensors
@@ -122,6 +123,10 @@ def catalogue_for(names: Iterable[str]) -> Catalogue:
         return installed
     if "" not in sys.path:
         sys.path.insert(0, "")
+        try:
+            check()
+        except Shadowed as hidden:
+            raise LearnerError(str(hidden)) from None
     return Catalogue(others)
 
 

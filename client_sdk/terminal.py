@@ -35,23 +35,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line
 
 _MODULE_EXTRAS = {
     "torch": "torch",
-    "fastapi": "coordinator",
-    "starlette": "coordinator",
-    "uvicorn": "coordinator",
-    "sqlalchemy": "coordinator",
     "alembic": "coordinator",
-    "pydantic_settings": "coordinator",
-    "structlog": "coordinator",
+    "fastapi": "coordinator",
     "prometheus_client": "coordinator",
-    "obstore": "coordinator",
-    "stamina": "coordinator",
-    "limits": "coordinator",
-    "dp_accounting": "coordinator",
+    "psycopg": "coordinator",
+    "pydantic_settings": "coordinator",
+    "rich": "coordinator",
+    "sqlalchemy": "coordinator",
+    "starlette": "coordinator",
+    "structlog": "coordinator",
+    "uvicorn": "coordinator",
+    "psutil": "datacenter",
+    "pytorch_optimizer": "datacenter",
+    "pooch": "datasets",
+    "pyarrow": "datasets",
+    "unearth": "datasets",
+    "matplotlib": "simulation",
+    "pandas": "simulation",
     "coordinator": "coordinator",
-    "ray": "simulation",
     "simulation": "simulation",
-    "flwr": "flower",
 }
+"""Module -> an extra that declares it; tests/packaging/test_dependencies.py holds it to pyproject.toml."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

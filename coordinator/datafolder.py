@@ -1,13 +1,11 @@
-"""A coordinator's data folder: what lies in it, and the lock by which one process at a time writes to it.
+"""The layout of a coordinator's data folder, and the lock that lets one process at a time write to it.
 
 ::
 
     quorate.sqlite3     the database
-    blobs/              checkpoints, updates, lists of who waited, each under its digest
-    enrolment-token     what devices show to enrol (made by ``quorate serve``)
-    serve.lock          locked by whoever writes; holds its process id
-
-Knows files; has never heard of servers, of runs, or of what is in the database.
+    blobs/              checkpoints, updates and lists of waiting devices, each under its digest
+    enrolment-token     the token with which devices enrol (made by ``quorate serve``)
+    serve.lock          locked by the process that writes; contains its process id
 """
 
 from __future__ import annotations
@@ -24,18 +22,18 @@ LOCK_FILE = "serve.lock"
 
 
 class FolderError(Exception):
-    """The folder cannot be used; the message is one sentence with the fix."""
+    """The folder cannot be used. The message is one sentence with the fix."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder, made (mode 0700) and locked for this process. The lock ends with the block, or with the process."""
+    """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise FolderError(
-            f"The data folder {folder} cannot be used ({error.strerror}); give one that you may write to."
+            f"The data folder {folder} cannot be used ({error.strerror}); give one that is writable."
         ) from error
     try:
         try:
@@ -43,7 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
             raise FolderError(
-                f"Another coordinator or simulation (process {owner or 'unknown'}) writes to the folder {folder}; "
+                f"Another coordinator or simulation (process {owner or 'unknown'}) uses the folder {folder}; "
                 "stop it, or give another folder."
             ) from None
         os.ftruncate(lock, 0)

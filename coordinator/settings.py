@@ -1,7 +1,7 @@
-"""Everything that can be set about one coordinator process, with its unit, its range and the reason for its default.
+"""Every setting of a coordinator process, with its unit, its range and the reason for its default.
 
-Nothing here is about a run: that is the plan's. Values come from arguments of ``quorate serve``, else from the
-environment (``QUORATE_PORT=9000``), else from the defaults below. This file has never heard of HTTP or SQL.
+Values come from arguments of ``quorate serve``, else from the environment (``QUORATE_PORT=9000``), else from the
+defaults below. What belongs to one run is in its plan.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ GIB = 1024 * MIB
 
 
 class Settings(BaseSettings):
-    """Settings of one coordinator process: frozen, checked, each with a working default."""
+    """Settings of one coordinator process: frozen, validated, each with a working default. ValidationError."""
 
     model_config = SettingsConfigDict(env_prefix="QUORATE_", frozen=True, extra="forbid", populate_by_name=True)
 
     # ------------------------------------------------------------ where things are
 
     data: Path = Path("quorate-data")
-    """Folder of the database, the blobs and the enrolment token. Made when missing, readable by its owner only."""
+    """Folder of the database, the blobs and the enrolment token. Made if it is missing, readable by its owner only."""
     database: str | None = None
     """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
     host: str = "127.0.0.1"
@@ -36,23 +36,23 @@ class Settings(BaseSettings):
     port: int = Field(default=8470, ge=0, le=65_535)
     """TCP port. 0: the system chooses a free one, which ``quorate serve`` prints."""
     enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
-    """What devices show to enrol. None: drawn once (256 bits) and kept in the data folder, mode 0600."""
+    """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
 
     # ------------------------------------------------------------ devices
 
     examples_cap: int = Field(default=100_000, ge=1, le=2**31)
-    """Most examples a device may claim at enrolment. Sizes are self-reported and decide weights and selection."""
+    """Most examples a device may claim at enrolment. Devices report this number, and weights and selection use it."""
     max_hold_s: float = Field(default=55.0, ge=0, le=300, allow_inf_nan=False)
-    """Longest time a check-in is held open, whatever the device asks. Proxies cut requests idle for 60 to 100 s."""
+    """Longest time that a check-in is held open, whatever it asks for. Proxies cut requests idle for 60 to 100 s."""
     reread_s: float = Field(default=20.0, gt=0, le=60, allow_inf_nan=False)
-    """How often a held check-in and an event stream read again without a signal: the longest that a change made by
-    another replica goes unseen. 10,000 waiting devices cost 500 reads a second at 20 s."""
+    """Interval at which a held check-in and an event stream read again without a signal: the longest time that a change
+    by another replica stays unnoticed. 10,000 waiting devices cost 500 reads a second at 20 s."""
     waiting_s: float = Field(default=60.0, gt=0, le=3600, allow_inf_nan=False)
-    """How long a check-in keeps a device in the pool after its request ended: a reconnecting device keeps its place."""
+    """How long a device stays in the pool after its check-in ended, so that it keeps its place when it reconnects."""
     pace_min_s: float = Field(default=5.0, ge=0, le=86_400, allow_inf_nan=False)
     """Start of the window from which a device without work draws its next check-in (pace steering)."""
     pace_max_s: float = Field(default=30.0, ge=0, le=86_400, allow_inf_nan=False)
-    """End of that window. The wider, the flatter the load when a whole fleet was refused at once."""
+    """End of that window. A wider window spreads the load when a whole fleet was refused at once."""
 
     # ------------------------------------------------------------ limits
 
@@ -63,17 +63,17 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(default=256 * KIB, ge=4 * KIB, le=16 * MIB)
     """Longest JSON body. Plans and check-ins of real devices stay below 64 KiB."""
     uploads: int = Field(default=64, ge=1, le=4096)
-    """Bodies received at the same time. The rest wait with nothing but a socket, held back by TCP."""
+    """Bodies received at the same time. The others wait in their sockets, by TCP flow control, without memory here."""
     upload_memory_bytes: int = Field(default=MIB, ge=64 * KIB, le=GIB)
-    """Memory for received, unwritten bytes, shared by the uploads under way: each collects its part (64 to 256 KiB)
+    """Memory for received bytes that are not written yet, shared by all uploads: each collects its part (64 to 256 KiB)
     before a thread hashes and writes it."""
     body_idle_s: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
-    """A body of which nothing arrives for this long is dropped as truncated."""
+    """A body of which no byte arrives for this long is dropped as truncated."""
     streams: int = Field(default=256, ge=1, le=65_536)
     """Event streams held open at the same time."""
     threads: int = Field(default=8, ge=2, le=256)
-    """Threads for blocking work (database, files, validation). What waits for the disk together is committed together;
-    more threads than 8 cost more CPU and save no time on two cores. Held check-ins and event streams need none."""
+    """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
+    commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""
 
     @field_validator("host")
     @classmethod
@@ -98,12 +98,12 @@ class Settings(BaseSettings):
 
     @property
     def blobs_folder(self) -> Path:
-        """Where blobs lie, each named by its digest."""
+        """Folder of the blobs, each named by its digest."""
         return self.data / BLOBS_FOLDER
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an address, without port) is this machine's own loopback."""
+    """Whether ``host`` (a name or an address, without port) is a loopback address."""
     if host == "localhost":
         return True
     try:

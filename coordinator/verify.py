@@ -1,8 +1,7 @@
-"""Holds a database against the invariants that it can show, and names what is wrong. Reads; never writes.
+"""Checks a database against the invariants, and yields every violation. Reads only.
 
-It goes by the rows and the log alone, with no help of the engine, so a bug of the engine does not excuse itself. Rows
-of rounds are read before the log, and only rounds that had ended by then are judged, so a coordinator may be at work
-meanwhile.
+It uses the rows and the log without the engine's ``step``, so a bug of the engine cannot hide itself. Rows of rounds
+are read before the log, and only rounds that had ended by then are checked, so a coordinator may run meanwhile.
 
 ======  ==========================================================================================================
 1       a device counts at most once per round and per version, and no update counts in two rounds
@@ -40,7 +39,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """One thing that does not hold."""
+    """One violation of an invariant."""
 
     invariant: str
     """Its number in docs/architecture.md, or ``quorum``, ``claims`` or ``lease``."""
@@ -51,7 +50,7 @@ class Wrong:
 
 @dataclass(slots=True)
 class _Told:
-    """What the log tells of one round."""
+    """The events of one round, as the log has them."""
 
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
@@ -245,7 +244,7 @@ class _Run:
         yield from self._check_settled(round, told.given_up | set(told.reported.items()))
 
     def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[Wrong]:
-        """Whether each of these acknowledged updates, which do not count, has its reason recorded."""
+        """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
         refused = {(item.device, item.digest) for item in self._store.refusals(self._row.run, round)}
         for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:

@@ -9,7 +9,8 @@ import os
 from torch import nn
 
 from client_sdk.learning import Learner, accuracy
-from simulation import Behaviour, partition, simulate
+from quorate import partition, simulate
+from simulation import Behaviour
 from simulation.datasets import load
 
 

@@ -9,7 +9,7 @@ import os
 from torch import nn
 
 from client_sdk.learning import Learner, accuracy
-from simulation import simulate
+from quorate import simulate
 from simulation.datasets import load
 
 # 108 numbers of a person in, two classes out. Logistic regression needs no more.

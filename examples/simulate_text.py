@@ -11,7 +11,7 @@ from torch import nn
 
 from client_sdk.data import Examples
 from client_sdk.learning import Learner, accuracy
-from simulation import simulate
+from quorate import simulate
 from simulation.datasets import load
 
 

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol.devices import Task
+from client_sdk.protocol.field_docs import field_docs
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.plan import Cohort, Datacenter, Finish, Plan, Retention
 from coordinator.engine.secure.plan import Secure
@@ -46,31 +44,13 @@ def page() -> str:
     for name, model in SECTIONS.items():
         first = " ".join((model.__doc__ or "").strip().split("\n\n")[0].split())
         parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
-        stories = _docstrings(model)
+        docs = field_docs(model)
         for field, info in model.model_fields.items():
-            cells = (
-                f"`{field}`",
-                _range(model, field),
-                _default(info.get_default(call_default_factory=True)),
-                _plain(stories[field]),
-            )
+            default = _default(info.get_default(call_default_factory=True))
+            cells = (f"`{field}`", _range(model, field), default, _plain(" ".join(docs[field].split())))
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> the string that stands below it in the source, its own or that of a model it extends."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    (base,) = model.__bases__
-    found = _docstrings(base) if base.__module__ != BaseModel.__module__ else {}
-    body = definition.body if isinstance(definition, ast.ClassDef) else []
-    for statement, following in pairwise(body):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            told = following.value if isinstance(following, ast.Expr) else None
-            text = told.value if isinstance(told, ast.Constant) else ""
-            found[statement.target.id] = " ".join(str(text).split())
-    return found
 
 
 def _range(model: type[BaseModel], field: str) -> str:

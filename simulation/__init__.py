@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from client_sdk.imports.lazy import load
 
 if TYPE_CHECKING:
     from coordinator.engine.plan import Plan as Plan
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from simulation.simulator.simulate import simulate as simulate
     from simulation.virtual.behaviour import Behaviour as Behaviour
 
-_HOME = {
+_HOMES = {
     "Behaviour": "simulation.virtual.behaviour",
     "ClientFailed": "simulation.errors",
     "Clients": "simulation.clients",
@@ -49,7 +50,5 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Loads what is asked for: commands of this room that need no torch do not wait for it."""
-    if name not in _HOME:
-        raise AttributeError(f"simulation has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOME[name]), name)
+    """Load a public name when it is first used: commands that need no torch do not wait for it."""
+    return load(__name__, name, _HOMES, extra="simulation")

@@ -73,22 +73,22 @@ def fleet(
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
     from client_sdk.commands.long_running import stopped_by_signals
-    from simulation.fleet.habits import Habits
-    from simulation.fleet.orders import muster, split_of
-    from simulation.fleet.processes import Crew
+    from simulation.fleet.habits import FleetHabits
+    from simulation.fleet.orders import split_of, worker_orders
+    from simulation.fleet.processes import FleetProcesses
 
-    orders = muster(
+    orders = worker_orders(
         split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
-        Habits(slow=slow, vanish=vanish, late=late, seed=seed),
+        FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         coordinator=coordinator,
         enrolment_token=enrolment_token,
         folder=folder,
         learner=learner,
         processes=processes,
     )
-    with stopped_by_signals() as stop, Crew(orders) as crew:
+    with stopped_by_signals() as stop, FleetProcesses(orders) as running:
         complete = False
-        while (tally := crew.watch(stop)) is not None:
+        while (tally := running.watch(stop)) is not None:
             if as_json:
                 say_json({**tally.model_dump(exclude={"worker", "fatal"})})
             elif not complete and tally.enrolled == devices:
@@ -99,7 +99,7 @@ def fleet(
                     f"in {where}. Ctrl-C stops them."
                 )
     if not as_json:
-        say("Stopped. " + crew.total().sentence)
+        say("Stopped. " + running.total().sentence)
 
 
 @app.command(epilog="Example: quorate demo --compare")
@@ -141,12 +141,12 @@ def demo(
     """
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
-    from simulation.fleet.habits import Habits
+    from simulation.fleet.habits import FleetHabits
     from simulation.fleet.orders import split_of
 
     setting = Setting(
         split=split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
-        habits=Habits(slow=slow, vanish=vanish, late=late, seed=seed),
+        habits=FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         learner=learner,
         processes=processes,
         select=select,

@@ -38,7 +38,7 @@ class Download(Protocol):
         """Forget what is here: the sender starts from the first byte."""
 
 
-class Checkpoints(Protocol):
+class CheckpointCache(Protocol):
     """The port."""
 
     def get(self, digest: str) -> bytes | None:

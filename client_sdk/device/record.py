@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from pydantic import Field
 
-from client_sdk.device.checkpoint_cache import Checkpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, Enrolled
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.secagg.memory import Memory
@@ -77,7 +77,7 @@ class Storage(Protocol):
     one."""
 
     @property
-    def checkpoints(self) -> Checkpoints: ...
+    def checkpoints(self) -> CheckpointCache: ...
 
     def load(self) -> Record | None:
         """The last record saved. An update that is missing or damaged is forgotten: the device then trains anew."""

@@ -32,7 +32,7 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.memory import Memory
@@ -41,15 +41,15 @@ from client_sdk.secagg.memory import Memory
 class MemoryStorage:
     """Storage for simulations and tests: survives a crashed session, not the process."""
 
-    def __init__(self, checkpoints: Checkpoints | None = None) -> None:
-        self._checkpoints: Checkpoints = checkpoints if checkpoints is not None else MemoryCheckpoints()
+    def __init__(self, checkpoints: CheckpointCache | None = None) -> None:
+        self._checkpoints: CheckpointCache = checkpoints if checkpoints is not None else MemoryCheckpoints()
         self._record: Record | None = None
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
         self._secure = Memory()
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def load(self) -> Record | None:
@@ -101,7 +101,7 @@ class FileStorage:
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def load(self) -> Record | None:

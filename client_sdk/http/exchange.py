@@ -18,7 +18,7 @@ import httpx2
 from pydantic import ValidationError
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
-from client_sdk.device.checkpoint_cache import Checkpoints, Download, WrongBytes
+from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
@@ -68,11 +68,11 @@ def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
     return bytes(body)
 
 
-class Kept(Protocol):
+class DeviceFiles(Protocol):
     """Where checkpoints come to and bodies lie: a device's storage, or a worker's folder."""
 
     @property
-    def checkpoints(self) -> Checkpoints: ...
+    def checkpoints(self) -> CheckpointCache: ...
 
     def update(self, digest: str) -> BinaryIO:
         """The body of this digest, open for reading from its start."""
@@ -81,7 +81,7 @@ class Kept(Protocol):
 class Exchange:
     """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for words only."""
 
-    def __init__(self, http: httpx2.Client, coordinator: str, storage: Kept, now: Any) -> None:
+    def __init__(self, http: httpx2.Client, coordinator: str, storage: DeviceFiles, now: Any) -> None:
         self._http = http
         self._coordinator = coordinator
         self._storage = storage

@@ -7,9 +7,9 @@ Update`` on numpy arrays needs nothing of this package.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from client_sdk.imports.lazy import load
 from client_sdk.learning.errors import (
     CheckpointMismatch,
     DataError,
@@ -21,12 +21,17 @@ from client_sdk.learning.errors import (
 )
 
 if TYPE_CHECKING:
+    from client_sdk.learning.evaluation import accuracy as accuracy
     from client_sdk.learning.learner import Learner as Learner
-    from client_sdk.learning.metrics import accuracy as accuracy
     from client_sdk.learning.optimizer import PlainSGD as PlainSGD
     from client_sdk.learning.seeding import batch_order as batch_order
 
-_HOME = {"Learner": "learner", "PlainSGD": "optimizer", "accuracy": "metrics", "batch_order": "seeding"}
+_HOMES = {
+    "Learner": "client_sdk.learning.learner",
+    "PlainSGD": "client_sdk.learning.optimizer",
+    "accuracy": "client_sdk.learning.evaluation",
+    "batch_order": "client_sdk.learning.seeding",
+}
 
 __all__ = [
     "CheckpointMismatch",
@@ -44,12 +49,5 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the parts that need torch when they are first asked for."""
-    if name not in _HOME:
-        raise AttributeError(f"client_sdk.learning has no {name!r}; it has {', '.join(__all__)}")
-    try:
-        return getattr(import_module(f"client_sdk.learning.{_HOME[name]}"), name)
-    except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        raise ImportError(f"client_sdk.learning.{name} needs torch: pip install 'quorate[torch]'") from None
+    """Load the parts that need torch when they are first used."""
+    return load(__name__, name, _HOMES, extra="torch")

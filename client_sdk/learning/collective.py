@@ -1,253 +1,86 @@
-"""A torchrun group as one device: its processes train a round together and submit one update.
-
-A hospital or a silo with several GPUs is one device of the federation: between devices models are averaged rarely,
-within this one gradients are averaged at every step. Rank 0 holds the device's session (``Client``); the other ranks
-follow it. This file knows groups, learners and assignments. It has never heard of sockets or storage.
-
-::
-
-    rank 0     Client -> GroupTrainer.train: post the assignment in the group's store -> train together -> Update
-    the rest   follow(): wait for the next assignment -> train together -> forget the update
-
-The update is the one that a single process would have made: the task's batch is the *global* batch, its order the one
-that (seed, round, device) gives, and each step's gradient that of the mean over it. Only layers that draw numbers
-(dropout) draw others. Rank 0 alone looks at the clock, and its word ends the training of all.
+"""The command by which a torchrun group takes part in a federation as one device.
 
 ::
 
     torchrun --nproc-per-node 2 -m client_sdk.learning.collective --data mine.npz --coordinator URL
 
-Where the group breaks, the process leaves with the round unfinished: the launcher starts all ranks anew, and the
-device's session goes on with the assignment that it had saved.
+It starts the device's session on rank 0 and the followers on the other ranks. The options are those of
+``quorate device``, in ``commands.joining``; ``group_trainer`` trains the ranks together. Needs the extra ``torch``.
+Only rank 0 prints.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from threading import Event
-from typing import Any
+import sys
+from typing import Annotated, Any
 
-import torch
-from torch import nn
+import typer
 
-from client_sdk.data import held_out_part, training_part
-from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer
-from client_sdk.learning.budget import TimeLimit, planned_steps
-from client_sdk.learning.data import Examples
-from client_sdk.learning.errors import OutOfTime
-from client_sdk.learning.evaluation import Measure, explained
-from client_sdk.learning.group import Group, GroupLost
-from client_sdk.learning.learner import Learner
-from client_sdk.learning.local_sgd import Trained
-from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
-from client_sdk.learning.seeding import batch_order
-from client_sdk.learning.sync_sgd import GlobalGradient, for_group
-from client_sdk.protocol.devices import Assignment, Task, Work
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
-from client_sdk.update import Update
+from client_sdk.commands.joining import Joining, takes_joining
+from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
+from client_sdk.terminal import DEFAULT_URL, Json, complain, spoken
 
-log = logging.getLogger("quorate.group")
-
-_OVER = "over"
-_LOOK_S = 0.1
-"""A follower that waits for work looks so often whether there is some. Waiting inside the store would write torch's
-warnings on the terminal at every timeout."""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@dataclass(eq=False)
-class GroupTrainer:
-    """The trainer of rank 0, for ``Client``: each ``train`` is done by all ranks of the group.
-
-    ``stop``: the client's event; set where the group broke, so that the client gives up without withdrawing.
-    ``close()`` sends the followers home.
-    """
-
-    group: Group
-    catalogue: Catalogue
-    data: Any
-    stop: Event = field(default_factory=Event)
-    broke: GroupLost | None = None
-    """Why the group is of no use any more; whoever sees it leaves the process with exit code 1."""
-    _posted: int = 0
-
-    @property
-    def learners(self) -> dict[str, str]:
-        return self.catalogue.versions
-
-    @property
-    def examples(self) -> int:
-        return LearnerTrainer(self.catalogue, self.data).examples
-
-    def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
-        """As ``Trainer.train``. Raises GroupLost, once ``stop`` is set, where a rank died or hangs."""
-        try:
-            self._post({"task": assignment.task.model_dump(mode="json"), "round": assignment.round, "device": device})
-            self.group.hand_out(to_bytes(checkpoint))
-            return train_together(
-                self.group,
-                self.catalogue,
-                self.data,
-                assignment.task,
-                checkpoint,
-                round=assignment.round,
-                device=device,
-                deadline=deadline,
-            )
-        except GroupLost as lost:
-            self.broke = lost
-            self.stop.set()
-            raise
-
-    def close(self) -> None:
-        """Tell the followers that there is no more work. Does nothing where the group broke."""
-        if self.broke is None:
-            self._post(None)
-
-    def _post(self, work: Mapping[str, Any] | None) -> None:
-        self._posted += 1
-        if self.group.store is not None:
-            with self.group.unbroken():
-                self.group.store.set(f"work/{self._posted}", _OVER if work is None else json.dumps(work))
-
-
-def follow(group: Group, catalogue: Catalogue, data: Any) -> int:
-    """What every rank but 0 does: train whatever rank 0 is assigned, until it closes. Returns the number of rounds.
-
-    A round that failed (a learner's fault, no time left) is told by rank 0; only GroupLost is raised.
-    """
-    rounds = 0
-    while (work := _next_work(group, rounds + 1)) is not None:
-        rounds += 1
-        checkpoint = from_bytes(group.hand_out(None))
-        task = Task.model_validate(work["task"])
-        try:
-            train_together(group, catalogue, data, task, checkpoint, round=work["round"], device=work["device"])
-        except Exception as error:
-            if isinstance(error, GroupLost):
-                raise
-            log.debug("round %d of this group failed here: %s", rounds, error)
-    return rounds
-
-
-def train_together(
-    group: Group,
-    catalogue: Catalogue,
-    data: Any,
-    task: Task,
-    checkpoint: Tensors,
-    *,
-    round: int,
-    device: str,
-    deadline: Callable[[], float] | None = None,
-) -> Update:
-    """One local round by all ranks, which call it together; the same update on each of them.
-
-    ``data``: all of the device's data, on every rank. ``deadline`` counts on rank 0 only, and so does held-out
-    scoring. Raises what ``Learner.train`` raises, on the rank it concerns, and RankFailed on the others; LearnerError
-    where the task's learner is none that a group can train.
-    """
-    began = False
-
-    def together(*args: Any, **options: Any) -> Trained:
-        nonlocal began
-        began = True
-        group.agree(None)
-        return group_sgd(*args, **options, group=group)
+@app.command(
+    help="Take part in a federation as one device made of all processes of this torchrun group.",
+    epilog="Example: torchrun --nproc-per-node 2 --max-restarts 3 -m client_sdk.learning.collective "
+    "--enrolment-token TOKEN --data mine.npz --coordinator " + DEFAULT_URL,
+)
+@spoken
+@takes_joining
+def group(
+    joining: Joining,
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    hang_s: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a process that is silent breaks the group.")
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    from client_sdk.device.storage import FileStorage
+    from client_sdk.learning.group import GroupLost, RankFailed, joined
+    from client_sdk.learning.group_trainer import GroupTrainer, follow
 
     try:
-        learner = _learner(catalogue, task.learner)
-        train = partial(learner.train, checkpoint, training_part(data), task, device=device, round=round, loop=together)
-        if group.rank == 0:
-            return train(deadline=deadline, held_out=held_out_part(data))
-        return train()
-    except GroupLost:
-        raise
-    except Exception as error:
-        if not began:
-            group.agree(error)
-        raise
+        with joined(device, hang_s) as ranks:
+            error: Exception | None = None
+            catalogue: Any = None
+            loaded: Any = None
+            try:
+                catalogue, loaded = joining.prepare()
+            except Exception as found:  # noqa: BLE001  (told to all ranks, and raised by one of them)
+                error = found
+            ranks.agree(error)
+            if ranks.rank != 0:
+                follow(ranks, catalogue, loaded)
+                return
+            log_plainly("quorate.device")
+            with FileStorage(joining.folder) as storage, stopped_by_signals() as stop:
+                trainer = GroupTrainer(ranks, catalogue, loaded, stop)
+                try:
+                    ended = joining.take_part(f"This group of {ranks.world}", storage, trainer, stop, as_json)
+                finally:
+                    trainer.close()
+                if trainer.broke is not None:
+                    raise trainer.broke
+    except (RankFailed, GroupLost) as stopped:
+        if isinstance(stopped, GroupLost):
+            complain(str(stopped))
+        sys.stderr.flush()
+        raise typer.Exit(1) from None
+    say_stopped(ended, as_json, "'quorate device history' lists them.")
 
 
-def group_sgd(
-    module: nn.Module,
-    params: list[nn.Parameter],
-    examples: Examples,
-    loss: Callable[[Any, Any], torch.Tensor],
-    optimizer: OptimizerFactory,
-    task: Task,
-    *,
-    round: int,
-    device: str,
-    limit: TimeLimit,
-    metrics: Mapping[str, Measure],
-    floating: torch.dtype,
-    group: Group,
-) -> Trained:
-    """``local_sgd`` by a group: the same steps on the same batches, each batch split over the ranks.
+def main() -> None:
+    """The process's whole life."""
+    from client_sdk.commands.long_running import exit_process
 
-    Every rank calls it with the same arguments, but for ``limit``, which counts on rank 0. Raises as ``local_sgd``.
-    """
-    count, planned = len(examples), planned_steps(task, len(examples))
-    group.same_data(count)
-    smallest = min(task.batch_size, count % task.batch_size or task.batch_size)
-    module.to(group.device)
-    whole = for_group(module, group, smallest=smallest)
-    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unused=True)
-    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
-    received = [weight.detach().clone() for weight in params] if task.mu else []
-    with explained("while it made the optimizer"):
-        stepper = optimizer(params, lr=task.learning_rate)
-    sums = dict.fromkeys(("loss", *metrics), 0.0)
-    steps = seen = 0
-    with torch.enable_grad():
-        while group.decide(group.rank == 0 and steps < planned and limit.allows(steps)):
-            batch = next(batches)
-            means = gradient.compute(examples, batch, steps)
-            if task.mu:
-                add_proximal(params, received, task.mu)
-            if task.max_grad_norm is not None:
-                clip(params, task.max_grad_norm, steps + 1)
-            stepper.step()
-            for name, mean in means.items():
-                sums[name] += mean * len(batch)
-            steps += 1
-            seen += len(batch)
-    module.to("cpu")
-    for weight in params:
-        weight.grad = None
-    if not steps:
-        raise OutOfTime("The time ran out before one step of training could be done.")
-    work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
-    return Trained(work, {name: value / seen for name, value in sums.items()})
-
-
-def _learner(catalogue: Catalogue, name: str) -> Learner:
-    learner = catalogue.load(name)
-    if not isinstance(learner, Learner):
-        raise LearnerError(f"The learner {name} is a {type(learner).__name__}: a group trains only a torch Learner.")
-    return learner
-
-
-def _next_work(group: Group, number: int) -> dict[str, Any] | None:
-    """The assignment with this number, as soon as rank 0 posts it; None when there is no more."""
-    if group.store is None:
-        return None
-    key = f"work/{number}"
     try:
-        while not group.store.check([key]):
-            time.sleep(_LOOK_S)
-        posted = group.store.get(key).decode()
-    except RuntimeError as error:
-        raise GroupLost("The group's store is gone: rank 0 or the launcher died.") from error
-    return None if posted == _OVER else dict(json.loads(posted))
+        app(prog_name="python -m client_sdk.learning.collective")
+    except SystemExit as over:
+        exit_process(over.code if isinstance(over.code, int) else int(over.code is not None))
 
 
 if __name__ == "__main__":
-    from client_sdk.commands.group import main
-
     main()

@@ -21,7 +21,7 @@ from client_sdk import data as parts
 from client_sdk.learning.errors import DataError, NoExamples
 
 
-class Examples(Protocol):
+class TensorExamples(Protocol):
     """Examples that can be counted and taken by index."""
 
     def __len__(self) -> int:
@@ -93,10 +93,10 @@ def held_out_part(data: Any) -> Any | None:
     return None if isinstance(data, Dataset) else parts.held_out_part(data)
 
 
-def as_examples(data: Any, what: str = "training data") -> Examples:
+def as_examples(data: Any, what: str = "training data") -> TensorExamples:
     """Bring data of any kind above into one form. Raises DataError, and NoExamples where there are none; ``what``
     names it."""
-    examples: Examples
+    examples: TensorExamples
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         examples = _arrays(*data.tensors, what)
     elif isinstance(data, Dataset):

@@ -1,5 +1,7 @@
-"""Scores of a model on examples: means over all of them, whatever the batches. Knows nothing of rounds or
-checkpoints' bytes."""
+"""Scores of a model on examples: means over all of them, whatever the batches; and ``accuracy``, ready to use.
+
+A metric takes a batch's outputs and targets and returns their mean, one number.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.protocol.devices import Score
 
@@ -20,7 +22,7 @@ Measure = Callable[[Any, Any], Any]
 
 def score(
     module: nn.Module,
-    examples: Examples,
+    examples: TensorExamples,
     measures: Mapping[str, Measure],
     *,
     batch: int,
@@ -83,3 +85,9 @@ class explained:  # noqa: N801
         if isinstance(error, Exception):
             line = (str(error).strip() or "no message").split("\n", 1)[0].rstrip(".")
             raise LearnerFailed(f"The learner failed {self._where}: {type(error).__name__}: {line}.") from error
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Share of examples whose highest output is the target's. ``outputs`` [examples, classes], ``targets`` [examples]
+    -> scalar."""
+    return (outputs.argmax(dim=1) == targets).float().mean()

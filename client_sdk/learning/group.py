@@ -1,8 +1,7 @@
-"""A group of processes that train one model together: who is in it, what they tell each other, how they stop as one.
+"""A group of processes that train one model together: who is in it, what they exchange, how they stop as one.
 
-Knows torch.distributed, ranks and sentences. It has never heard of learners, batches or rounds. The processes are
-started by torchrun, which says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK); without it, or with a
-world of one, there is no process group at all and everything here is a plain call.
+The processes are started by torchrun, which says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK). Without
+it, or with a world of one, there is no process group at all and everything here is a plain call.
 
 Numbers travel by Gloo on CPUs and by NCCL on GPUs; sentences and decisions always by Gloo, as bytes. Nothing is
 pickled.
@@ -77,17 +76,17 @@ class Group:
         """What every rank says, in the order of ranks. All ranks call it."""
         if self.alone:
             return [text]
-        said = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+        content = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         size = torch.tensor([len(text.encode())])
         with self.unbroken():
             sizes = [torch.zeros_like(size) for _ in range(self.world)]
             dist.all_gather(sizes, size)
             longest = max(1, *(int(one) for one in sizes))
             padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(said)] = said[:longest]
-            heard = [torch.zeros_like(padded) for _ in range(self.world)]
-            dist.all_gather(heard, padded)
-        return [bytes(one[: int(n)].tolist()).decode() for one, n in zip(heard, sizes, strict=True)]
+            padded[: len(content)] = content[:longest]
+            gathered = [torch.zeros_like(padded) for _ in range(self.world)]
+            dist.all_gather(gathered, padded)
+        return [bytes(one[: int(n)].tolist()).decode() for one, n in zip(gathered, sizes, strict=True)]
 
     def agree(self, error: Exception | None) -> None:
         """Go on only if all ranks can. All ranks call it, each with what hinders it, or None.
@@ -99,13 +98,13 @@ class Group:
             if error is not None:
                 raise error
             return
-        said = [json.loads(text) for text in self.gather(json.dumps(None if error is None else sentence(error)))]
-        failed = next((rank for rank, text in enumerate(said) if text is not None), None)
+        errors = [json.loads(text) for text in self.gather(json.dumps(None if error is None else sentence(error)))]
+        failed = next((rank for rank, text in enumerate(errors) if text is not None), None)
         if failed is None:
             return
         if failed == self.rank and error is not None:
             raise error
-        raise RankFailed(f"Rank {failed} stopped: {said[failed]}")
+        raise RankFailed(f"Rank {failed} stopped: {errors[failed]}")
 
     def decide(self, yes: bool) -> bool:
         """The word of rank 0, which all ranks get. All ranks call it."""
@@ -158,8 +157,8 @@ class Group:
         call it, with the same names, and get the same answer."""
         if self.alone or not tensors:
             return None
-        told = [json.loads(text) for text in self.gather(json.dumps([_digest(t) for t in tensors.values()]))]
-        by_name = zip(tensors, zip(*told, strict=True), strict=True)
+        of_all = [json.loads(text) for text in self.gather(json.dumps([_digest(t) for t in tensors.values()]))]
+        by_name = zip(tensors, zip(*of_all, strict=True), strict=True)
         return next((name for name, digests in by_name if len(set(digests)) > 1), None)
 
     def same_everywhere(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -174,11 +173,11 @@ class Group:
         everyone = self.gather(hashlib.sha256(json.dumps(mine).encode()).hexdigest())
         if len(set(everyone)) == 1:
             return
-        told = [json.loads(text) for text in self.gather(json.dumps(mine))]
+        of_all = [json.loads(text) for text in self.gather(json.dumps(mine))]
         error = None
         if self.rank == 0:
-            other = next(rank for rank in range(self.world) if told[rank] != told[0])
-            error = RanksDiffer(_difference(told[0], told[other], other))
+            other = next(rank for rank in range(self.world) if of_all[rank] != of_all[0])
+            error = RanksDiffer(_difference(of_all[0], of_all[other], other))
         self.agree(error)
 
     @contextmanager
@@ -254,10 +253,10 @@ def meet(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
     store.set(f"here/{rank}", mine)
     while time.monotonic() < ends_at:
         if rank == 0:
-            found = [_said(store, f"here/{other}") for other in range(world)]
+            found = [_value(store, f"here/{other}") for other in range(world)]
             if found[0] == mine and all(found):
                 store.set("list", " ".join(found))
-        names = _said(store, "list").split()
+        names = _value(store, "list").split()
         if len(names) == world and names[rank] == mine:
             meeting = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
             store.set(f"{meeting}/seen/{rank}", "yes")
@@ -269,8 +268,8 @@ def meet(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
     raise RuntimeError(f"not all ranks came within {patience_s:g} s")
 
 
-def _said(store: dist.Store, key: str) -> str:
-    """What somebody put down; empty where nobody did."""
+def _value(store: dist.Store, key: str) -> str:
+    """The value of a key; empty where there is none yet."""
     return store.get(key).decode() if store.check([key]) else ""
 
 

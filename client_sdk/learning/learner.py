@@ -18,15 +18,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.learning import state
 from client_sdk.learning.blueprint import blank, blueprint
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import Measure, explained, score
-from client_sdk.learning.local_sgd import Trained, local_sgd
+from client_sdk.learning.local_sgd import LocalResult, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
-from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.seeding import private_chance
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors, widen
 from client_sdk.update import Update
@@ -121,7 +122,7 @@ class Learner:
         deadline: Deadline | None = None,
         held_out: Any = None,
         clock: Clock = time.monotonic,
-        loop: Callable[..., Trained] = local_sgd,
+        loop: Callable[..., LocalResult] = local_sgd,
     ) -> Update:
         """Train the received ``model`` on a device's ``data`` as ``task`` says, and return what changed.
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning.budget import TimeLimit, planned_steps
-from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import Measure, explained, number
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
@@ -31,7 +31,7 @@ from client_sdk.protocol.devices import Task, Work
 
 
 @dataclass(frozen=True)
-class Trained:
+class LocalResult:
     """What came of training, beside the weights in the module."""
 
     work: Work
@@ -43,7 +43,7 @@ class Trained:
 def local_sgd(
     module: nn.Module,
     params: list[nn.Parameter],
-    examples: Examples,
+    examples: TensorExamples,
     loss: Callable[[Any, Any], torch.Tensor],
     optimizer: OptimizerFactory,
     task: Task,
@@ -53,7 +53,7 @@ def local_sgd(
     limit: TimeLimit,
     metrics: Mapping[str, Measure],
     floating: torch.dtype,
-) -> Trained:
+) -> LocalResult:
     """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
 
     Raises OutOfTime when not one step fits, Diverged (with step and loss) for a loss that is not finite,
@@ -97,7 +97,7 @@ def local_sgd(
     for name, value in means.items():
         if not math.isfinite(value):
             raise Diverged(f"The mean {name} over {steps} steps of training is {value}.")
-    return Trained(work, means)
+    return LocalResult(work, means)
 
 
 def _value(objective: Any, step: int, learning_rate: float) -> float:

@@ -13,21 +13,16 @@ Layers on a GPU, Python's ``random`` and numpy's global generator are not touche
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from client_sdk.chance import derive_seed
+
 _ONE_AT_A_TIME = threading.RLock()
 """Held while torch's global generator is swapped. Re-entrant: a learner's loss may use another learner."""
-
-
-def derive_seed(purpose: str, seed: int, round: int, device: str) -> int:
-    """First 63 bits of SHA-256("quorate <purpose> v1", seed, round, device): another purpose, another stream."""
-    text = f"quorate {purpose} v1\n{seed}\n{round}\n{device}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def batch_order(

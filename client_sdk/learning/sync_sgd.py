@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from client_sdk.learning import state
-from client_sdk.learning.data import Examples, cast
+from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, RankFailed
@@ -83,7 +83,7 @@ class GlobalGradient:
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
-    def compute(self, examples: Examples, batch: torch.Tensor, step: int) -> dict[str, float]:
+    def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> dict[str, float]:
         """Put the gradient over the global batch into the parameters, on every rank; the means of loss and metrics.
 
         ``batch`` [B]: the indices of the whole batch, the same on every rank. ``step``, from 0, is for errors only.

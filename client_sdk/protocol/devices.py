@@ -1,24 +1,19 @@
-"""Every message between a device and the coordinator, every route, and the version: one definition, both ends.
+"""Every message between a device and the coordinator, defined once for both ends. Routes: ``names.Route``.
 
-This file knows the words on the wire. It has never heard of sockets, databases, time or tensors' contents. What
-operators say is in ``operator_protocol`` and what datacenter workers say in ``worker_protocol``, over the same table of
-routes.
-
-How one round looks to a device::
+The requests of a device, in order::
 
     POST /v1/devices                                    EnrolRequest  -> Enrolled          once in a device's life
     POST /v1/checkins                                   CheckIn       -> Assignment | Wait held open until there is work
-    POST /v1/runs/{run}/rounds/{round}/started          Started       -> Noted             "I begin to train"
+    POST /v1/runs/{run}/rounds/{round}/started          Started       -> Noted             training begins
     GET  /v1/checkpoints/{digest}                                     -> safetensors       immutable, cacheable, ranges
     PUT  /v1/runs/{run}/rounds/{round}/attempts/{attempt}/update      -> Receipt           safetensors and UpdateReport
-    POST /v1/runs/{run}/rounds/{round}/withdrawn        Withdrawal    -> Noted             "do not wait for me"
-    GET  /v1/runs/{run}/rounds/{round}/outcome                        -> Outcome           "what became of my work?"
+    POST /v1/runs/{run}/rounds/{round}/withdrawn        Withdrawal    -> Noted             no update will come
+    GET  /v1/runs/{run}/rounds/{round}/outcome                        -> Outcome           what the update was used for
 
-Every request of a device or a worker carries ``Quorate-Protocol: <version>`` and ``Authorization: Bearer <token>`` (a
-device's first one, its enrolment, has no token yet).
-Errors are RFC 9457 problem documents (``client_sdk.protocol.problems``). Fields that a peer does not know are ignored,
-so either end may be newer within one protocol version; a plan is the exception: there an unknown field is an error,
-since it was meant to do something.
+Every request of a device or a worker has the headers ``Quorate-Protocol: <version>`` and ``Authorization: Bearer
+<token>`` (enrolment has no token yet). Errors are RFC 9457 problem documents (``problems``). Unknown fields are
+ignored, so either end may be newer within one protocol version. In a plan an unknown field is an error, because the
+operator expects an effect of it.
 """
 
 from __future__ import annotations
@@ -51,8 +46,7 @@ from client_sdk.protocol.names import (
 class Task(BaseModel):
     """The device's part of the plan: what to train, how long, and how to encode the result.
 
-    A device checks it against its own policy before it trains; unknown fields are refused, since they were meant to do
-    something.
+    A device checks it against its own policy before it trains. Unknown fields are refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,16 +69,16 @@ class Task(BaseModel):
     max_grad_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Each gradient, proximal term included, is scaled down to this L2 norm. None: not clipped."""
     time_budget_s: float | None = Field(default=None, gt=0, le=86_400 * 7, allow_inf_nan=False)
-    """Seconds of training after which the device reports what it has done. None: until the report is due."""
+    """Seconds of training after which the device reports the work done so far. None: until the report is due."""
     codec: str = Field(default="float32@1", pattern=CODEC_PATTERN)
     """Name and version of the codec of the update's tensors."""
     averaged: tuple[str, ...] = ("*",)
     """Shell patterns (fnmatch) of the tensors that are sent and averaged. Integer and boolean tensors are never
-    averaged, whatever matches. Tensors that no pattern matches stay as they are in the checkpoint."""
+    averaged, whatever matches. Tensors that no pattern matches stay unchanged in the checkpoint."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Shuffles batches, with round and device. Public; the selection seed is another and stays on the coordinator."""
+    """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret."""
     score_held_out: bool = False
-    """Ask devices to score the checkpoint they receive on held-out data of their own, before training."""
+    """Devices score the checkpoint that they receive on held-out data of their own, before training."""
 
     @field_validator("learner_version")
     @classmethod
@@ -104,46 +98,46 @@ class Task(BaseModel):
 
 
 class EnrolRequest(Message):
-    """A device asks for an id. Sent once; sent again with the same key it gives the same id and a fresh token."""
+    """Asks for an id for a device. Sent again with the same key, it returns the same id and a new token."""
 
     public_key: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """The device's Ed25519 public key, 32 bytes in hexadecimal. Set by the device, drawn on the device, for life."""
+    """The device's Ed25519 public key, 32 bytes in hexadecimal. The device draws its key once, for its whole life."""
     enrolment_token: str = Field(min_length=1, max_length=512)
-    """Handed out by the operator (``quorate serve`` prints it). Says that this device may join."""
+    """From the operator (``quorate serve`` prints it): the permission to enrol."""
     proof: str = Field(pattern=r"^[0-9a-f]{128}$")
-    """Ed25519 signature over ``enrolment_bytes``: shows that the sender holds the key."""
+    """Ed25519 signature over ``enrolment_bytes``: proves that the sender has the private key."""
     examples: int = Field(default=0, ge=0, le=2**31)
-    """Training examples that the device holds, by its own word. Caps what it may claim later; the coordinator caps it
+    """Training examples on the device, as it reports. Later reports may not exceed it; the coordinator has a limit
     too."""
     label: str = Field(default="", max_length=64)
-    """A name for people (model of phone, hospital). Shown in lists, never trusted."""
+    """A name for display (model of phone, hospital). Not verified."""
 
 
 def enrolment_bytes(public_key: str, enrolment_token: str) -> bytes:
-    """What the device signs at enrolment: the domain's name, its key and the token, so a proof fits nowhere else."""
+    """The bytes that a device signs at enrolment: a domain separator, its key and the token."""
     return b"quorate enrolment v1\n" + public_key.encode() + b"\n" + enrolment_token.encode()
 
 
 class Enrolled(Message):
-    """The coordinator's answer to EnrolRequest. The device saves it before it does anything else."""
+    """The answer to EnrolRequest. The device saves it before its next request."""
 
     device: DeviceId
-    """Given by the coordinator, never chosen by devices: selection depends on it."""
+    """Drawn by the coordinator, because selection depends on it."""
     token: str
-    """Bearer secret for all later requests. The coordinator keeps only its hash; enrolling again replaces it."""
+    """Bearer token of all later requests. The coordinator stores only its hash; enrolling again replaces it."""
     examples_cap: int
     """The most examples this device may claim in selection and in weights."""
 
 
 class SecureBounds(Message):
-    """What the owner of a device asks of secure rounds. The coordinator selects by it; the device holds every plan and
-    every header to it (``secagg.consent``), whatever the coordinator selects."""
+    """What the owner of a device requires of secure rounds. The coordinator selects by it, and the device checks every
+    plan and every header against it (``secagg.consent``), whatever the coordinator selects."""
 
     smallest_cohort: int = Field(default=64, ge=2)
-    """Fewest devices among whom this one hides."""
+    """Smallest cohort accepted: the devices among which this one is anonymous."""
     most_colluding: int | None = Field(default=None, ge=1)
-    """How many devices of the fleet may collude with the coordinator: rosters that withstand fewer are refused. None:
-    as many as rosters of the plan's sizes withstand."""
+    """Number of devices that may collude with the coordinator: rosters that withstand fewer are refused. None: as many
+    as rosters of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any; likewise the next two."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -157,19 +151,19 @@ class SecureBounds(Message):
 
 
 class Policy(Message):
-    """What the owner of a device agreed to. Checked on the device before training and sent with each check-in."""
+    """What the owner of a device permits. Checked on the device before training, and sent with each check-in."""
 
     learners: tuple[LearnerName, ...] | None = None
-    """Learners this device is willing to train. None: every installed one."""
+    """Learners that this device may train. None: every installed one."""
     secure_only: bool = False
     """Take part in rounds with secure aggregation only."""
     max_epochs: int | None = Field(default=None, ge=1)
-    """Refuse tasks that ask for more epochs. None: no bound."""
+    """Refuse tasks with more epochs. None: no bound."""
     secure: SecureBounds | None = None
-    """Bounds on secure rounds. None, which is not sent: those of ``SecureBounds`` as they stand."""
+    """Bounds on secure rounds. None, which is not sent: the defaults of ``SecureBounds``."""
     secure_learners: tuple[LearnerName, ...] = ()
-    """Learners of whose secure rounds this device has joined one: it takes no plain plan for them. Not sent where there
-    are none."""
+    """Learners for which this device has joined a secure round: it refuses their plans without secure aggregation. Not
+    sent if empty."""
 
     @model_serializer(mode="wrap")
     def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -182,20 +176,19 @@ class Policy(Message):
 
 
 class CheckIn(Message):
-    """ "I am here and could train now." Held open until there is an assignment or ``hold_s`` has passed."""
+    """Asks for work. Held open until there is an assignment or ``hold_s`` has passed."""
 
     examples: int = Field(default=0, ge=0, le=2**31)
-    """Training examples on the device now, by its own word; capped by what it enrolled with."""
+    """Training examples on the device now, as it reports; at most its ``examples_cap`` counts."""
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
-    """Installed learners: ``package:name`` -> version. A device is eligible only for runs whose learner it has."""
+    """Installed learners: ``package:name`` -> version. A device is eligible only for runs of these learners."""
     policy: Policy = Policy()
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
-    """How long the device is willing to wait for the answer. 0: answer at once. The device stays in the pool until it
-    expires."""
+    """Longest wait for the answer, seconds. 0: answer at once. The device stays in the pool until it expires."""
 
 
 class CheckpointRef(Message):
-    """A checkpoint by name. The bytes are at ``Route.CHECKPOINT``; a device checks them against the digest."""
+    """Names a checkpoint. Its bytes are at ``Route.CHECKPOINT``; a device checks them against the digest."""
 
     version: int = Field(ge=0)
     digest: Digest
@@ -203,42 +196,42 @@ class CheckpointRef(Message):
 
 
 class Assignment(Message):
-    """Work for one device in one round. The same check-in again returns the same: a lost answer costs nothing."""
+    """Work for one device in one round. Another check-in returns the same one, so an answer may be lost."""
 
     kind: Literal["assignment"] = "assignment"
     run: RunId
     round: int = Field(ge=1)
     attempt: int = Field(default=0, ge=0)
-    """Counts re-keyings in secure rounds; 0 in plain rounds."""
+    """Counts the key exchanges of a secure round; 0 in other rounds."""
     device: DeviceId
     checkpoint: CheckpointRef
-    """Where training starts."""
+    """The checkpoint from which training starts."""
     plan_digest: Digest
-    """What the device agrees to; kept in its record of rounds joined."""
+    """Digest of the plan that the device agrees to, and stores in its record of rounds."""
     task: Task
     report_within_s: float
-    """Seconds from now until the round's deadline. Relative, so the device's clock does not matter."""
+    """Seconds from now until the round's deadline. Relative, so the device's clock has no effect."""
     secure: bool = False
-    """Whether the update will be added under masks. A device with *secure only* refuses when this is false."""
+    """Whether the update will be summed under masks. A device with ``secure_only`` refuses if not."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
-    """What happens to work cut short: see ``Aggregation.partial`` of the plan. With *refuse* a device out of time
-    withdraws."""
+    """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, a device that
+    runs out of time withdraws."""
     max_update_bytes: int = Field(ge=0)
-    """The longest body the coordinator takes for this update."""
+    """The longest body that the coordinator accepts for this update."""
 
 
 class Wait(Message):
-    """No work now. The device sleeps a time drawn from the window (pace steering), then checks in again."""
+    """There is no work now. The device draws a time from the window (pace steering), then checks in again."""
 
     kind: Literal["wait"] = "wait"
     reason: str
-    """One plain sentence: why this device has nothing to do, and what would change that."""
+    """One plain sentence: why there is no work for this device, and what would change that."""
     min_s: float = Field(ge=0)
     max_s: float = Field(ge=0)
 
 
 class Started(Message):
-    """The device has the checkpoint and begins to train. Only for the funnel people see; losing it loses nothing."""
+    """The device has the checkpoint and begins to train. Only for the displayed funnel; its loss has no effect."""
 
     attempt: int = Field(default=0, ge=0)
 
@@ -258,71 +251,71 @@ class Noted(Message):
 
 
 class Work(Message):
-    """How much of the task was done. Filled by the learner; partial when the time budget ran out."""
+    """How much of the task was done, as the learner reports it."""
 
     steps: int = Field(default=0, ge=0)
     """Optimizer steps taken."""
     steps_planned: int = Field(default=0, ge=0)
-    """Optimizer steps that the whole task is on this device's data."""
+    """Optimizer steps of the whole task on this device's data."""
     epochs: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Passes over the data, whole and begun."""
+    """Passes over the data, with the fraction of the last one."""
     examples_seen: int = Field(default=0, ge=0)
-    """Examples in all steps taken, repeats counted."""
+    """Examples in all steps taken, repetitions included."""
     complete: bool = True
     """False when the device stopped before ``steps_planned``."""
 
 
 class Score(Message):
-    """Metrics by name and the number of examples behind them."""
+    """Metrics by name, and the number of examples over which they were computed."""
 
     examples: int = Field(ge=1, le=2**40)
     metrics: dict[MetricName, Finite] = Field(max_length=64)
 
 
 class UpdateReport(Message):
-    """What goes with an update's tensors: JSON in the safetensors ``__metadata__`` under ``REPORT_KEY``, covered by the
+    """Describes an update's tensors: JSON in the safetensors ``__metadata__`` under ``REPORT_KEY``, covered by the
     body's digest."""
 
     run: RunId
     round: int = Field(ge=1)
     attempt: int = Field(default=0, ge=0)
     codec: str
-    """The codec that made the body; must be the task's."""
+    """The codec that encoded the body; it must be the task's."""
     examples: int = Field(ge=0, le=2**31)
     """Training examples on the device: the update's weight before caps."""
     work: Work = Work()
     fetch_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Seconds, by the device's own clock, from assignment to checkpoint in hand; likewise the next two."""
+    """Seconds by the device's clock from the assignment until it has the checkpoint; likewise the next two."""
     train_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     encode_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     metrics: dict[MetricName, Finite] = Field(default_factory=dict, max_length=64)
     """Training metrics (loss, ...), averaged over the examples seen."""
     held_out: Score | None = None
-    """The received checkpoint scored on this device's held-out data, when the task asked for it."""
+    """Scores of the received checkpoint on this device's held-out data, if the task has ``score_held_out``."""
 
 
 class Receipt(Message):
-    """The update is durable and will count unless the round is abandoned. The same digest again gets the same words."""
+    """The update is durable and counts unless the round is abandoned. The same digest again gets an equal answer."""
 
     run: RunId
     round: int
     attempt: int
     device: DeviceId
     digest: Digest
-    """Of the body received. The device compares, then deletes its copy."""
+    """Of the received body. The device compares it and then deletes its copy."""
     weight: int
     """The integer weight it will count with."""
 
 
 class Outcome(Message):
-    """What became of a device's part in a round."""
+    """The result of a device's part in a round."""
 
     run: RunId
     round: int
     device: DeviceId
     result: Literal["pending", "counted", "refused", "dropped", "withdrawn", "unknown"]
-    """pending: the round still runs. dropped: selected, never reported. unknown: was not selected."""
+    """pending: the round has not ended. dropped: selected, did not report. unknown: was not selected."""
     reason: str = ""
     digest: str | None = None
     version: int | None = None
-    """The checkpoint that the update is part of, when counted."""
+    """The checkpoint to which the update contributed, if it was counted."""

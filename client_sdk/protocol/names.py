@@ -1,6 +1,6 @@
-"""How names are written: a pattern for machines, and words for people who have mistyped one.
+"""Definitions that all messages share: patterns and types of names, the protocol's version and headers, the routes.
 
-Knows texts. It has never heard of the messages that they stand in.
+Each pattern has a description, which an error shows in place of the regular expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 PLAN_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}$"
 METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
 
-_WORDS = {
+_DESCRIPTIONS = {
     DIGEST_PATTERN: "a SHA-256 in lower-case hexadecimal, 64 digits",
     LEARNER_PATTERN: "the package and name of a learner, such as quorate:mnist-mlp",
     CODEC_PATTERN: "the name and version of a codec, such as float16@1 (of a package: package:name@1)",
@@ -30,27 +30,28 @@ _WORDS = {
 }
 
 
-def message_of(mistake: Mapping[str, Any]) -> str:
-    """Pydantic's words for one mistake; of a text that does not match a pattern of ours, what it should be."""
-    if mistake["type"] == "string_pattern_mismatch":
-        words = _WORDS.get(mistake["ctx"]["pattern"])
-        if words is not None:
-            return f"should be {words}"
-    return str(mistake["msg"]).removeprefix("Value error, ")
+def message_of(error: Mapping[str, Any]) -> str:
+    """The message of one of pydantic's errors; for a text that does not match a pattern above, what it should be."""
+    if error["type"] == "string_pattern_mismatch":
+        description = _DESCRIPTIONS.get(error["ctx"]["pattern"])
+        if description is not None:
+            return f"should be {description}"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 PROTOCOL_VERSION = 1
-"""The version this code speaks. Raised when an older peer could no longer understand."""
+"""The version of the protocol that this code uses. It is raised by a change that older peers cannot read."""
 PROTOCOL_OLDEST = 1
-"""The oldest version this code still understands."""
+"""The oldest version of the protocol that this code accepts."""
 
 PROTOCOL_HEADER = "Quorate-Protocol"
 TENSORS_MEDIA_TYPE = "application/vnd.safetensors"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 REPORT_KEY = "quorate.report"
-"""The one key of an update's safetensors ``__metadata__``: the UpdateReport, JSON. One key, so bytes have one order."""
+"""The only key of an update's safetensors ``__metadata__``: the UpdateReport as JSON. With one key, the order of the
+bytes is defined."""
 DIGEST_HEADER = "Content-Digest"
-"""RFC 9530: the SHA-256 of a body that is sent, as ``content_digest`` writes it. Devices send it with updates."""
+"""RFC 9530: the SHA-256 of the body, as ``content_digest`` writes it. Devices send it with updates."""
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN, description="SHA-256 in lower-case hexadecimal")]
 LearnerName = Annotated[str, Field(pattern=LEARNER_PATTERN, description="package:name of an installed learner")]
@@ -62,7 +63,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Route(StrEnum):
-    """Path templates, one table at both ends. FastAPI takes them as they are; clients fill them by ``.format()``."""
+    """Path templates, shared by both ends. FastAPI takes them unchanged; clients fill them by ``.format()``."""
 
     ENROL = "/v1/devices"
     CHECK_IN = "/v1/checkins"
@@ -97,7 +98,7 @@ def content_digest(sha256_hex: str) -> str:
 
 
 def read_content_digest(value: str) -> str | None:
-    """The SHA-256, in hexadecimal, of a ``DIGEST_HEADER``; None where it names none that can be read."""
+    """The SHA-256, in hexadecimal, of the value of a ``DIGEST_HEADER``; None if it has none that can be read."""
     found = re.search(r"(?:^|[,\s])sha-256=:([A-Za-z0-9+/]{43}=):", value)
     return b64decode(found[1]).hex() if found else None
 
@@ -106,6 +107,3 @@ class Message(BaseModel):
     """Base of all messages: frozen, unknown fields ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-# ---------------------------------------------------------------- the device's part of a plan

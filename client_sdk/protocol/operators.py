@@ -1,7 +1,6 @@
-"""The messages of operators: what they ask for, and how runs, rounds, checkpoints, devices and events look to them.
+"""The messages of operators: requests, and views of runs, rounds, checkpoints, metrics, devices and events.
 
-This file knows words, as ``protocol`` does, and the routes are in the same table, ``protocol.Route``. Operators are
-people at a command line, dashboards and evaluators; devices and workers send none of this and are sent none of it.
+Operators are people at a command line, dashboards and evaluators. Routes: ``names.Route``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, WorkerId
 
 Status = Literal["running", "paused", "finished", "stopped"]
-"""Of a run."""
+"""Status of a run."""
 Phase = Literal[
     "idle",
     "selecting",
@@ -27,37 +26,37 @@ Phase = Literal[
     "unmasking",
     "committing",
 ]
-"""Of the round under way; idle: there is none."""
+"""Phase of the current round; idle: there is none."""
 Kind = Literal["federated", "secure", "datacenter"]
-"""Of a round."""
+"""Kind of a round."""
 
 
 class CreateRun(Message):
-    """Starts a run. The initial checkpoint was uploaded before (``PUT /v1/checkpoints/{digest}``)."""
+    """Creates a run. Its initial checkpoint must be uploaded before (``PUT /v1/checkpoints/{digest}``)."""
 
     plan: dict[str, object]
-    """The plan as in its TOML file; validated by the coordinator."""
+    """The plan as in its TOML file. The coordinator validates it."""
     init: Digest
     origin: str = Field(default="", max_length=300)
-    """Where the initial checkpoint came from, for people: a file's name, or a learner and its version."""
+    """Origin of the initial checkpoint, for display: a file's name, or a learner and its version."""
 
 
 class Funnel(Message):
-    """How many devices got how far in one round."""
+    """How many devices reached each stage of one round."""
 
     waiting: int = 0
-    """Eligible devices in the pool when the cohort was drawn."""
+    """Eligible devices in the pool when the cohort was selected."""
     selected: int = 0
     training: int = 0
-    """Said that they began to train (and may have reported since)."""
+    """Began to train (and may have reported since)."""
     reported: int = 0
     withdrawn: int = 0
     late: int = 0
     """Sent an update after the round had closed."""
     dropped: int = 0
-    """Selected, and not heard of by the time the round closed."""
+    """Were selected, and had not reported or withdrawn when the round closed."""
     refused: int = 0
-    """Sent an update that was not accepted for another reason."""
+    """Sent an update that was refused for another reason."""
 
 
 class RunView(Message):
@@ -67,10 +66,10 @@ class RunView(Message):
     name: str
     status: Status
     reason: str
-    """Why it has this status: 'reached 20 rounds', 'stopped by the operator'."""
+    """Why it has this status, for example 'reached 20 rounds' or 'stopped by the operator'."""
     phase: Phase
     round: int
-    """The round under way, or the last one."""
+    """The current round, or the last one."""
     version: int
     checkpoint: Digest
     rounds_committed: int
@@ -81,36 +80,36 @@ class RunView(Message):
     created_at: float
     """Unix time in seconds, as all ``_at`` fields."""
     seq: int
-    """Sequence number of the last event: where to resume the stream."""
+    """Sequence number of the last event, with which a stream resumes after it."""
     funnel: Funnel
-    """Of the round under way, or of the last one."""
+    """Of the current round, or of the last one."""
     kind: Kind = "federated"
-    """Of the round under way, or of the last one."""
+    """Of the current round, or of the last one."""
     exhausted: str = ""
-    """Why secure rounds cannot go on from this checkpoint: too many devices have signed on it. Empty: they can."""
+    """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it. Empty: they can."""
 
     @property
     def over(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the run has ended."""
         return self.status in ("finished", "stopped")
 
 
 class AdvanceRun(Message):
-    """The owner of an exhausted run lets it commit the model moved by one unit, without any contribution."""
+    """Lets an exhausted run commit its model moved by one unit, without contributions. Only for the run's owner."""
 
     by: str = Field(min_length=1, max_length=120)
-    """Who asks, by their own word: it stands in the audit."""
+    """The operator's name, for the audit. Not verified."""
 
 
 class LeaseView(Message):
-    """Who has a datacenter round, or had it last, and how far it is."""
+    """The current or last lease of a datacenter round, and the progress of its worker."""
 
     worker: WorkerId
     attempt: int
     fence: int
     since_at: float
     seen_at: float
-    """The last heartbeat that was written down: at most every quarter of the plan's ``lease_s``."""
+    """The last heartbeat that was stored: at most one in a quarter of the plan's ``lease_s``."""
     step: int
     metrics: dict[str, float] = Field(default_factory=dict)
 
@@ -136,13 +135,13 @@ class RoundView(Message):
     version: int | None = None
     digest: Digest | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Training metrics of the counted updates, averaged by weight; of a datacenter round, the worker's."""
+    """Training metrics of the counted updates, averaged by weight; in a datacenter round, the worker's metrics."""
     lease: LeaseView | None = None
-    """Of a datacenter round: the lease under way, or the last one."""
+    """Of a datacenter round: the current lease, or the last one."""
 
 
 class CheckpointView(Message):
-    """One checkpoint of a run's line."""
+    """One checkpoint of a run, as operators see it."""
 
     version: int
     digest: Digest
@@ -158,13 +157,15 @@ class MetricReport(Message):
 
     version: int = Field(ge=0)
     digest: Digest
-    """Of the checkpoint that was scored; must be that version's."""
+    """Digest of the scored checkpoint; it must be that version's."""
     source: str = Field(default="evaluator", pattern=NAME_PATTERN)
-    """Which data: 'test', 'hospital-7'. One value per (version, source, name); reporting again replaces it."""
+    """The data, such as 'test' or 'hospital-7'. A later value of (version, source, name) replaces an earlier one."""
     score: Score
 
 
 class MetricView(Message):
+    """One value of one metric, with its number of examples."""
+
     version: int
     source: str
     name: str
@@ -174,6 +175,8 @@ class MetricView(Message):
 
 
 class DeviceView(Message):
+    """A device as operators see it."""
+
     device: DeviceId
     label: str
     examples_cap: int
@@ -185,7 +188,7 @@ class DeviceView(Message):
 
 
 class EventView(Message):
-    """One event of a run's log, as the stream sends it. SSE: ``id`` is ``seq``, ``event`` is ``kind``."""
+    """One event of a run's log. In the event stream ``id`` is ``seq`` and ``event`` is ``kind``."""
 
     seq: int
     at: float

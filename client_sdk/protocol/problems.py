@@ -1,26 +1,24 @@
-"""Everything that can be wrong with a request, as RFC 9457 problem documents: kind, status, what a device then does.
-
-This file knows refusals and their advice. It has never heard of sockets, frameworks or sessions.
+"""Every reason to refuse a request, as RFC 9457 problem documents: kind, status, and what a device then does.
 
 ::
 
     Exception
-    |-- ProblemError                  their fault, or the moment's: the peer asked for what cannot be; has a document
+    |-- ProblemError                  the request cannot be fulfilled, or not now; carries the problem document
     |   |  kind                  status  a device then
     |   |-- truncated               400  retry   sends the same bytes again
     |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
-    |   |-- enrolment-refused       403  stop    needs a person: the token is wrong or used up
+    |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
     |   |-- unknown-worker          404  drop
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
-    |   |-- conflict                409  drop    the request contradicts the state of things
+    |   |-- conflict                409  drop    the request contradicts the current state
     |   |-- lease-lost              409  drop    a worker's lease is over, or a newer one was granted
     |   |-- late                    409  drop    the round has closed
     |   |-- stale                   409  drop    another round or attempt is under way
-    |   |-- duplicate               409  drop    another update of this device came first and stands
+    |   |-- duplicate               409  drop    another update of this device was accepted first
     |   |-- withdrawn               409  drop    this device has withdrawn from the round
     |   |-- length-required         411  drop
     |   |-- too-large               413  drop
@@ -32,10 +30,10 @@ This file knows refusals and their advice. It has never heard of sockets, framew
     |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
     |   |-- busy                    503  retry   honours Retry-After
     |   `-- disk-full               507  retry   honours Retry-After
-    `-- anything else                   our bug: never shown to a peer, answered as ``internal``
+    `-- anything else                   a bug: never shown to a peer, answered as ``internal``
 
-*drop*: give up this round's work and record the reason. *retry*: the same request later. *stop*: end with the sentence.
-Where there is no round to give up (check-in, enrolment), *drop* means *stop*.
+*drop*: discard this round's work and log the reason. *retry*: send the same request later. *enrol*: enrol again.
+*stop*: end with the problem's sentence. Without a round (check-in, enrolment), *drop* means *stop*.
 """
 
 from __future__ import annotations
@@ -49,60 +47,60 @@ Advice = Literal["drop", "retry", "enrol", "stop"]
 
 TYPE_PREFIX = "/problems/"
 DETAIL_LIMIT = 2000
-"""Characters of ``detail`` that are kept: it is a sentence, not a log."""
+"""Longest ``detail`` in characters; the rest is cut."""
 
 
-class Kind(NamedTuple):
-    """What is fixed about a kind of problem."""
+class ProblemKind(NamedTuple):
+    """The status, title and advice that all problems of one kind share."""
 
     status: int
     title: str
     advice: Advice
 
 
-PROBLEMS: dict[str, Kind] = {
-    "truncated": Kind(400, "The body ended before its declared length", "retry"),
-    "unauthenticated": Kind(401, "The token is missing or not valid", "enrol"),
-    "enrolment-refused": Kind(403, "This device may not enrol", "stop"),
-    "not-selected": Kind(403, "This device was not selected for the round", "drop"),
-    "unknown-device": Kind(404, "No such device", "enrol"),
-    "unknown-worker": Kind(404, "No such worker", "drop"),
-    "unknown-run": Kind(404, "No such run", "drop"),
-    "unknown-round": Kind(404, "No such round", "drop"),
-    "unknown-checkpoint": Kind(404, "No such checkpoint", "drop"),
-    "conflict": Kind(409, "The request contradicts the present state", "drop"),
-    "lease-lost": Kind(409, "The lease of this datacenter round is over", "drop"),
-    "late": Kind(409, "The round has closed", "drop"),
-    "stale": Kind(409, "Another round or attempt is under way", "drop"),
-    "duplicate": Kind(409, "Another update of this device was accepted first", "drop"),
-    "withdrawn": Kind(409, "This device has withdrawn from the round", "drop"),
-    "length-required": Kind(411, "Content-Length is missing", "drop"),
-    "too-large": Kind(413, "The body is longer than allowed", "drop"),
-    "invalid-request": Kind(422, "The request is not valid", "drop"),
-    "invalid-plan": Kind(422, "The plan is not valid", "drop"),
-    "invalid-update": Kind(422, "The update does not fit the run's model", "drop"),
-    "digest-mismatch": Kind(422, "The bytes do not have the announced digest", "retry"),
-    "protocol-version": Kind(426, "This protocol version is not spoken here", "stop"),
-    "internal": Kind(500, "The coordinator failed", "retry"),
-    "busy": Kind(503, "The coordinator is busy", "retry"),
-    "disk-full": Kind(507, "The coordinator's disk is full", "retry"),
+PROBLEMS: dict[str, ProblemKind] = {
+    "truncated": ProblemKind(400, "The body ended before its declared length", "retry"),
+    "unauthenticated": ProblemKind(401, "The token is missing or not valid", "enrol"),
+    "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
+    "not-selected": ProblemKind(403, "This device was not selected for the round", "drop"),
+    "unknown-device": ProblemKind(404, "No such device", "enrol"),
+    "unknown-worker": ProblemKind(404, "No such worker", "drop"),
+    "unknown-run": ProblemKind(404, "No such run", "drop"),
+    "unknown-round": ProblemKind(404, "No such round", "drop"),
+    "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
+    "conflict": ProblemKind(409, "The request contradicts the present state", "drop"),
+    "lease-lost": ProblemKind(409, "The lease of this datacenter round is over", "drop"),
+    "late": ProblemKind(409, "The round has closed", "drop"),
+    "stale": ProblemKind(409, "Another round or attempt is under way", "drop"),
+    "duplicate": ProblemKind(409, "Another update of this device was accepted first", "drop"),
+    "withdrawn": ProblemKind(409, "This device has withdrawn from the round", "drop"),
+    "length-required": ProblemKind(411, "Content-Length is missing", "drop"),
+    "too-large": ProblemKind(413, "The body is longer than allowed", "drop"),
+    "invalid-request": ProblemKind(422, "The request is not valid", "drop"),
+    "invalid-plan": ProblemKind(422, "The plan is not valid", "drop"),
+    "invalid-update": ProblemKind(422, "The update does not fit the run's model", "drop"),
+    "digest-mismatch": ProblemKind(422, "The bytes do not have the announced digest", "retry"),
+    "protocol-version": ProblemKind(426, "This protocol version is not spoken here", "stop"),
+    "internal": ProblemKind(500, "The coordinator failed", "retry"),
+    "busy": ProblemKind(503, "The coordinator is busy", "retry"),
+    "disk-full": ProblemKind(507, "The coordinator's disk is full", "retry"),
 }
 
 
 class Problem(BaseModel):
-    """One problem document. ``type`` names the kind; a peer that does not know the kind goes by ``status``."""
+    """One problem document. ``type`` names the kind; a peer that does not know the kind uses ``status``."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str = Field(max_length=300)
     """``/problems/<kind>``, a relative URI as RFC 9457 allows."""
     title: str = Field(max_length=300)
-    """The same words for every problem of the kind."""
+    """The same text for every problem of the kind."""
     status: int = Field(ge=400, le=599)
     detail: str = ""
     """One plain sentence about this occurrence, with the fix where there is one."""
     instance: str | None = None
-    """The request's path, where it helps."""
+    """The request's path, or None."""
     retry_after_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds after which the same request may succeed; also sent as the ``Retry-After`` header."""
     retryable: bool = False
@@ -115,12 +113,12 @@ class Problem(BaseModel):
 
     @property
     def is_ours(self) -> bool:
-        """Whether a coordinator wrote it. An error page of something in between says nothing final."""
+        """Whether a coordinator wrote it. An error of a proxy in between is never final."""
         return self.type.startswith(TYPE_PREFIX)
 
     @property
     def advice(self) -> Advice:
-        """What a device does; for a kind of a newer coordinator, what its status says."""
+        """What a device does. For a kind that only newer versions have, the status decides."""
         known = PROBLEMS.get(self.kind)
         return known.advice if known is not None else _advice_of_status(self.status, self.retryable)
 
@@ -129,7 +127,7 @@ class Problem(BaseModel):
 
 
 class ProblemError(Exception):
-    """A problem as an exception: raised by the coordinator for what a peer did wrong, and by clients told so."""
+    """A problem as an exception: raised by the coordinator for a request, and by clients for the answer."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -150,7 +148,7 @@ class ProblemError(Exception):
 def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_s: float | None = None) -> ProblemError:
     """The error to raise: ``raise problem("late", "Round 7 closed 12 s ago.")``.
 
-    An unknown ``kind`` is a bug of the caller: KeyError. ``detail`` is cut at DETAIL_LIMIT characters.
+    KeyError for an unknown ``kind``. ``detail`` is cut at DETAIL_LIMIT characters.
     """
     status, title, advice = PROBLEMS[kind]
     return ProblemError(
@@ -167,10 +165,10 @@ def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_
 
 
 def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Problem:
-    """The problem in an error response, also when whoever answered (a proxy, say) does not send problem documents.
+    """The problem in an error response; one is made if the sender (a proxy, for example) sent no problem document.
 
     ``headers`` are looked up by their lower-case names (``httpx2.Headers`` or a dict with such keys);
-    ``Retry-After`` in seconds fills ``retry_after_s`` where the document has none. Never raises for what a peer sent.
+    ``Retry-After`` in seconds fills ``retry_after_s`` if the document has none. Nothing that a peer sends raises.
     """
     headers = headers or {}
     found: Problem | None = None
@@ -181,12 +179,11 @@ def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = 
     if found is None or not found.is_ours:
         advice = _advice_of_status(status, retryable=False)
         text = body[:200].decode("utf-8", "replace").strip() if body[:1] not in (b"<", b"{") else ""
-        told = found.detail if found else ""
         found = Problem(
             type="about:blank",
             title=f"HTTP status {status}",
             status=min(max(status, 400), 599),
-            detail=told or text or f"The server answered with HTTP status {status}.",
+            detail=(found.detail if found else "") or text or f"The server answered with HTTP status {status}.",
             retryable=advice == "retry",
         )
     if found.retry_after_s is None:
@@ -203,7 +200,7 @@ def _advice_of_status(status: int, retryable: bool) -> Advice:
 
 
 def _seconds(header: str | None) -> float | None:
-    """``Retry-After`` as seconds; its other form, a date, is left aside since devices' clocks are not trusted."""
+    """``Retry-After`` as seconds; its other form, a date, is ignored because devices' clocks are not trusted."""
     if header is None or not header.strip().isascii() or not header.strip().isdigit():
         return None
     return float(header.strip()[:9])

@@ -1,12 +1,12 @@
-"""The messages of datacenter rounds: between a worker, an operator and the coordinator. Routes: ``protocol.Route``.
+"""The messages of datacenter rounds: between a worker, an operator and the coordinator. Routes: ``names.Route``.
 
-This file knows words, as ``protocol`` does. One datacenter round to a worker, which an operator registered::
+The requests of a worker, which an operator has registered, in one datacenter round::
 
-    POST /v1/leases                                     WorkerPoll  -> Lease | Wait    held open until a round wants it
-    GET  /v1/checkpoints/{digest}                                   -> safetensors     where training starts
-    POST /v1/runs/{run}/rounds/{round}/lease            Heartbeat   -> LeaseKept       "I am at step 40"
+    POST /v1/leases                                     WorkerPoll  -> Lease | Wait    held open until there is a round
+    GET  /v1/checkpoints/{digest}                                   -> safetensors     the checkpoint to train
+    POST /v1/runs/{run}/rounds/{round}/lease            Heartbeat   -> LeaseRenewed    the worker is at step 40
     PUT  /v1/runs/{run}/rounds/{round}/attempts/{attempt}/result    -> ResultReceipt   safetensors: the next checkpoint
-    POST /v1/runs/{run}/rounds/{round}/lease/end        LeaseEnd    -> Noted           "another may take it"
+    POST /v1/runs/{run}/rounds/{round}/lease/end        LeaseEnd    -> Noted           another worker may take it
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
 
 RESULT_HEADER = "Quorate-Result"
-"""Goes with a worker's result: the ResultReport, JSON. The body is a checkpoint, whose bytes hold nothing else."""
+"""The header of a worker's result with the ResultReport as JSON. The body is a checkpoint and nothing else."""
 
 DataName = Annotated[
     str,
@@ -31,24 +31,24 @@ DataName = Annotated[
 
 
 class DatacenterTask(BaseModel):
-    """The worker's part of the plan: synchronous SGD over all ranks, on data that lies in the datacenter.
+    """The worker's part of the plan: synchronous SGD over all ranks, on data in the datacenter.
 
-    Learner, seed and ``max_grad_norm`` are the Task's, which goes with it.
+    Learner, seed and ``max_grad_norm`` are those of the Task, which is sent with it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: DataName
-    """The data to train on: public or proxy data that workers hold under this name, or an installed data set as
-    ``package:name@version``, which only workers with that version take. Data of devices never comes here."""
+    """Name of the data to train on: public or proxy data that workers have under this name, or an installed data set as
+    ``package:name@version``, which only workers with that version take. Data of devices is never sent here."""
     steps: int = Field(default=100, ge=1, le=100_000_000)
     """Optimizer steps of a round, the data cycled as often as needed."""
     batch_size: int = Field(default=256, ge=1, le=100_000_000)
     """Examples in an optimizer step, over all ranks and micro-batches."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
-    """Micro-batches whose gradients make one step."""
+    """Micro-batches whose gradients are added up for one step."""
     nproc: int = Field(default=1, ge=1, le=65_536)
-    """World size: processes that train together. A worker with fewer is not eligible."""
+    """World size: processes that train together. A worker with fewer processes is not eligible."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size after warm-up."""
     optimizer: Literal["sgd", "lars", "lamb"] = "sgd"
@@ -61,7 +61,7 @@ class DatacenterTask(BaseModel):
     warmup_steps: int = Field(default=0, ge=0, le=100_000_000)
     """Steps over which the rate grows linearly to ``learning_rate`` (Goyal et al. 2017, arXiv:1706.02677)."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the forward and backward passes; parameters and their updates stay float32."""
+    """Of the forward and backward passes. Parameters and their updates are float32."""
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
@@ -80,27 +80,27 @@ class DatacenterTask(BaseModel):
 
 
 class WorkerPoll(Message):
-    """ "I could take a datacenter round." Held open until there is one or ``hold_s`` has passed."""
+    """Asks for a datacenter round. Held open until there is one or ``hold_s`` has passed."""
 
     instance: str = Field(min_length=1, max_length=64)
-    """Drawn when the worker's process starts. The same instance asking again gets its live lease again, so a lost
-    answer costs nothing."""
+    """Drawn when the worker's process starts. Another poll of the same instance returns its live lease again, so an
+    answer may be lost."""
     installation: str = Field(default="", max_length=64)
-    """Drawn once, and kept beside what the worker saves. Another instance of the same worker and installation is that
-    worker started again, and gets a new grant at once; of another installation, or of none, it waits until the lease
-    has ended, as other workers do."""
+    """Drawn once and stored beside what the worker saves. Another instance of the same worker and installation is the
+    worker after a restart, and gets a new grant at once. With another installation, or none, it waits until the lease
+    has ended, like other workers."""
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
     """Installed learners: ``package:name`` -> version."""
     data: tuple[DataName, ...] = Field(default=(), max_length=256)
-    """Data that this worker holds."""
+    """Names of the data sets that this worker has."""
     nproc: int = Field(default=1, ge=1, le=65_536)
-    """The most processes that it can train with together."""
+    """Largest number of processes that it can start for one training."""
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
-    """How long the worker is willing to wait for the answer. 0: answer at once."""
+    """Longest wait for the answer, seconds. 0: answer at once."""
 
 
 class Lease(Message):
-    """One datacenter round, given to one worker for as long as it is heard of."""
+    """One datacenter round, granted to one worker as long as its heartbeats arrive."""
 
     kind: Literal["lease"] = "lease"
     run: RunId
@@ -108,11 +108,11 @@ class Lease(Message):
     attempt: int = Field(ge=1)
     """Counts the grants of this round."""
     fence: int = Field(ge=1)
-    """Counts the grants of this run: raised at every grant, also to the same worker. Whatever the worker sends about
-    the round carries it; what comes under an older one is refused."""
+    """Counts the grants of this run, those to the same worker included. Every message of the worker about the round
+    carries it, and messages with an older fence are refused."""
     worker: WorkerId
     checkpoint: CheckpointRef
-    """Where training starts."""
+    """The checkpoint from which training starts."""
     plan_digest: Digest
     task: Task
     """The plan's task: learner and seed."""
@@ -120,56 +120,56 @@ class Lease(Message):
     lease_s: float
     """Seconds without a heartbeat after which the lease ends."""
     heartbeat_s: float
-    """How often a heartbeat should be sent."""
+    """Seconds between heartbeats."""
     within_s: float
-    """Seconds from now in which the result must be there."""
+    """Seconds from now within which the result must arrive."""
     max_result_bytes: int = Field(ge=0)
-    """The longest body that is taken for the result."""
+    """The longest body that is accepted for the result."""
 
 
 class Heartbeat(Message):
-    """ "I am at it." Keeps the lease for another ``lease_s``."""
+    """Reports progress and extends the lease by ``lease_s``, counted from now."""
 
     attempt: int = Field(ge=1)
     fence: int = Field(ge=1)
     step: int = Field(default=0, ge=0, le=2**53)
-    """Optimizer steps done in this round, those of earlier attempts that were saved included."""
+    """Optimizer steps done in this round, including saved steps of earlier attempts."""
     metrics: dict[MetricName, Finite] = Field(default_factory=dict, max_length=16)
-    """How it goes: ``loss``, ``samples_per_s``, ``communication_share``."""
+    """Metrics of the training so far: ``loss``, ``samples_per_s``, ``communication_share``."""
 
 
-class LeaseKept(Message):
+class LeaseRenewed(Message):
     """Acknowledges a Heartbeat."""
 
     ends_in_s: float
-    """Seconds until the lease ends, unless another heartbeat comes."""
+    """Seconds until the lease ends if no other heartbeat arrives."""
 
 
 class LeaseEnd(Message):
-    """The worker gives the lease up before it has a result."""
+    """The worker returns the lease without a result."""
 
     attempt: int = Field(ge=1)
     fence: int = Field(ge=1)
     failed: bool
-    """False: another worker, or this one later, may take the round. True: it cannot be done, the round is abandoned."""
+    """False: another worker, or this one later, may take the round. True: training failed; the round is abandoned."""
     reason: str = Field(max_length=500)
     """One plain sentence. Shown to the operator."""
 
 
 class ResultReport(Message):
-    """What goes with a result's tensors, in ``RESULT_HEADER``."""
+    """Describes a result's tensors, in ``RESULT_HEADER``."""
 
     fence: int = Field(ge=1)
     steps: int = Field(ge=0, le=2**53)
-    """Optimizer steps behind the result."""
+    """Optimizer steps of the result."""
     examples: int = Field(ge=0, le=2**53)
-    """Examples in all those steps, repeats counted."""
+    """Examples in all those steps, repetitions included."""
     metrics: dict[MetricName, Finite] = Field(default_factory=dict, max_length=16)
     """Training metrics of the whole round: ``loss``, ``samples_per_s``."""
 
 
 class ResultReceipt(Message):
-    """The result is durable and committed. The same digest again gets the same words."""
+    """The result is durable and committed. The same digest again gets an equal answer."""
 
     run: RunId
     round: int
@@ -177,21 +177,21 @@ class ResultReceipt(Message):
     worker: WorkerId
     digest: Digest
     version: int
-    """The version that it is now."""
+    """The version of the checkpoint that it became."""
 
 
 # ---------------------------------------------------------------- operators
 
 
 class CreateWorker(Message):
-    """Registers a worker. Its token is in the answer, and nowhere else."""
+    """Registers a worker. Only the answer contains its token."""
 
     label: str = Field(default="", max_length=64)
-    """A name for people: a cluster, a machine."""
+    """A name for display, such as a cluster or a machine."""
 
 
 class WorkerCreated(Message):
-    """The coordinator's answer to CreateWorker. The token is told this once; only its hash is kept."""
+    """The answer to CreateWorker. The token is shown only here; the coordinator stores its hash."""
 
     worker: WorkerId
     token: str
@@ -204,9 +204,9 @@ class WorkerView(Message):
     label: str
     created_at: float
     last_seen_at: float | None
-    """When it last asked for a round."""
+    """Time of its last poll."""
     revoked_at: float | None = None
-    """When its token ceased to be good."""
+    """Time when its token was revoked."""
     state: Literal["idle", "leased", "revoked"]
     run: str | None = None
     round: int | None = None

@@ -14,7 +14,7 @@ from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey, require_public
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, signed
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 2
 SELF_MASK_BYTES = 32
@@ -40,13 +40,13 @@ class Advertisement:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes: what is signed over the header's digest."""
-        out = Writer(KIND).text(self.device).fixed(self.share_key, KEY_BYTES).fixed(self.mask_key, KEY_BYTES)
+        out = WireWriter(KIND).text(self.device).fixed(self.share_key, KEY_BYTES).fixed(self.mask_key, KEY_BYTES)
         return out.fixed(self.commitment, DIGEST_BYTES).fixed(self.nonce, NONCE_BYTES).done()
 
     @classmethod
     def parse(cls, data: bytes) -> Advertisement:
         """The advertisement of these bytes. BadMessage otherwise, BadKey for a key that is none or of low order."""
-        read = Reader(data, KIND, "advertisement")
+        read = WireReader(data, KIND, "advertisement")
         found = cls(read.text(), *next(read.rows(_FIELDS, 1)))
         read.end()
         require_public(found.share_key)

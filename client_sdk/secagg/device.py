@@ -68,14 +68,14 @@ from client_sdk.tensors.floats import Float32
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Persist:
     """Make this durable before anything else happens."""
 
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Transmit:
     """One message of the device, the same bytes however often it is sent."""
 
     stage: Stage
@@ -87,18 +87,18 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServerAnswer:
     """What the coordinator answered, and when (Unix seconds, device's clock)."""
 
     at: float
     body: bytes
 
 
-Half = Generator[Keep | Say, Told | None, Memory]
+Half = Generator[Persist | Transmit, ServerAnswer | None, Memory]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contribution:
+class DeviceContribution:
     """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
 
     Nothing here changes the values, since another attempt may ask for them: whoever drives the device overwrites them
@@ -132,7 +132,7 @@ class SecureDevice:
     policy: SecurePolicy = field(default_factory=SecurePolicy)
     primitives: Primitives = field(default_factory=Primitives)
 
-    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: Contribution, at: float) -> Half:
+    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> Half:
         """This device's half of the attempt of ``header``, from what it remembers; returns what it remembers after.
 
         Begins anew, or goes on where ``memory`` says that it was. ``at``: Unix seconds. Raises Refusal and other
@@ -145,7 +145,13 @@ class _Attempt:
     """The steps, in the order of the picture above."""
 
     def __init__(
-        self, device: SecureDevice, memory: Memory, header: Header, expected: Expected, put_in: Contribution, at: float
+        self,
+        device: SecureDevice,
+        memory: Memory,
+        header: Header,
+        expected: Expected,
+        put_in: DeviceContribution,
+        at: float,
     ) -> None:
         self.me, self.header, self.expected, self.put_in, self.at = device, header, expected, put_in, at
         self.memory = memory
@@ -153,7 +159,7 @@ class _Attempt:
     def play(self) -> Half:
         swept = self.memory.swept(self.at)
         if swept is not self.memory:
-            yield from self._keep(swept)
+            yield from self._persist(swept)
         require_agreed(self.header, self.expected, self.me.policy, self.memory)
         live = self.memory.live.get(self.header.model)
         if live is None or live.header != self.header.encoded:
@@ -161,33 +167,33 @@ class _Attempt:
         if not live.roster:
             shown = Advertisement.parse(live.advertised)
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
-            roster = yield from self._say("advertise", shown.encoded, signature, self.me.certificate)
+            roster = yield from self._transmit("advertise", shown.encoded, signature, self.me.certificate)
             cohort = self._joined(live, Roster.parse(roster))
             live = yield from self._share(live, cohort)
         else:
             cohort = self._joined(live, Roster.parse(live.roster))
         place = cohort.place_of(self.me.device)
         if not (live.vector or live.survivors):
-            delivered = yield from self._say_over(cohort, "share", live.bundle)
+            delivered = yield from self._transmit_signed(cohort, "share", live.bundle)
             live = yield from self._mask(live, cohort, place, Bundle.parse(delivered, cohort.n))
         if not live.survivors:
             said = MaskedInput.of(place, self.header.lanes, cohort.roster.lane_bits, live.vector)
-            listed = yield from self._say_over(cohort, "mask", said.encoded, live.vector)
+            listed = yield from self._transmit_signed(cohort, "mask", said.encoded, live.vector)
             live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
         survivors = Survivors.parse(live.survivors, cohort.n)
-        proof = yield from self._say_over(cohort, "survivors", survivors.encoded)
+        proof = yield from self._transmit_signed(cohort, "survivors", survivors.encoded)
         Proof.parse(proof, cohort.n).require(cohort, place, survivors)
-        yield from self._say_over(cohort, "unmask", live.revealed)
-        yield from self._keep(self.memory.without(self.header.model))
+        yield from self._transmit_signed(cohort, "unmask", live.revealed)
+        yield from self._persist(self.memory.without(self.header.model))
         return self.memory
 
-    def _open(self) -> Generator[Keep | Say, Told | None, Live]:
+    def _open(self) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Consent, and fresh secrets in the place of whatever was left of an older attempt on this checkpoint."""
         header, memory = self.header, self.memory
         tries = memory.tries.get(header.model)
         if tries is not None and tries.last_at > self.at:  # the clock went back: the pause begins again
             memory = replace(memory, tries={**memory.tries, header.model: replace(tries, last_at=self.at)})
-            yield from self._keep(memory)
+            yield from self._persist(memory)
         require_consent(header, self.expected, self.me.policy, memory, self.at)
         self._require_fitting()
         count = 1 if tries is None else tries.count + 1
@@ -200,7 +206,7 @@ class _Attempt:
             tries={**memory.tries, header.model: made},
             learners=memory.learners | {self.expected.learner},
         )
-        yield from self._keep(memory.going_on(header.model, live))
+        yield from self._persist(memory.going_on(header.model, live))
         return live
 
     def _require_fitting(self) -> None:
@@ -228,7 +234,7 @@ class _Attempt:
             raise BadMessage("the roster shows another identity under this device's id")
         return cohort
 
-    def _share(self, live: Live, cohort: Cohort) -> Generator[Keep | Say, Told | None, Live]:
+    def _share(self, live: Live, cohort: Cohort) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Both secrets split and sealed for the holders; the roster is the one of this advertisement from now on."""
         place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
         holders = cohort.graph.holders(place)
@@ -247,12 +253,12 @@ class _Attempt:
             sealed.append((holder, tools.seal(agreed, cohort.h, (place, self.me.device), peer, pair)))
         bundle = Bundle(place, tuple(sealed)).encoded
         live = replace(live, roster=cohort.roster.encoded, bundle=bundle, held=held)
-        yield from self._keep(self.memory.going_on(self.header.model, live))
+        yield from self._persist(self.memory.going_on(self.header.model, live))
         return live
 
     def _mask(
         self, live: Live, cohort: Cohort, place: int, delivered: Bundle
-    ) -> Generator[Keep | Say, Told | None, Live]:
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """Peers' shares unsealed, and the vector masked with all who shared."""
         neighbours = cohort.graph.neighbours(place)
         if delivered.owner != place or not set(delivered.places) <= set(neighbours):
@@ -287,12 +293,12 @@ class _Attempt:
             masker.wipe()
         cut(vector, bits)
         live = replace(live, held=held, vector=pack(vector, bits), secrets=None, bundle=b"")
-        yield from self._keep(self.memory.going_on(self.header.model, live))
+        yield from self._persist(self.memory.going_on(self.header.model, live))
         return live
 
     def _agree(
         self, live: Live, cohort: Cohort, place: int, survivors: Survivors
-    ) -> Generator[Keep | Say, Told | None, Live]:
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
         """The list checked; with it this checkpoint is spent, and of every peer one kind of share is left."""
         model = self.header.model
         if place not in survivors.members:
@@ -307,30 +313,30 @@ class _Attempt:
         live = replace(live, survivors=survivors.encoded, revealed=revealed, held={}, vector=b"")
         what = hashlib.sha256(cohort.h + survivors.encoded).digest()
         memory = replace(self.memory, spent={**self.memory.spent, model: what})
-        yield from self._keep(memory.going_on(model, live))
+        yield from self._persist(memory.going_on(model, live))
         return live
 
-    def _say_over(
+    def _transmit_signed(
         self, cohort: Cohort, stage: Stage, body: bytes, blob: bytes = b""
-    ) -> Generator[Keep | Say, Told | None, bytes]:
-        return (yield from self._say(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
+        return (yield from self._transmit(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
 
-    def _say(
+    def _transmit(
         self, stage: Stage, body: bytes, signature: bytes, blob: bytes = b""
-    ) -> Generator[Keep | Say, Told | None, bytes]:
+    ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
         """Say it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
-        told = yield Say(stage, body, signature, blob)
-        if not isinstance(told, Told):
+        told = yield Transmit(stage, body, signature, blob)
+        if not isinstance(told, ServerAnswer):
             raise TypeError(f"the driver answered a message with {told!r}")
         self.at = told.at
         if self.at > self.header.expires_at and stage != "unmask":
-            yield from self._keep(self.memory.without(self.header.model))
+            yield from self._persist(self.memory.without(self.header.model))
             require_time(self.header, self.at)
         return told.body
 
-    def _keep(self, memory: Memory) -> Generator[Keep | Say, Told | None, None]:
+    def _persist(self, memory: Memory) -> Generator[Persist | Transmit, ServerAnswer | None, None]:
         self.memory = memory
-        yield Keep(memory)
+        yield Persist(memory)
 
 
 def _own(live: Live) -> AttemptSecrets:

@@ -20,7 +20,7 @@ from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
 from client_sdk.secagg.stream import CipherName, cipher_named
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 PROTOCOL = "quorate-secagg-1"
 KIND = 1
@@ -149,7 +149,7 @@ class Header:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes."""
-        out = Writer(KIND).text(PROTOCOL).text(self.run).number(self.round, 8).number(self.attempt, 4)
+        out = WireWriter(KIND).text(PROTOCOL).text(self.run).number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
         out.text(self.codec).number(self.codec_version, 4).fixed(self.codec_seed, SEED_BYTES)
         out.number(self.q, 1).float(self.max_norm).float(self.max_abs).number(self.weight_cap, 4).text(self.cipher)
@@ -167,7 +167,7 @@ class Header:
     @classmethod
     def parse(cls, data: bytes) -> Header:
         """The header of these bytes, which ``encoded`` gives back. BadMessage or BadParameters otherwise."""
-        read = Reader(data, KIND, "header")
+        read = WireReader(data, KIND, "header")
         protocol = read.text()
         if protocol != PROTOCOL:
             raise BadMessage(f"this device speaks {PROTOCOL}, not {protocol}")

@@ -13,7 +13,7 @@ from functools import cached_property
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.lanes import packed_bytes
 from client_sdk.secagg.statement import DIGEST_BYTES
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 5
 
@@ -38,13 +38,13 @@ class MaskedInput:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes: what is signed over h."""
-        out = Writer(KIND).number(self.place, 4).number(self.lanes, 8).number(self.lane_bits, 1)
+        out = WireWriter(KIND).number(self.place, 4).number(self.lanes, 8).number(self.lane_bits, 1)
         return out.fixed(self.digest, DIGEST_BYTES).done()
 
     @classmethod
     def parse(cls, data: bytes) -> MaskedInput:
         """What these bytes say. BadMessage otherwise."""
-        read = Reader(data, KIND, "masked input")
+        read = WireReader(data, KIND, "masked input")
         found = cls(read.number(4), read.number(8), read.number(1), read.fixed(DIGEST_BYTES))
         read.end()
         return found

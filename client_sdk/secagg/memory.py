@@ -22,7 +22,7 @@ from client_sdk.secagg.header import Header
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import DIGEST_BYTES
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 64
 FORMAT = 2
@@ -106,7 +106,7 @@ class Memory:
     @property
     def encoded(self) -> bytes:
         """The bytes to keep. They hold secrets of live attempts: keep them as private as the device's key."""
-        out = Writer(KIND).number(FORMAT, 2).number(self.revocations, 8)
+        out = WireWriter(KIND).number(FORMAT, 2).number(self.revocations, 8)
         out.number(len(self.learners), 4)
         for learner in sorted(self.learners):
             out.text(learner)
@@ -145,7 +145,7 @@ class Memory:
     def parse(cls, data: bytes) -> Memory:
         """What ``encoded`` gave, every bit of it. BadMessage otherwise: a device whose memory is damaged takes part in
         no secure round, since it cannot know what it signed."""
-        read = Reader.checked(data, KIND, "memory of secure rounds")
+        read = WireReader.checked(data, KIND, "memory of secure rounds")
         if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")
         revocations = read.number(8)

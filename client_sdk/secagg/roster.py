@@ -19,7 +19,7 @@ from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.parameters import LARGEST, Parameters
 from client_sdk.secagg.statement import DOMAIN, SIGNATURE_BYTES, require_signed
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 3
 
@@ -59,7 +59,7 @@ class Roster:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes."""
-        out = Writer(KIND).number(len(self.entries), 4).number(self.threshold, 4).number(self.lane_bits, 1)
+        out = WireWriter(KIND).number(len(self.entries), 4).number(self.threshold, 4).number(self.lane_bits, 1)
         for entry in self.entries:
             out.blob(entry.advertisement.encoded).fixed(entry.signature, SIGNATURE_BYTES).blob(entry.certificate)
         return out.done()
@@ -68,7 +68,7 @@ class Roster:
     def parse(cls, data: bytes) -> Roster:
         """The roster of these bytes, which ``encoded`` gives back: ids ascending, every key, commitment and nonce used
         once, no key of low order. Signatures, certificates and numbers are ``join``'s to check."""
-        read = Reader(data, KIND, "roster")
+        read = WireReader(data, KIND, "roster")
         count = read.count(4, SIGNATURE_BYTES + 8, 2)
         if count > LARGEST:
             raise BadMessage(f"a roster has at most {LARGEST} devices, not {count}")

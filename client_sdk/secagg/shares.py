@@ -1,9 +1,10 @@
 """Exchange 2, ShareKeys: a device's two secrets in shares, each sealed for the one peer that holds it.
 
-Knows shares, sealing and the bundle in which they travel. Has never heard of the server. A holder gets one share of the
-device's self-mask secret and one of its private mask key, sealed together under a key and a nonce of their own for this
-direction and attempt, with h, sender, receiver and index as associated data: what is sealed for one peer opens for no
-other, in no other attempt, from no other sender. Errors: BadMessage, BadShare.
+A holder gets one share of the device's self-mask secret and one of its private mask key, sealed together (AES-256-GCM,
+NIST SP 800-38D) under a key and a nonce of their own for this direction and attempt, with h, sender, receiver and index
+as associated data: what is sealed for one peer opens for no other, in no other attempt, from no other sender. Key and
+nonce belong to one direction between two peers in one attempt, and seal one message: no nonce repeats. Errors:
+BadMessage, BadShare.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 from client_sdk.secagg.agreement import derive
-from client_sdk.secagg.errors import BadMessage, BadShare
-from client_sdk.secagg.sealing import SEALING_BYTES, TAG_BYTES, seal, unseal
+from client_sdk.secagg.errors import BadMessage, BadParameters, BadShare
 from client_sdk.secagg.shamir import SHARE_BYTES, share_value
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.wire import Reader, Writer, require_ascending
+from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 4
+TAG_BYTES = 16
+NONCE_BYTES = 12
+SEALING_BYTES = 32 + NONCE_BYTES
+"""What has to be derived for a direction: a key of 32 bytes, then its nonce."""
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 """82: a bundle for 299 peers is 25 kB."""
 
@@ -43,7 +50,7 @@ class Bundle:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes; a dealer signs them over h."""
-        out = Writer(KIND).number(self.owner, 4).number(len(self.sealed), 4)
+        out = WireWriter(KIND).number(self.owner, 4).number(len(self.sealed), 4)
         for place, sealed in self.sealed:
             out.number(place, 4).fixed(sealed, SEALED_BYTES)
         return out.done()
@@ -56,7 +63,7 @@ class Bundle:
     @classmethod
     def parse(cls, data: bytes, n: int) -> Bundle:
         """The bundle of these bytes, in a roster of ``n``. BadMessage otherwise."""
-        read = Reader(data, KIND, "share bundle")
+        read = WireReader(data, KIND, "share bundle")
         owner = read.number(4)
         count = read.count(4, 4 + SEALED_BYTES)
         found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s", count)))
@@ -96,4 +103,28 @@ def _direction(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[i
 def _associated(h: bytes, dealer: tuple[int, str], holder: tuple[int, str]) -> bytes:
     """h, sender, receiver, and the index: the x at which the receiver's shares are values."""
     index = holder[0] + 1
-    return Writer(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()
+    return WireWriter(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()
+
+
+def seal(key_and_nonce: bytes, text: bytes, associated: bytes) -> bytes:
+    """``text`` encrypted, then a tag over it and over ``associated``: 16 bytes longer than the text."""
+    key, nonce = _split(key_and_nonce)
+    return AESGCM(key).encrypt(nonce, text, associated)
+
+
+def unseal(key_and_nonce: bytes, sealed: bytes, associated: bytes) -> bytes:
+    """The text, where ``sealed`` is what the holder of the key sealed with the same ``associated``. BadShare
+    otherwise."""
+    key, nonce = _split(key_and_nonce)
+    if len(sealed) < TAG_BYTES:
+        raise BadShare("a sealed share is shorter than its tag")
+    try:
+        return AESGCM(key).decrypt(nonce, sealed, associated)
+    except InvalidTag:
+        raise BadShare("a sealed share is not what its sender wrote for this receiver") from None
+
+
+def _split(key_and_nonce: bytes) -> tuple[bytes, bytes]:
+    if len(key_and_nonce) != SEALING_BYTES:
+        raise BadParameters(f"sealing takes {SEALING_BYTES} bytes of key and nonce, not {len(key_and_nonce)}")
+    return key_and_nonce[:32], key_and_nonce[32:]

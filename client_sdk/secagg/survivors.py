@@ -13,7 +13,7 @@ from functools import cached_property
 from client_sdk.secagg.errors import BadMessage, BadSignature
 from client_sdk.secagg.roster import Cohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
-from client_sdk.secagg.wire import Reader, Writer, require_ascending
+from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 6
 PROOF_KIND = 7
@@ -36,7 +36,7 @@ class Survivors:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes: what survivors sign over h."""
-        out = Writer(KIND).number(len(self.places), 4)
+        out = WireWriter(KIND).number(len(self.places), 4)
         for place in self.places:
             out.number(place, 4)
         return out.done()
@@ -44,7 +44,7 @@ class Survivors:
     @classmethod
     def parse(cls, data: bytes, n: int) -> Survivors:
         """The list of these bytes, in a roster of ``n``. BadMessage otherwise."""
-        read = Reader(data, KIND, "survivor list")
+        read = WireReader(data, KIND, "survivor list")
         count = read.count(4, 4, 1)
         found = cls(tuple(place for (place,) in read.rows(">I", count)))
         read.end()
@@ -67,7 +67,7 @@ class Proof:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes."""
-        out = Writer(PROOF_KIND).number(len(self.signatures), 4)
+        out = WireWriter(PROOF_KIND).number(len(self.signatures), 4)
         for place, signature in self.signatures:
             out.number(place, 4).fixed(signature, SIGNATURE_BYTES)
         return out.done()
@@ -75,7 +75,7 @@ class Proof:
     @classmethod
     def parse(cls, data: bytes, n: int) -> Proof:
         """The proof of these bytes, in a roster of ``n``. BadMessage otherwise."""
-        read = Reader(data, PROOF_KIND, "proof of survivors")
+        read = WireReader(data, PROOF_KIND, "proof of survivors")
         count = read.count(4, 4 + SIGNATURE_BYTES)
         found = cls(tuple(read.rows(f">I{SIGNATURE_BYTES}s", count)))
         read.end()

@@ -16,7 +16,7 @@ from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.wire import Reader, Writer, require_ascending
+from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 8
 SURVIVED, GONE = 0, 1
@@ -51,7 +51,7 @@ class Revealed:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes: what is signed over h."""
-        out = Writer(KIND).number(self.place, 4).number(len(self.shares), 4)
+        out = WireWriter(KIND).number(self.place, 4).number(len(self.shares), 4)
         for dealer, kind, share in self.shares:
             out.number(dealer, 4).number(kind, 1).fixed(share, SHARE_BYTES)
         return out.done()
@@ -60,7 +60,7 @@ class Revealed:
     def parse(cls, data: bytes, survivors: Survivors, n: int) -> Revealed:
         """What these bytes reveal, in a roster of ``n``. BadMessage also where a kind of share does not go with the
         list, BadShare for a number that is no share."""
-        read = Reader(data, KIND, "unmask response")
+        read = WireReader(data, KIND, "unmask response")
         place = read.number(4)
         count = read.count(4, _ROW)
         rows = read.fixed(count * _ROW)

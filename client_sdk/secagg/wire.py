@@ -22,41 +22,41 @@ BLOB_LIMIT = 1 << 16
 _DIGEST_BYTES = 32
 
 
-class Writer:
+class WireWriter:
     """Fields one after another. Values that do not fit are BadMessage, so that nothing unreadable is ever signed."""
 
     def __init__(self, kind: int) -> None:
         self._out = [bytes([kind])]
 
-    def number(self, value: int, width: int) -> Writer:
+    def number(self, value: int, width: int) -> WireWriter:
         """``width`` bytes, big-endian."""
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << (8 * width):
             raise BadMessage(f"{value!r} is no number of {width} bytes")
         self._out.append(value.to_bytes(width, "big"))
         return self
 
-    def float(self, value: float) -> Writer:
+    def float(self, value: float) -> WireWriter:
         """A finite number as IEEE 754 binary64; minus zero is refused, since zero has one form."""
         if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
             raise BadMessage(f"{value!r} is no number that a message can hold")
         self._out.append(struct.pack(">d", value))
         return self
 
-    def fixed(self, value: bytes, length: int) -> Writer:
+    def fixed(self, value: bytes, length: int) -> WireWriter:
         """Bytes of a length that both ends know."""
         if len(value) != length:
             raise BadMessage(f"a field of {length} bytes was given {len(value)}")
         self._out.append(value)
         return self
 
-    def blob(self, value: bytes) -> Writer:
+    def blob(self, value: bytes) -> WireWriter:
         """Up to 65536 bytes, their length (4 bytes) before them."""
         if len(value) > BLOB_LIMIT:
             raise BadMessage(f"a field holds at most {BLOB_LIMIT} bytes, not {len(value)}")
         self._out += len(value).to_bytes(4, "big"), value
         return self
 
-    def text(self, value: str) -> Writer:
+    def text(self, value: str) -> WireWriter:
         """1 to 255 printable ASCII characters, their number (1 byte) before them."""
         self._out.append(_text(value))
         return self
@@ -66,7 +66,7 @@ class Writer:
         return b"".join(self._out)
 
     def checked(self) -> bytes:
-        """The message with its SHA-256 behind it, which ``Reader.checked`` looks at: for what lies on a disk."""
+        """The message with its SHA-256 behind it, which ``WireReader.checked`` looks at: for what lies on a disk."""
         whole = hashlib.sha256()
         for part in self._out:
             whole.update(part)
@@ -82,7 +82,7 @@ def _text(value: str) -> bytes:
     return bytes([len(value)]) + value.encode("ascii")
 
 
-class Reader:
+class WireReader:
     """The fields of a message one after another. ``what`` names the message in errors."""
 
     def __init__(self, data: bytes | memoryview, kind: int, what: str) -> None:
@@ -93,8 +93,8 @@ class Reader:
             raise BadMessage(f"this is no {what}")
 
     @classmethod
-    def checked(cls, data: bytes, kind: int, what: str) -> Reader:
-        """A reader of what ``Writer.checked`` gave. BadMessage where a bit of it has changed since."""
+    def checked(cls, data: bytes, kind: int, what: str) -> WireReader:
+        """A reader of what ``WireWriter.checked`` gave. BadMessage where a bit of it has changed since."""
         body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != digest:
             raise BadMessage(f"{what}: it is damaged, its bytes are not those that were written")

@@ -1,14 +1,11 @@
-"""Blobs as files. Knows folders, fsync and crashes; has never heard of what the bytes mean.
-
-What is returned as stored is durable. The order that makes it so, in ``FileSpool.commit``::
+"""Blobs as files in a folder. A blob is on the disk when ``FileSpool.commit`` returns, by this order of steps::
 
     write spool/<random>  ->  fsync it  ->  rename to <dd>/<digest>  ->  fsync folder <dd>
                                             (a new <dd> is made, and its parent fsynced, before the rename)
 
-A crash at any point leaves either no file under the digest's name or the complete one: a name appears only by the
-rename, and the rename comes after the bytes are on the disk. Leftovers of a crash are files in ``spool/``; the next
-start sweeps those that no living process holds (whoever writes one has locked it), so opening the folder a second time
-does no harm.
+A crash at any point leaves either no file under the digest's name or the complete one, because the rename follows the
+fsync. Files that a crash leaves in ``spool/`` are removed at the next start. Spool files of living processes are
+locked and stay, so a second process may open the folder.
 """
 
 from __future__ import annotations
@@ -31,6 +28,8 @@ _SPOOL = "spool"
 
 
 class FileSpool:
+    """The Spool port: a file in ``spool/``, locked by this process until it is renamed or discarded."""
+
     def __init__(self, owner: FileBlobs, limit: int | None) -> None:
         self._owner = owner
         self._limit = limit
@@ -91,7 +90,7 @@ class FileSpool:
             if not _is_file_of(target, self._size):
                 self._owner.sync(self._fd)
                 self._file.replace(target)
-            # Also for equal content: whoever renamed it may not have come to this line yet, and we acknowledge now.
+            # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
             self._owner.sync_folder(target.parent)
         self._discard()
         self._file, self._committed = target, True
@@ -110,13 +109,13 @@ class FileSpool:
 
 
 class FileBlobs:
-    """Blobs as files ``<folder>/<first two digits>/<digest>``.
+    """The Blobs port over files ``<folder>/<first two digits>/<digest>``.
 
-    Folders are made 0700 and files 0600, because updates are private.
+    Folders have mode 0700 and files 0600, because updates are private.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """``durable``: False where the blobs need not outlive the machine's power: nothing is synced."""
+        """``durable``: False syncs nothing, for blobs that may be lost when the machine loses power."""
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
@@ -130,17 +129,17 @@ class FileBlobs:
             }
 
     def sync(self, fd: int) -> None:
-        """What was written is on the disk."""
+        """Waits until the written bytes are on the disk."""
         if self._durable:
             os.fsync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """The folder's names are on the disk."""
+        """Waits until the names in the folder are on the disk."""
         if self._durable:
             _fsync_folder(folder)
 
     def make_prefix(self, prefix: str) -> None:
-        """Makes the folder of these two digits, durably, unless that was done before."""
+        """Makes the folder of these two digits durably, if it is missing."""
         with self._lock:
             if prefix not in self._prefixes:
                 (self.folder / prefix).mkdir(exist_ok=True, mode=0o700)
@@ -186,7 +185,7 @@ class FileBlobs:
         return Path(self._file(digest))
 
     def _file(self, digest: str) -> str:
-        """The path as text: it is asked for at every assignment, and a ``Path`` costs more than the system's answer."""
+        """The path as text: every assignment looks it up, and building a ``Path`` costs more than the system call."""
         if not is_digest(digest):
             raise missing(digest)
         return f"{self.folder}/{digest[:2]}/{digest}"
@@ -194,7 +193,7 @@ class FileBlobs:
 
 @contextmanager
 def _plain_errors(what: str, digest: str | None = None) -> Iterator[None]:
-    """Turns the system's errors into ours: a full disk by name; no file, where a digest was asked for, as Missing."""
+    """Translates OSError: a full disk is DiskFull; no file, where ``digest`` is given, Missing; the rest BlobError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -215,7 +214,7 @@ def _is_file_of(path: Path, size: int) -> bool:
 
 
 def _new_spool_file(folder: Path) -> tuple[int, Path]:
-    """A new file that this process has locked. A sweep may take it before it is locked; then the next is made."""
+    """A new file, locked by this process. A sweep may remove it before it is locked; then another one is made."""
     while True:
         path = folder / secrets.token_hex(16)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -231,7 +230,7 @@ def _new_spool_file(folder: Path) -> tuple[int, Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the spool files that nobody holds."""
+    """Removes the spool files that no process has locked."""
     for file in folder.iterdir():
         try:
             fd = os.open(file, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Blobs in memory, for tests, the simulator and the fault explorer. As durable as the process."""
+"""Blobs in memory, for tests, the simulator and the fault explorer. They live as long as the process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from coordinator.blobs.port import check_complete, check_digest, check_limit, mi
 
 
 class MemorySpool:
+    """The Spool port over a bytearray."""
+
     def __init__(self, owner: MemoryBlobs, limit: int | None) -> None:
         self._owner = owner
         self._limit = limit
@@ -50,7 +52,7 @@ class MemorySpool:
 
     @property
     def path(self) -> Path:
-        return self._owner.shadow(self.digest, bytes(self._bytes))
+        return self._owner.copy(self.digest, bytes(self._bytes))
 
     @property
     def handle(self) -> BinaryIO:
@@ -61,36 +63,36 @@ class MemorySpool:
     def commit(self, expected: str | None = None) -> str:
         check_digest(self.digest, expected)
         check_complete(self._complete)
-        self._owner.keep(self.digest, bytes(self._bytes))
+        self._owner.add(self.digest, bytes(self._bytes))
         return self.digest
 
 
 class MemoryBlobs:
-    """Blobs in a dict. ``path`` alone writes a file, in a temporary folder of its own."""
+    """The Blobs port over a dict. Only ``path`` writes a file, into a temporary folder of its own."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        self._shadows: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def keep(self, digest: str, data: bytes) -> None:
-        """What a spool's commit does."""
+    def add(self, digest: str, data: bytes) -> None:
+        """Stores the bytes under their digest."""
         with self._lock:
             self._blobs.setdefault(digest, data)
 
-    def shadow(self, digest: str, data: bytes) -> Path:
-        """A file with these bytes, for callers that need a path."""
+    def copy(self, digest: str, data: bytes) -> Path:
+        """A temporary file with these bytes, for callers that need a path."""
         with self._lock:
-            if self._shadows is None:
-                self._shadows = tempfile.TemporaryDirectory(prefix="quorate-blobs-", ignore_cleanup_errors=True)
-            path = Path(self._shadows.name) / digest
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="quorate-blobs-", ignore_cleanup_errors=True)
+            path = Path(self._folder.name) / digest
             if not path.exists():
                 path.write_bytes(data)
             return path
 
     def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        self.keep(digest, bytes(data))
+        self.add(digest, bytes(data))
         return digest
 
     def spool(self, limit: int | None = None) -> MemorySpool:
@@ -100,7 +102,7 @@ class MemoryBlobs:
         return io.BytesIO(self._get(digest))
 
     def path(self, digest: str) -> Path:
-        return self.shadow(digest, self._get(digest))
+        return self.copy(digest, self._get(digest))
 
     def size(self, digest: str) -> int:
         return len(self._get(digest))
@@ -111,8 +113,8 @@ class MemoryBlobs:
     def delete(self, digest: str) -> None:
         with self._lock:
             self._blobs.pop(digest, None)
-            if self._shadows is not None:
-                (Path(self._shadows.name) / digest).unlink(missing_ok=True)
+            if self._folder is not None:
+                (Path(self._folder.name) / digest).unlink(missing_ok=True)
 
     def digests(self) -> Iterator[str]:
         with self._lock:

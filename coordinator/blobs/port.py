@@ -1,14 +1,12 @@
-"""The Blobs port: immutable bytes under their own SHA-256.
+"""The Blobs port: immutable bytes, named by their SHA-256.
 
-It has never heard of rounds, tensors or HTTP, nor of how bytes are kept.
-
-What is returned as stored is durable (or as durable as the implementation says it is). Errors::
+A blob is durable when the call that stores it returns, as far as the implementation is durable. Errors::
 
     BlobError                the bytes could not be stored or read; nothing of this blob was stored
-    |- DigestMismatch        the bytes are not those that were announced
+    |- DigestMismatch        the bytes do not have the announced digest
     |- TooLarge              more bytes than the limit; raised while they arrive
     |- DiskFull              no space or no quota left
-    `- Missing               no blob of that digest
+    `- Missing               no blob with this digest
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ class BlobError(Exception):
 
 
 class DigestMismatch(BlobError):
-    """The bytes that arrived have another digest than the one announced."""
+    """The bytes do not have the announced digest."""
 
 
 class TooLarge(BlobError):
-    """More bytes arrived than the limit allows."""
+    """There are more bytes than the limit allows."""
 
 
 class DiskFull(BlobError):
@@ -39,41 +37,41 @@ class DiskFull(BlobError):
 
 
 class Missing(BlobError):
-    """There is no blob of this digest."""
+    """There is no blob with this digest."""
 
 
 class Spool(Protocol):
-    """Bytes on their way in. A context manager: leaving it without ``commit`` discards them."""
+    """A blob while it is being received. A context manager: its end discards the bytes unless ``commit`` was called."""
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Takes the next bytes. TooLarge as soon as they exceed the limit; DiskFull."""
+        """Appends bytes. TooLarge as soon as they exceed the limit; DiskFull."""
         ...
 
     def commit(self, expected: str | None = None) -> str:
-        """Makes the bytes a durable blob and returns their digest; equal content again is fine and cheap.
+        """Makes the bytes a durable blob and returns their digest. Storing equal content again is allowed and cheap.
 
-        DigestMismatch when ``expected`` is another; DiskFull. In both cases nothing is stored.
+        DigestMismatch when ``expected`` is another digest; DiskFull. In both cases nothing is stored.
         """
         ...
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what came so far, as 64 hexadecimal digits."""
+        """SHA-256 of the bytes so far, as 64 hexadecimal digits."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Number of bytes so far."""
         ...
 
     @property
     def path(self) -> Path:
-        """A file with the bytes so far; after ``commit`` the blob's. Read only."""
+        """A file with the bytes so far; after ``commit`` the blob's file. Read-only."""
         ...
 
     @property
     def handle(self) -> BinaryIO:
-        """The bytes so far, for reading: opened at their start at first use, closed with the spool."""
+        """A file object over the bytes so far: opened at first use, at position 0, and closed with the spool."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -93,54 +91,60 @@ class Blobs(Protocol):
         ...
 
     def spool(self, limit: int | None = None) -> Spool:
-        """Somewhere to write bytes as they arrive, at most ``limit`` of them."""
+        """A spool that accepts at most ``limit`` bytes (None: any number)."""
         ...
 
     def open(self, digest: str) -> BinaryIO:
-        """The bytes, for reading. Missing. A blob deleted afterwards stays readable through an open handle."""
+        """The bytes as a file object, which stays readable when the blob is deleted. Missing."""
         ...
 
     def path(self, digest: str) -> Path:
-        """A file with these bytes, read only. Missing."""
+        """A read-only file with these bytes. Missing."""
         ...
 
     def size(self, digest: str) -> int:
-        """In bytes. Missing."""
+        """Size in bytes. Missing."""
         ...
 
-    def has(self, digest: str) -> bool: ...
-    def delete(self, digest: str) -> None:
-        """Removes the blob; one that is not there is fine.
+    def has(self, digest: str) -> bool:
+        """Whether the blob exists; False for a text that is not a digest."""
+        ...
 
-        The caller knows that nothing refers to it and that nobody is storing the same bytes right now.
+    def delete(self, digest: str) -> None:
+        """Removes the blob if it exists.
+
+        The caller ensures that nothing refers to it and that nobody stores the same bytes at the same time.
         """
         ...
 
     def digests(self) -> Iterator[str]:
-        """All digests, in order."""
+        """All digests, sorted."""
         ...
 
 
 def is_digest(text: str) -> bool:
-    """Whether this is a SHA-256 as we write it: 64 lower-case hexadecimal digits. Only those become part of a path."""
+    """Whether this is a SHA-256 of 64 lower-case hexadecimal digits. Only those become part of a path."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def missing(digest: str) -> Missing:
-    return Missing(f"There is no blob {digest[:80]!r} here.")
+    """The error for a digest without blob."""
+    return Missing(f"There is no blob {digest[:80]!r}.")
 
 
 def check_limit(size: int, limit: int | None) -> None:
+    """TooLarge when ``size`` exceeds the limit (bytes)."""
     if limit is not None and size > limit:
-        raise TooLarge(f"More than the {limit} bytes that are allowed here have arrived.")
+        raise TooLarge(f"There are more than the {limit} bytes that are allowed.")
 
 
 def check_digest(digest: str, expected: str | None) -> None:
+    """DigestMismatch when another digest was announced."""
     if expected is not None and digest != expected:
         raise DigestMismatch(f"The bytes have SHA-256 {digest}, but {expected[:80]} was announced.")
 
 
 def check_complete(complete: bool) -> None:
-    """A spool that refused or lost some of its bytes is never committed, even when its caller went on."""
+    """BlobError when a spool refused or lost some of its bytes: it is never committed, even if its caller continues."""
     if not complete:
-        raise BlobError("Some of the bytes were refused or could not be written, so the rest is not stored.")
+        raise BlobError("Some of the bytes were refused or could not be written, so nothing was stored.")

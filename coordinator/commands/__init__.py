@@ -1,1 +1,1 @@
-"""The coordinator's commands: ``quorate serve``, and what operators say to a running coordinator over HTTP."""
+"""The coordinator's commands: ``quorate serve``, and commands of operators, which call a coordinator over HTTP."""

@@ -1,4 +1,4 @@
-"""``quorate checkpoint``: list a run's checkpoints, and download one, checked against its digest."""
+"""``quorate checkpoint`` lists a run's checkpoints and downloads one, which is checked against its digest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 @app.command("list", epilog="Example: quorate checkpoint list mnist")
 @spoken
 def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List a run's line of checkpoints, each with its digest and where it came from."""
+    """List a run's checkpoints, each with its digest and origin."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -37,9 +37,9 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -
 @spoken
 def get(
     run: RunName,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")],
     version: Annotated[
-        int | None, typer.Option("--version", min=0, metavar="N", help="Which version (default: the newest).")
+        int | None, typer.Option("--version", min=0, metavar="N", help="Version to download (default: the newest).")
     ] = None,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
@@ -51,7 +51,7 @@ def get(
         line = {row.version: row for row in client.checkpoints(run)}
         wanted = max(line) if version is None else version
         if wanted not in line:
-            fail(f"Run {run} has no version {wanted}; it has 0 to {max(line)}.")
+            fail(f"Run {run} has no version {wanted}; its versions are 0 to {max(line)}.")
         size = client.download(line[wanted].digest, output)
     if as_json:
         say_json({"run": run, "version": wanted, "digest": line[wanted].digest, "bytes": size, "file": str(output)})
@@ -61,7 +61,7 @@ def get(
 
 
 def how_to_load(path: Path) -> str:
-    """The call that loads a checkpoint: NumPy's, or PyTorch's where a tensor is bfloat16, which NumPy does not have."""
+    """The Python call that loads a checkpoint: NumPy's, or PyTorch's if a tensor is bfloat16, which NumPy lacks."""
     from client_sdk.tensors import read_header
 
     dtypes = {spec.dtype for spec in read_header(path).manifest.values()}

@@ -1,7 +1,7 @@
-"""``quorate run``: create, list, show, pause, resume, stop and advance runs of a coordinator, over HTTP.
+"""``quorate run`` creates, lists, shows, pauses, resumes, stops and advances runs of a coordinator over HTTP.
 
-Creating needs the initial checkpoint: a file, or a learner that is installed on this machine (the coordinator itself
-needs none). This file reads options and prints; ``OperatorClient`` asks.
+The initial checkpoint of a run is a file, or made by a learner that is installed on this machine; the coordinator needs
+no learner.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, spoken
-from coordinator.commands.tables import say_run, say_runs
+from coordinator.commands.tables import print_run, print_runs
 
 if TYPE_CHECKING:
     from client_sdk.protocol.operators import RunView
@@ -33,16 +33,18 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'q
 )
 @spoken
 def create(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="What the run is to do.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan of the run.")],
     init: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The initial checkpoint, a safetensors file.")
     ] = None,
     learner: Annotated[
         str | None,
-        typer.Option(metavar="PACKAGE:NAME", help="Or the learner that makes it (default: the plan's task.learner)."),
+        typer.Option(
+            metavar="PACKAGE:NAME", help="The learner that makes it, without --init (default: the plan's task.learner)."
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Draws the learner's initial weights (default: the plan's task.seed).")
+        int | None, typer.Option(min=0, help="Seed of the learner's initial weights (default: the plan's task.seed).")
     ] = None,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
@@ -52,7 +54,7 @@ def create(
     from coordinator.engine.plan import Plan
 
     if init is not None and (learner is not None or seed is not None):
-        fail("Give --init, or --learner and --seed, not both: each says where the initial checkpoint comes from.")
+        fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
     read = Plan.from_toml(plan)
     if init is not None:
         content, origin = checkpoint_file(init), init.name
@@ -67,7 +69,7 @@ def create(
 
 
 def checkpoint_file(path: Path) -> bytes:
-    """The bytes of a safetensors file; one sentence with its name when it is none."""
+    """The bytes of a safetensors file. Failure, with its name, when it cannot be read as one."""
     from client_sdk.tensors import TensorError, from_bytes
 
     content = path.read_bytes()
@@ -79,26 +81,27 @@ def checkpoint_file(path: Path) -> bytes:
 
 
 def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
-    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for people).
+    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display).
 
-    A plan that averages everything averages what the learner does, where the learner names a subset.
+    If the plan averages everything and the learner names a subset (``averaged``), the plan that is returned averages
+    that subset. Failure when the learner has another version or makes no initial checkpoint.
     """
     from client_sdk.learners import catalogue_for
     from client_sdk.tensors import to_bytes
 
     name = learner or plan.task.learner
-    draw = plan.task.seed if seed is None else seed
+    initial_seed = plan.task.seed if seed is None else seed
     catalogue = catalogue_for([name])
     made = catalogue.load(name)
     have, wanted = catalogue.versions.get(name, ""), plan.task.learner_version
     if name == plan.task.learner and wanted is not None and have != wanted:
-        fail(f"The plan wants {name} {wanted}; this machine has {have}. Install that version, or give --init.")
+        fail(f"The plan needs {name} {wanted}; this machine has {have}. Install that version, or give --init.")
     if not hasattr(made, "initial"):
-        fail(f"The learner {name} has no initial(seed): give the first checkpoint as a file by --init.")
+        fail(f"The learner {name} has no initial(seed): give the initial checkpoint as a file by --init.")
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
-    return plan, to_bytes(made.initial(draw)), f"{name} {have}, seed {draw}"
+    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}"
 
 
 @app.command("list", epilog="Example: quorate run list")
@@ -112,13 +115,13 @@ def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     if as_json:
         say_json(runs)
     else:
-        say_runs(runs)
+        print_runs(runs)
 
 
 @app.command(epilog="Example: quorate run show mnist")
 @spoken
 def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Show one run: its status, the round under way, its plan."""
+    """Show one run: its status, its current round, its plan."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -126,37 +129,37 @@ def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
     if as_json:
         say_json(view)
     else:
-        say_run(view, plan=True)
+        print_run(view, plan=True)
 
 
 @app.command(epilog="Example: quorate run pause mnist")
 @spoken
 def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Pause a run: the round under way is finished, no other begins."""
+    """Pause a run: the current round continues to its end, and no other one opens."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
-        _say_done(client.pause(run), as_json)
+        _print_status(client.pause(run), as_json)
 
 
 @app.command(epilog="Example: quorate run resume mnist")
 @spoken
 def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Go on with a paused run."""
+    """Resume a paused run."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
-        _say_done(client.resume(run), as_json)
+        _print_status(client.resume(run), as_json)
 
 
 @app.command(epilog="Example: quorate run stop mnist")
 @spoken
 def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Stop a run for good. Its checkpoints stay."""
+    """Stop a run permanently. Its checkpoints stay."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
-        _say_done(client.stop(run), as_json)
+        _print_status(client.stop(run), as_json)
 
 
 @app.command(epilog="Example: quorate run advance mnist --by olga")
@@ -164,12 +167,12 @@ def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 def advance(
     run: RunName,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who asks, for the audit (default: the name you logged in by).")
+        str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")
     ] = None,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Help an exhausted run on: commit its model moved by one unit, on which no device is spent. Audited."""
+    """Let an exhausted run continue: commit its model moved by one unit, without contributions. Audited."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -177,7 +180,7 @@ def advance(
     if as_json:
         say_json(view)
     else:
-        say(f"Run {view.run} commits its model moved by one unit, without contributions. This is in its audit.")
+        say(f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this.")
 
 
 def _login() -> str:
@@ -186,10 +189,10 @@ def _login() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        fail("This machine does not say who you are: give --by NAME.")
+        fail("The login name is not known: give --by NAME.")
 
 
-def _say_done(view: RunView, as_json: bool) -> None:
+def _print_status(view: RunView, as_json: bool) -> None:
     if as_json:
         say_json(view)
     else:

@@ -1,4 +1,4 @@
-"""``quorate serve``: runs a coordinator in this terminal until it is told to stop."""
+"""``quorate serve`` runs a coordinator in this terminal until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ def serve(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes any free one. (default 8470)")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 means any free one. (default 8470)")] = None,
     host: Annotated[str | None, typer.Option(help="Loopback address to listen on. (default 127.0.0.1)")] = None,
     database: Annotated[str | None, typer.Option(help="SQLAlchemy URL. (default: SQLite in the folder)")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line when ready, and log lines as JSON.")
+        bool, typer.Option("--json", help="Print one JSON line when ready, and the log as JSON.")
     ] = False,
 ) -> None:
     """Run a coordinator: the HTTP API, the database and the rounds, in one process.
 
-    Everything is kept in one folder; started again with the same folder it goes on where it was. Further settings come
-    from the environment, as QUORATE_THREADS=16; coordinator.settings lists them.
+    All data is stored in one folder; a coordinator that is started again with the same folder continues its runs.
+    Further settings come from the environment, for example QUORATE_THREADS=16; coordinator.settings lists them.
     """
     from pydantic import ValidationError
 
-    given: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
+    options: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
     _configure_log(as_json)
     try:
         from coordinator.service.process import serve as serve_until_stopped
         from coordinator.settings import Settings
 
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        settings = Settings(**{name: value for name, value in options.items() if value is not None})
         serve_until_stopped(settings, _ready_json if as_json else _ready)
     except ValidationError as error:
-        told = "; ".join(
+        invalid = "; ".join(
             f"{'.'.join(str(part) for part in row['loc'])}: {str(row['msg']).removeprefix('Value error, ')}"
             for row in error.errors(include_url=False)
         )
-        fail(f"These settings cannot be used: {told}.")
+        fail(f"These settings are not valid: {invalid}.")
 
 
 def _ready(url: str, settings: Settings) -> None:
@@ -60,7 +60,7 @@ def _ready(url: str, settings: Settings) -> None:
     console.print(
         f"  A device joins:   quorate device --enrolment-token {settings.enrolment_token} --data DATA", soft_wrap=True
     )
-    console.print("Ctrl-C stops it; nothing is lost.")
+    console.print("Ctrl-C stops it; no data is lost.")
 
 
 def _ready_json(url: str, settings: Settings) -> None:
@@ -74,7 +74,7 @@ def _ready_json(url: str, settings: Settings) -> None:
 
 
 def _configure_log(as_json: bool) -> None:
-    """Logs go to stderr: warnings and bugs, one line each, for people or as JSON."""
+    """Sends the log to stderr: warnings and bugs, one line each, as text or as JSON."""
     import structlog
 
     shared: list[Any] = [

@@ -1,4 +1,4 @@
-"""How runs, rounds and times read in a terminal. Knows views, prints tables; asks nobody."""
+"""Prints the views of runs and rounds, and formats times, for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from client_sdk.protocol.operators import RoundView, RunView
 from client_sdk.terminal import say, say_table
 
 
-def say_runs(runs: Iterable[RunView]) -> None:
+def print_runs(runs: Iterable[RunView]) -> None:
     """One line for each run."""
     columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
     rows = [
@@ -30,8 +30,8 @@ def say_runs(runs: Iterable[RunView]) -> None:
     say_table(columns, rows, "No runs yet. Start one: quorate run create plan.toml --init model.safetensors")
 
 
-def say_run(view: RunView, *, plan: bool = False) -> None:
-    """A run in a few lines; with its plan when asked."""
+def print_run(view: RunView, *, plan: bool = False) -> None:
+    """A run in a few lines. ``plan``: with its plan as JSON."""
     funnel = view.funnel
     say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
     if view.exhausted:
@@ -53,7 +53,7 @@ def say_run(view: RunView, *, plan: bool = False) -> None:
         say(json.dumps(view.plan, indent=2))
 
 
-def say_rounds(rounds: Iterable[RoundView]) -> None:
+def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
     columns = (
         "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why",
@@ -74,18 +74,20 @@ def say_rounds(rounds: Iterable[RoundView]) -> None:
         )
         for view in rounds
     ]
-    say_table(columns, rows, "No rounds yet: a round opens when the run is created, and fills when devices check in.")
+    say_table(
+        columns, rows, "No rounds yet: a round opens when the run is created, and selects devices when they check in."
+    )
 
 
 def _why(view: RoundView) -> str | None:
-    """Why a round is of its kind, how far its worker is, and why it ended so."""
-    told = [view.because]
+    """Why a round has its kind, the progress of its worker, and why it ended."""
+    parts = [view.because]
     if view.lease is not None:
-        fine = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
-        told.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{fine}")
+        metrics = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
+        parts.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{metrics}")
     elif view.kind == "datacenter" and view.status == "open":
-        told.append("no worker has it yet: 'quorate worker list' says who asked, and each worker says what it lacks")
-    return "; ".join(part for part in (*told, view.reason) if part) or None
+        parts.append("no worker has it yet: 'quorate worker list' shows the workers; each one logs what it lacks")
+    return "; ".join(part for part in (*parts, view.reason) if part) or None
 
 
 def _number(value: float) -> str:

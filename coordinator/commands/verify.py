@@ -1,4 +1,4 @@
-"""``quorate verify``: holds a database against the invariants, and names what is wrong."""
+"""``quorate verify`` checks a database against the invariants and prints every violation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
     from coordinator.store.sql import SqlStore
-
-_FILE = "quorate.sqlite3"
 
 
 @spoken
@@ -22,14 +21,14 @@ def verify(
     ],
     blobs: Annotated[
         Path | None,
-        typer.Option(help="The folder of the blobs (default: the one beside the database, where there is one)."),
+        typer.Option(help="The folder of the blobs (default: the one beside the database, if there is one)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no device counts twice, the line of checkpoints has no fork or gap, every commit is explained, every
-    checkpoint is whole.
+    """Check that no device counts twice, that the checkpoints form a line without fork or gap, that every commit is
+    explained by the log, and that every checkpoint is complete.
 
-    Exit code 1 where something is wrong, each on a line of its own. A coordinator may be at work meanwhile.
+    Prints one line for each violation and exits with code 1 if there is any. A coordinator may run meanwhile.
     """
     from coordinator.folding.refold import BlobFolder
     from coordinator.verify import CannotVerify
@@ -40,7 +39,7 @@ def verify(
     if blobs is not None and not blobs.is_dir():
         fail(f"There is no folder {blobs}.")
     if folder is None and not as_json:
-        note("No blobs beside the database: checkpoints' bytes are not looked at (give their folder with --blobs).")
+        note("No blobs beside the database: the bytes of checkpoints are not checked (give their folder by --blobs).")
     store = _open(url)
     found = 0
     try:
@@ -65,7 +64,7 @@ def verify(
 
 
 def _locate(database: str) -> tuple[str, Path | None]:
-    """(URL, folder of the blobs beside it)."""
+    """(URL, folder of the blobs beside it). Failure when there is no such database."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -73,25 +72,25 @@ def _locate(database: str) -> tuple[str, Path | None]:
         try:
             url = make_url(database)
         except ArgumentError:
-            fail(f"{database!r} is no database URL; one looks like sqlite:////var/lib/quorate/quorate.sqlite3.")
+            fail(f"{database!r} is not a database URL (example: sqlite:////var/lib/quorate/quorate.sqlite3).")
         if url.get_backend_name() != "sqlite" or not url.database:
             return database, None
         path = Path(url.database)
     else:
         path = Path(database)
-        path = path / _FILE if path.is_dir() else path
+        path = path / DATABASE_FILE if path.is_dir() else path
     if not path.is_file():
         fail(f"There is no database {path}.")
     return f"sqlite:///{path.resolve()}", _beside(path.resolve())
 
 
 def _beside(path: Path) -> Path | None:
-    folder = path.parent / "blobs"
+    folder = path.parent / BLOBS_FOLDER
     return folder if folder.is_dir() else None
 
 
 def _open(url: str) -> SqlStore:
-    """The store, not migrated: verifying changes nothing."""
+    """The store, without migration: verifying changes nothing. Failure when its schema is not the newest."""
     from coordinator.store.migrate import newest, revision
     from coordinator.store.sql import SqlStore
 
@@ -99,6 +98,6 @@ def _open(url: str) -> SqlStore:
     found = revision(store.engine)
     if found != newest():
         store.close()
-        is_what = "no database of Quorate" if found is None else f"of schema {found}"
-        fail(f"{url} is {is_what}; this version reads schema {newest()}. 'quorate serve' migrates an older one.")
+        has = "is not a database of Quorate" if found is None else f"has schema {found}"
+        fail(f"{url} {has}; this version reads schema {newest()}. 'quorate serve' migrates an older one.")
     return store

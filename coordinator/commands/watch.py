@@ -1,4 +1,4 @@
-"""What a coordinator is doing: ``quorate status``, ``rounds``, ``metrics``, ``devices`` and ``events``."""
+"""Shows the state of a coordinator: ``quorate status``, ``rounds``, ``metrics``, ``devices`` and ``events``."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import typer
 from client_sdk.protocol.operators import DeviceView, RoundView
 from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
 from coordinator.commands.runs import RunName
-from coordinator.commands.tables import moment, say_rounds, say_run, say_runs
+from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
 
 PAGE = 1000
 
 
 @spoken
 def status(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run; without it, all of them.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all of them).")] = None,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Show what a coordinator is doing, or how far one run is."""
+    """Show all runs of a coordinator, or the progress of one."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
         if run is not None:
             view = client.run(run)
-            say_json(view) if as_json else say_run(view)
+            say_json(view) if as_json else print_run(view)
             return
         runs = client.runs()
-    say_json(runs) if as_json else say_runs(runs)
+    say_json(runs) if as_json else print_runs(runs)
 
 
 @spoken
 def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the rounds of a run: how each ended and why, and how far its devices got."""
+    """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
     from client_sdk.http.operator import OperatorClient
 
     found: list[RoundView] = []
@@ -44,12 +44,12 @@ def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
             found += page
             if len(page) < PAGE:
                 break
-    say_json(found) if as_json else say_rounds(found)
+    say_json(found) if as_json else print_rounds(found)
 
 
 @spoken
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List a run's metrics by checkpoint, with the number of examples behind each."""
+    """List a run's metrics by checkpoint, with the number of examples of each."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -67,7 +67,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False)
 
 @spoken
 def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the enrolled devices: what each does now, and when it was last seen."""
+    """List the enrolled devices, with their state and the time when each was last seen."""
     from client_sdk.http.operator import OperatorClient
 
     found: list[DeviceView] = []
@@ -93,12 +93,12 @@ def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
 @spoken
 def events(
     run: RunName,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what happens, until the run ends.")] = False,
-    after: Annotated[int, typer.Option(min=0, help="Begin after the event with this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with new events until the run ends.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Start after the event with this number.")] = 0,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Print a run's log, one event a line."""
+    """Print a run's log, one event per line."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -115,8 +115,8 @@ def events(
 
 
 def _brief(body: dict[str, object]) -> str:
-    told = "  ".join(
+    text = "  ".join(
         f"{name}={json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value}"
         for name, value in body.items()
     )
-    return told if len(told) <= 160 else told[:159] + "…"
+    return text if len(text) <= 160 else text[:159] + "…"

@@ -1,4 +1,4 @@
-"""``quorate worker``: register, list and revoke a datacenter's workers, over HTTP. Reads options and prints."""
+"""``quorate worker`` registers, lists and revokes a datacenter's workers over HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ app = typer.Typer(
 @app.command(epilog="Example: quorate worker add --label cluster-2")
 @spoken
 def add(
-    label: Annotated[str, typer.Option(help="A name for people: a cluster, a machine.")] = "",
+    label: Annotated[str, typer.Option(help="A name for display, such as a cluster or a machine.")] = "",
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Register a worker. Its token is printed this once: the coordinator keeps its hash only."""
+    """Register a worker. Its token is printed only once: the coordinator stores its hash."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -38,7 +38,7 @@ def add(
 @app.command("list", epilog="Example: quorate worker list")
 @spoken
 def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the workers: what each does now, and when it last asked for work."""
+    """List the workers, with their state and the time when each last asked for a round."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:
@@ -51,7 +51,7 @@ def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
         for row in found
     ]
     say_table(
-        ("worker", "state", "run", "round", "registered", "last asked", "label"),
+        ("worker", "state", "run", "round", "registered", "last seen", "label"),
         rows,
         "No workers yet. Register one: quorate worker add",
     )
@@ -66,7 +66,7 @@ def revoke(
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Make a worker's token worthless, for good. A round that it has goes to another once its lease has ended."""
+    """Revoke a worker's token permanently. A round that it has leased goes to another worker when the lease ends."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator) as client:

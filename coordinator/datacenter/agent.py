@@ -1,7 +1,7 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
 This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
-by ``worker.client``, rounds are trained by ``trainer``. Importing it is quick and needs no torch; neither does the agent
+by ``worker.client``; ``trainer`` trains the rounds. Importing it is quick and needs no torch; neither does the agent
 while it runs: torch is in the processes that train.
 """
 
@@ -23,7 +23,7 @@ DEFAULT_FOLDER = Path("quorate-worker")
 LOST_S = 30.0
 """Seconds without a word after which a machine of a group counts as lost."""
 GROUP_HOLD_S = 5.0
-"""How long a poll is held where machines may come and go meanwhile, which is told with the next one."""
+"""How long a poll is held where machines may come and go meanwhile: the next poll offers what is there then."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 EPILOG = (
@@ -91,12 +91,12 @@ def join(
     from client_sdk.commands.long_running import log_plainly, stopped_by_signals
     from client_sdk.http.transport import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
-    from coordinator.datacenter.agent_output import Teller
+    from coordinator.datacenter.agent_output import AgentOutput
     from coordinator.datacenter.machines import Leader
     from coordinator.datacenter.preflight import look
     from coordinator.datacenter.together import Together
     from coordinator.datacenter.trainer import JobTrainer, Machine
-    from coordinator.datacenter.worker.client import Worker
+    from coordinator.datacenter.worker.client import DatacenterWorker
 
     url = check_url(coordinator)
     if not token:
@@ -106,10 +106,10 @@ def join(
         _check_endpoint(rdzv_endpoint)
     elif rdzv_endpoint is not None:
         fail("--rdzv-endpoint is for several machines: say how many with --nnodes.")
-    told = Teller(as_json)
+    output = AgentOutput(as_json)
     log_plainly("quorate.worker")
     with ExitStack() as until_the_end:
-        kept = until_the_end.enter_context(AgentFolder(folder))
+        agent_folder = until_the_end.enter_context(AgentFolder(folder))
         machine = Machine(
             nproc=nproc,
             device=wanted.device,
@@ -117,25 +117,25 @@ def join(
             hang_s=hang_s,
             max_restarts=max_restarts,
         )
-        with Worker(url, token, JobTrainer(kept, {}, {}, machine), kept.path) as first:
+        with DatacenterWorker(url, token, JobTrainer(agent_folder, {}, {}, machine), agent_folder.path) as first:
             first.knock()
         ready = look(wanted)
-        note_leftovers(end_leftovers(kept.path))
+        note_leftovers(end_leftovers(agent_folder.path))
         together = None
         if nnodes > 1 and rdzv_endpoint is not None:
-            leader = until_the_end.enter_context(closing(Leader(kept.path, lost_s)))
-            together = Together(leader, rdzv_endpoint, kept.path, ready, nnodes, told.of_group)
-        trainer = JobTrainer(kept, ready.learners, wanted.data, machine, told.of_job, together)
+            leader = until_the_end.enter_context(closing(Leader(agent_folder.path, lost_s)))
+            together = Together(leader, rdzv_endpoint, agent_folder.path, ready, nnodes, output.of_group)
+        trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, together)
         hold_s = 25.0 if together is None else GROUP_HOLD_S
         worker = until_the_end.enter_context(
-            Worker(url, token, trainer, kept.path, on_happening=told.of_worker, hold_s=hold_s)
+            DatacenterWorker(url, token, trainer, agent_folder.path, on_happening=output.of_worker, hold_s=hold_s)
         )
         stop = until_the_end.enter_context(stopped_by_signals())
-        told.ready(url, ready, nproc)
+        output.ready(url, ready, nproc)
         if together is not None:
             together.gather(stop)
         ended = worker.run(rounds, stop)
-    told.stopped(ended)
+    output.stopped(ended)
 
 
 def note_leftovers(count: int) -> None:
@@ -150,7 +150,7 @@ def _check_endpoint(endpoint: str | None) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         fail(f"--rdzv-endpoint: {endpoint!r} is no HOST:PORT.")
-    from coordinator.datacenter.processes import interface_towards
+    from coordinator.datacenter.job_start import interface_towards
 
     if interface_towards(endpoint) is None:
         fail(f"--rdzv-endpoint: this machine finds no way to {host}.")

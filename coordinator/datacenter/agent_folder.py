@@ -8,8 +8,6 @@
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        what came of it
     machines/                     where the agents of several machines find each other (datacenter.machines)
-
-Knows files and processes. It has never heard of leases, HTTP or torch.
 """
 
 from __future__ import annotations
@@ -18,14 +16,15 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from coordinator.datacenter.processes import ENV_JOB, ENV_NODE
+from coordinator.child_processes.family import with_environment
+from coordinator.datacenter.job_start import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4
 """How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""
@@ -64,9 +63,9 @@ class AgentFolder:
         mine = jobs / f"{run}-{checkpoint[:16]}{plan[:16]}"
         mine.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(mine)
-        kept = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
-        older = [path for path in kept if path.name.rpartition("-")[0] == run]
-        others = [path for path in kept if path not in older]
+        present = sorted((path for path in jobs.iterdir() if path != mine), key=lambda path: path.stat().st_mtime_ns)
+        older = [path for path in present if path.name.rpartition("-")[0] == run]
+        others = [path for path in present if path not in older]
         for path in [*older, *others[: max(0, len(others) - (KEEP_JOBS - 1))]]:
             shutil.rmtree(path, ignore_errors=True)
         return mine
@@ -90,25 +89,19 @@ def end_leftovers(folder: Path, node: int = 0) -> int:
 
     They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
     """
-    left = list(_training_in(folder.resolve(), str(node)))
+    root = folder.resolve()
+
+    def trains_here(environment: Mapping[str, str]) -> bool:
+        try:
+            saved = json.loads(environment.get(ENV_JOB, "{}")).get("checkpoints")
+        except (ValueError, AttributeError):
+            return False
+        own = environment.get(ENV_NODE, "0") == str(node)
+        return own and isinstance(saved, str) and root in Path(saved).parents
+
+    left = list(with_environment(trains_here))
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=END_S)
     return len(left)
-
-
-def _training_in(folder: Path, node: str) -> Iterator[psutil.Process]:
-    """Processes of jobs whose steps are saved below ``folder``."""
-    for process in psutil.process_iter():
-        try:
-            if process.pid == os.getpid() or process.uids().real != os.getuid():
-                continue
-            environment = process.environ()
-            saved = json.loads(environment.get(ENV_JOB, "{}")).get("checkpoints")
-            if environment.get(ENV_NODE, "0") != node:
-                continue
-        except (psutil.Error, OSError, ValueError, AttributeError):
-            continue
-        if saved is not None and folder in Path(saved).parents:
-            yield process

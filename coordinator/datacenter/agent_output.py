@@ -15,10 +15,10 @@ from coordinator.datacenter.preflight import Ready
 from coordinator.datacenter.progress import Sparing, plain_line
 
 REPEAT_NOTICE_S = 60.0
-"""The same words are said again after this time."""
+"""Seconds after which the same words are printed again."""
 
 
-class Teller:
+class AgentOutput:
     """Says what happens, as text or JSON; the same words again, and how far a training is, only after a while."""
 
     def __init__(self, as_json: bool) -> None:

@@ -61,8 +61,8 @@ class Checkpoints:
             except (LearningError, OSError) as problem:
                 error = problem
         self._group.agree(error)
-        told = self._group.hand_out(json.dumps(found).encode() if self._group.rank == 0 else None)
-        step: int | None = json.loads(told)
+        agreed = self._group.hand_out(json.dumps(found).encode() if self._group.rank == 0 else None)
+        step: int | None = json.loads(agreed)
         return step
 
     def save(
@@ -127,21 +127,21 @@ class Checkpoints:
             examples, first, learner = there["examples"], there["first"], there["learner"]
         except (OSError, ValueError, KeyError, TypeError):
             raise CheckpointMismatch(f"{path} is missing or unreadable: nobody knows what was trained there.") from None
-        said = f"The checkpoints in {self._folder} are of another"
+        other = f"The checkpoints in {self._folder} are of another"
         here = dict(self._about["model"])
         for name in [*here, *names]:
             if here.get(name) != names.get(name):
                 raise CheckpointMismatch(
-                    f"{said} model: {name} is {names.get(name, 'absent')} there and {here.get(name, 'absent')} here."
+                    f"{other} model: {name} is {names.get(name, 'absent')} there and {here.get(name, 'absent')} here."
                 )
         if learner != self._about["learner"]:
-            raise CheckpointMismatch(f"{said} learner: {learner} there, {self._about['learner']} here.")
+            raise CheckpointMismatch(f"{other} learner: {learner} there, {self._about['learner']} here.")
         if first != self._about["first"]:
-            raise CheckpointMismatch(f"{said} training: it began from other weights.")
+            raise CheckpointMismatch(f"{other} training: it began from other weights.")
         if examples != self._about["examples"]:
-            raise CheckpointMismatch(f"{said} data set: {examples} examples there and {self._about['examples']} here.")
+            raise CheckpointMismatch(f"{other} data set: {examples} examples there and {self._about['examples']} here.")
         if (unlike := Recipe.model_validate(self._about["recipe"]).unlike(recipe)) is not None:
-            raise CheckpointMismatch(f"{said} training: {unlike}.")
+            raise CheckpointMismatch(f"{other} training: {unlike}.")
 
     def _together(self) -> AbstractContextManager[None]:
         """torch's own messages between the ranks: what breaks there is the group, as everywhere else."""

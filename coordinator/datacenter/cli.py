@@ -18,7 +18,7 @@ from coordinator.datacenter import agent, following
 
 if TYPE_CHECKING:
     from coordinator.datacenter.job import JobSpec
-    from coordinator.datacenter.progress import Tell
+    from coordinator.datacenter.progress import OnMessage
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 datacenter = typer.Typer(
@@ -130,29 +130,29 @@ def train(
 
     sparing = Sparing()
 
-    def tell(message: dict[str, Any]) -> None:
+    def show(message: dict[str, Any]) -> None:
         if as_json:
             say_json(message)
         elif sys.stdout.isatty() or sparing.wants(message):
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        _as_a_rank(spec, tell)
+        _as_a_rank(spec, show)
     from client_sdk.commands.long_running import stopped_by_signals
 
     with stopped_by_signals() as stop:
         try:
-            launch(spec, tell, stop)
+            launch(spec, show, stop)
         except JobFailed as failed:
             fail(str(failed))
         except JobStopped:
-            kept = " With --resume it goes on from the last saved step." if checkpoints is not None else ""
-            complain(f"Stopped.{kept}")
+            resumable = " With --resume it goes on from the last saved step." if checkpoints is not None else ""
+            complain(f"Stopped.{resumable}")
             raise typer.Exit(130) from None
 
 
 def _checked(fields: dict[str, Any]) -> JobSpec:
-    """The job; what does not fit is told as the option that said it."""
+    """The job; what does not fit is named by its option."""
     from pydantic import ValidationError
 
     from coordinator.datacenter.job import JobSpec
@@ -166,9 +166,9 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         fail(f"{words[:1].upper()}{words[1:]}." if where == "recipe" else f"--{where}: {words}.")
 
 
-def _as_a_rank(spec: JobSpec, tell: Tell) -> NoReturn:
+def _as_a_rank(spec: JobSpec, show: OnMessage) -> NoReturn:
     """This process's part, where torchrun started it, to its end."""
-    from client_sdk.learning.leaving import leave
+    from client_sdk.commands.long_running import exit_process
     from coordinator.datacenter.rank import run
 
-    leave(run(spec, tell, fail=lambda message: complain(str(message["reason"]))))
+    exit_process(run(spec, show, fail=lambda message: complain(str(message["reason"]))))

@@ -68,15 +68,15 @@ def follow(
         stopped_by_signals() as stop,
     ):
         note_leftovers(end_leftovers(folder, node))
-        told = _Teller(as_json)
+        output = _Output(as_json)
         text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
-        told.say("ready", text)
-        _until_stopped(follower, folder, ready, wanted.data, told, stop)
-    told.say("stopped", "Stopped.")
+        output.say("ready", text)
+        _until_stopped(follower, folder, ready, wanted.data, output, stop)
+    output.say("stopped", "Stopped.")
 
 
 def _until_stopped(
-    follower: Follower, folder: Path, ready: Ready, data: dict[str, str], told: _Teller, stop: threading.Event
+    follower: Follower, folder: Path, ready: Ready, data: dict[str, str], output: _Output, stop: threading.Event
 ) -> None:
     from coordinator.datacenter import several
 
@@ -85,21 +85,21 @@ def _until_stopped(
     while not stop.wait(LOOK_S):
         if follower.led() != led:
             led = not led
-            told.say("led" if led else "alone", "The leader is there." if led else "No leader is there.")
+            output.say("led" if led else "alone", "The leader is there." if led else "No leader is there.")
         order = follower.order()
         if order is None or order.key == done:
             continue
         done = order.key
         again = f", start {order.start + 1}" if order.start else ""
-        told.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
+        output.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
         began = time.monotonic()
         reason = several.follow(follower, order, folder, ready.learners, data, stop)
         if not stop.is_set():
             over = f"This part is over, after {time.monotonic() - began:.1f} s."
-            told.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
+            output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
 
 
-class _Teller:
+class _Output:
     """Lines for people, or JSON."""
 
     def __init__(self, as_json: bool) -> None:

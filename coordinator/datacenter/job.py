@@ -1,10 +1,10 @@
-"""A training job on this machine, from whoever orders it. Starts processes; has no torch itself.
+"""A training job on this machine, for whoever needs its result. Starts processes; has no torch itself.
 
-``launch`` starts torchrun with one process for each GPU or CPU, passes on what they tell, and comes back with the
-result. It is for a process that must outlive what happens in training: the processes may be killed, and are started
-again from the last whole step that was saved; the launcher may be killed, and the processes end with it. Launched again
-with the same folder, the job goes on. With ``nproc`` 1 there is one plain process and no torchrun. Jobs of several
-machines are ``several``'s.
+``launch`` starts torchrun with one process for each GPU or CPU, passes their messages on, and returns the result. It is
+for a process that must outlive what happens in training: the processes may be killed, and are started again from the
+last whole step that was saved; the launcher may be killed, and the processes end with it. Launched again with the same
+folder, the job goes on. With ``nproc`` 1 there is one plain process and no torchrun. ``several`` has the jobs of
+several machines.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from __future__ import annotations
 import tempfile
 import threading
 
+from coordinator.datacenter.job_start import start_processes
+from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
 from coordinator.datacenter.missing import no_torch
-from coordinator.datacenter.processes import Start, Watch, broke_off, how_it_ended
-from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped, whole_steps
 
 __all__ = ["JobFailed", "JobResult", "JobSpec", "JobStopped", "launch", "whole_steps"]
 
 
-def launch(spec: JobSpec, on_progress: Tell | None = None, stop: threading.Event | None = None) -> JobResult:
+def launch(spec: JobSpec, on_progress: OnMessage | None = None, stop: threading.Event | None = None) -> JobResult:
     """Do the job in processes of its own, and wait for its end.
 
-    ``on_progress`` hears each message (``progress`` lists them) from this thread. ``stop`` kills all processes at once.
+    ``on_progress`` gets each message (``progress`` lists them) from this thread. ``stop`` kills all processes at once.
     Raises JobFailed and JobStopped.
     """
     if (lacking := no_torch()) is not None:
         raise JobFailed(lacking)
-    heard = on_progress or (lambda message: None)
-    watch = Watch(heard, stop or threading.Event())
+    watch = JobWatch(on_progress or (lambda message: None), stop or threading.Event())
     with (
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
         for attempt in range(spec.max_restarts + 1):
-            code = watch.follow(Start(spec, attempt, log, scratch))
+            code = watch.follow(start_processes(spec, attempt, log, scratch), spec.hang_s)
             if watch.result is not None:
                 return watch.result
             if watch.failed is not None:
                 raise JobFailed(watch.failed)
-            watch.reason = watch.reason or how_it_ended(code)
+            watch.reason = watch.reason or end_of_process(code)
             if spec.nproc > 1 and code >= 0:  # torchrun was not killed: it has used up the restarts itself
                 break
         log.seek(0)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from client_sdk.terminal import Failure
+from coordinator.child_processes import SupervisedChild, when_parent_ends
 from coordinator.datacenter.missing import sentence_here
 
 ENV_WANTED = "QUORATE_PREFLIGHT"
@@ -48,38 +50,38 @@ class Ready(BaseModel):
 def look(wanted: Wanted) -> Ready:
     """Load all that is wanted in a process of its own. Failure, in a sentence, where something is missing."""
     env = {**os.environ, ENV_WANTED: wanted.model_dump_json()}
-    done = subprocess.run(
-        [sys.executable, "-m", "coordinator.datacenter.preflight"],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    line = next((line for line in done.stdout.splitlines() if line.startswith(_MARK)), None)
-    if line is None:
-        last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "")
-        raise Failure(
-            f"This machine could not be looked at: the process ended with code {done.returncode}"
-            + (f" ({last[:200]})." if last else ".")
-        )
-    told = json.loads(line[len(_MARK) :])
-    if "failed" in told:
-        raise Failure(str(told["failed"]))
-    return Ready.model_validate(told)
+    answers: list[str] = []
+
+    def on_line(line: str) -> None:
+        if line.startswith(_MARK):
+            answers.append(line[len(_MARK) :])
+
+    with TemporaryFile("w+", errors="replace") as errors:
+        command = [sys.executable, "-m", "coordinator.datacenter.preflight"]
+        child = SupervisedChild(command, environment=env, threads=None, errors=errors)
+        child.follow(on_line)
+        errors.seek(0)
+        complaints = [line.strip() for line in errors.read().splitlines() if line.strip()]
+    if not answers:
+        last = f" ({complaints[-1][:200]})" if complaints else ""
+        raise Failure(f"This machine could not be looked at: the process {child.ending}{last}.")
+    answer = json.loads(answers[0])
+    if "failed" in answer:
+        raise Failure(str(answer["failed"]))
+    return Ready.model_validate(answer)
 
 
 def main() -> None:
     """The process that ``look`` starts."""
+    when_parent_ends(partial(os._exit, 1))
     wanted = Wanted.model_validate_json(os.environ[ENV_WANTED])
     try:
-        told: dict[str, Any] = _loaded(wanted).model_dump()
+        answer: dict[str, Any] = _loaded(wanted).model_dump()
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
-        told = {"failed": sentence_here(error)}
-    sys.stdout.write(f"\n{_MARK}{json.dumps(told)}\n")
+        answer = {"failed": sentence_here(error)}
+    sys.stdout.write(f"\n{_MARK}{json.dumps(answer)}\n")
 
 
 def _loaded(wanted: Wanted) -> Ready:

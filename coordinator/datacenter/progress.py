@@ -1,4 +1,4 @@
-"""What a training job tells while it runs: one message a line. Knows JSON and clocks, nothing of torch.
+"""The messages of a training job while it runs, one a line.
 
 ::
 
@@ -23,10 +23,10 @@ from typing import Any
 
 MARK = "@quorate "
 LOG_EVERY_S = 10.0
-"""How often it is said how far a training is where nobody may be looking: in logs, and by agents."""
+"""Seconds between two messages of how far a training is, where nobody may be looking: in logs, and by agents."""
 
-Tell = Callable[[dict[str, Any]], None]
-"""Whoever hears the messages; each has its kind under ``event``."""
+OnMessage = Callable[[dict[str, Any]], None]
+"""Gets the messages of a job; each has its kind under ``event``."""
 
 
 def write_line(message: dict[str, Any]) -> None:
@@ -58,10 +58,10 @@ def plain_line(message: dict[str, Any]) -> str:
             )
         case "progress":
             share = message["communication_share"]
-            told = "" if share is None else f", {share:.0%} of the time communicating"
+            communicating = "" if share is None else f", {share:.0%} of the time communicating"
             return (
                 f"Step {message['step']} of {message['steps']}: loss {message['loss']:.4g}, "
-                f"{message['samples_per_s']:,.0f} samples/s{told}"
+                f"{message['samples_per_s']:,.0f} samples/s{communicating}"
             )
         case "saved":
             return f"Saved step {message['step']}."
@@ -77,28 +77,31 @@ def plain_line(message: dict[str, Any]) -> str:
 
 
 class Sparing:
-    """Which messages are told where lines are kept: all, but how far it is only now and then, and at the last step."""
+    """Which messages are shown where lines stay, as in logs: all, but how far it is only now and then, and at the last
+    step."""
 
     def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s, self._clock = every_s, clock
-        self._told_at: float | None = None
+        self._shown_at: float | None = None
 
     def wants(self, message: dict[str, Any]) -> bool:
-        """Whether to tell this one, which then counts as told."""
+        """Whether to show this one, which then counts as shown."""
         if message["event"] != "progress":
             return True
         now = self._clock()
-        if self._told_at is not None and now - self._told_at < self._every_s and message["step"] != message["steps"]:
+        if self._shown_at is not None and now - self._shown_at < self._every_s and message["step"] != message["steps"]:
             return False
-        self._told_at = now
+        self._shown_at = now
         return True
 
 
 class Meter:
-    """Samples a second and the share of communication, since the last time they were told."""
+    """Samples a second and the share of communication, since the last message about them."""
 
-    def __init__(self, tell: Tell, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._every_s, self._clock = tell, every_s, clock
+    def __init__(
+        self, on_message: OnMessage, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._on_message, self._every_s, self._clock = on_message, every_s, clock
         self._since = self.began = clock()
         self._samples = self._steps = 0
 
@@ -113,7 +116,7 @@ class Meter:
         if passed < self._every_s and fields["step"] != fields["steps"]:
             return
         waited = communication_s()
-        self._tell(
+        self._on_message(
             {
                 "event": "progress",
                 **fields,

@@ -1,6 +1,6 @@
 """One process of a training job: finds its place in the group, loads what the job names, trains, writes the result.
 
-Started by ``job.launch`` or by torchrun by hand. It tells what happens (``progress``) and ends with 0 where the job is
+Started by ``job.launch`` or by torchrun by hand. It writes messages (``progress``) and ends with 0 where the job is
 done, with 1 where it is not. Torch is imported only once it is clear that somebody still waits for the result.
 """
 
@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client_sdk.learning.leaving import leave
+from client_sdk.commands.long_running import exit_process
+from coordinator.child_processes import when_parent_ends
+from coordinator.datacenter.job_start import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
 from coordinator.datacenter.missing import sentence_here
-from coordinator.datacenter.processes import ENV_ATTEMPT, ENV_JOB, ENV_LIFELINE, ENV_RESTARTS
-from coordinator.datacenter.progress import Tell, write_line
+from coordinator.datacenter.progress import OnMessage, write_line
 from coordinator.datacenter.spec import JobSpec
 
 
-def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:
+def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> int:
     """This process's part of the job. Returns the exit code.
 
-    ``tell`` hears what rank 0 tells. ``fail`` hears ``failed``, on the one rank that knows why, and ``lost``, on each
-    rank that found the group broken.
+    ``on_message`` gets the messages of rank 0. ``fail`` gets ``failed``, on the one rank that knows why, and ``lost``,
+    on each rank that found the group broken.
     """
-    wrong = fail or tell
+    wrong = fail or on_message
     try:
-        return _run(spec, tell, wrong)
+        return _run(spec, on_message, wrong)
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
@@ -35,7 +36,7 @@ def run(spec: JobSpec, tell: Tell, fail: Tell | None = None) -> int:
         return 1
 
 
-def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
+def _run(spec: JobSpec, on_message: OnMessage, wrong: OnMessage) -> int:
     from client_sdk.learning.group import GroupLost, RankFailed, joined
     from coordinator.datacenter.training import train
 
@@ -52,7 +53,7 @@ def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
                 checkpoints=spec.checkpoints,
                 checkpoint_every=spec.checkpoint_every,
                 resume=spec.resume or _restarted(),
-                tell=tell,
+                on_message=on_message,
             )
             error, digest = None, ""
             if group.rank == 0:
@@ -63,7 +64,7 @@ def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
             group.agree(error)
             if group.rank == 0:
                 out = None if spec.out is None else str(spec.out)
-                tell({"event": "done", "report": report.as_json(), "out": out, "digest": digest})
+                on_message({"event": "done", "report": report.as_json(), "out": out, "digest": digest})
         return 0
     except RankFailed:
         return 1
@@ -74,10 +75,9 @@ def _run(spec: JobSpec, tell: Tell, wrong: Tell) -> int:
 
 def main() -> None:
     """The process that ``job.launch`` starts."""
-    if os.environ.get(ENV_LIFELINE):
-        threading.Thread(target=_end_with_launcher, daemon=True).start()
+    when_parent_ends(partial(os._exit, 1))
     spec = JobSpec.model_validate_json(os.environ[ENV_JOB])
-    leave(run(spec, write_line))
+    exit_process(run(spec, write_line))
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
@@ -138,13 +138,6 @@ def _check_writable(out: Path) -> None:
 def _restarted() -> bool:
     """Whether this is not the first attempt: then what the first has saved is ours."""
     return int(os.environ.get(ENV_RESTARTS, "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
-
-
-def _end_with_launcher() -> None:
-    """Wait for the end of standard input, which the launcher holds, and end this process with it."""
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

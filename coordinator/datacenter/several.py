@@ -4,7 +4,7 @@ Each machine runs a torchrun of its own; all meet at the leader's endpoint. Wher
 machines, and the leader has all of them started again, from the last saved step: that is one start more, of
 ``max_restarts`` + 1. Where a whole machine is silent, the job is broken off: somebody else may be quicker than it.
 
-The result and what is told come from the leader's processes, which have the lowest ranks. A sentence of a follower's
+The result and the messages come from the leader's processes, which have the lowest ranks. A sentence of a follower's
 reaches the leader through the folder.
 """
 
@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from coordinator.child_processes import SupervisedChild
+from coordinator.datacenter.job_start import start_processes
+from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
 from coordinator.datacenter.machines import Ending, Follower, Following, Leader, Order
 from coordinator.datacenter.missing import no_torch
-from coordinator.datacenter.processes import Start, Watch, broke_off, how_it_ended
-from coordinator.datacenter.progress import Tell
+from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
 
 SETTLE_S = 5.0
@@ -33,19 +35,19 @@ class MachineLost(Exception):
     """A machine of the group is not heard of any more: a sentence. What was saved is still there."""
 
 
-class Told(threading.Event):
-    """An event that is set when somebody else says so."""
+class SetWhen(threading.Event):
+    """An event that counts as set as soon as a condition holds. Whoever waits for it must look again and again."""
 
-    def __init__(self, told: Callable[[], object]) -> None:
+    def __init__(self, condition: Callable[[], object]) -> None:
         super().__init__()
-        self._told = told
+        self._condition = condition
 
     def is_set(self) -> bool:
-        return bool(self._told()) or super().is_set()
+        return bool(self._condition()) or super().is_set()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
+class MachineGroup:
     """The machines that do a job together: the leader, and so many processes on each of these followers."""
 
     leader: Leader
@@ -75,7 +77,11 @@ def share_out(nproc: int, here: int, others: Sequence[Following]) -> tuple[int, 
 
 
 def lead(
-    spec: JobSpec, crew: Crew, data: str, on_progress: Tell | None = None, stop: threading.Event | None = None
+    spec: JobSpec,
+    group: MachineGroup,
+    data: str,
+    on_progress: OnMessage | None = None,
+    stop: threading.Event | None = None,
 ) -> JobResult:
     """Do the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
     name under which each machine holds its copy.
@@ -85,8 +91,8 @@ def lead(
     if (lacking := no_torch()) is not None:
         raise JobFailed(lacking)
     stopped, job = stop or threading.Event(), os.urandom(8).hex()
-    eyes = _Eyes(crew.leader)
-    watch = Watch(on_progress or (lambda message: None), Told(lambda: stopped.is_set() or eyes.trouble()))
+    others = _FollowerWatch(group.leader)
+    watch = JobWatch(on_progress or (lambda message: None), SetWhen(lambda: stopped.is_set() or others.broken()))
     with (
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
@@ -95,25 +101,26 @@ def lead(
         try:
             for start in range(spec.max_restarts + 1):
                 if start:
-                    crew = _again(crew, stopped)
-                order = crew.order(spec, data, job, start)
-                eyes.look_at(order)
-                crew.leader.give(order)
-                code = _one_start(watch, Start(spec, start, log, scratch, order.place(0)), stopped)
+                    group = _again(group, stopped)
+                order = group.order(spec, data, job, start)
+                others.begin(order)
+                group.leader.give(order)
+                child = start_processes(spec, start, log, scratch, order.place(0))
+                code = _one_start(watch, child, spec.hang_s, stopped)
                 if watch.result is not None:
                     return watch.result
                 if watch.failed is not None:
                     raise JobFailed(watch.failed)
-                endings = eyes.settled()
+                endings = others.settled()
                 final = next((end.reason for end in endings.values() if end.final), None)
                 if final is not None:
                     raise JobFailed(final)
-                told = next((f"machine {one}: {end.reason}" for one, end in endings.items()), None)
-                cause = (watch.reason if watch.reason != guess else "") or told or ""
-                guess = "" if cause else how_it_ended(code)
+                reported = next((f"machine {one}: {end.reason}" for one, end in endings.items()), None)
+                cause = (watch.reason if watch.reason != guess else "") or reported or ""
+                guess = "" if cause else end_of_process(code)
                 watch.reason = cause or guess
         finally:
-            crew.leader.take_back()
+            group.leader.take_back()
         log.seek(0)
         raise JobFailed(broke_off(spec, code, log.read(), cause.rstrip(".")))
 
@@ -127,25 +134,25 @@ def follow(
     stop: threading.Event,
 ) -> str | None:
     """This machine's part of an order, until it is over or the leader wants something else. Why it broke off, which the
-    leader is told too; None where it did not."""
+    leader learns too; None where it did not."""
     place = order.place_of(follower.machine, follower.member)
     if place is None:
         return None
     number, nproc = place
-    over = Told(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
+    over = SetWhen(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
     try:
         spec = part_of(order, folder, nproc, learners, data)
     except ValueError as error:
         return _ended(follower, order, f"Machine {follower.machine}: {' '.join(str(error).split())}", final=True)
     if (lacking := no_torch()) is not None:
         return _ended(follower, order, lacking, final=True)
-    watch = Watch(lambda message: None, over)
+    watch = JobWatch(lambda message: None, over)
     with (
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
         try:
-            code = watch.follow(Start(spec, order.start, log, scratch, order.place(number)))
+            code = watch.follow(start_processes(spec, order.start, log, scratch, order.place(number)), spec.hang_s)
         except JobStopped:
             return None
         if watch.failed is not None:
@@ -176,7 +183,7 @@ def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str],
     return JobSpec.model_validate({**body, "data": data[order.data], "nproc": nproc})
 
 
-class _Eyes:
+class _FollowerWatch:
     """What the leader sees of the others while its own processes run."""
 
     def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
@@ -184,10 +191,10 @@ class _Eyes:
         self._order: Order | None = None
         self._ended_at: float | None = None
 
-    def look_at(self, order: Order) -> None:
+    def begin(self, order: Order) -> None:
         self._order, self._ended_at = order, None
 
-    def trouble(self) -> bool:
+    def broken(self) -> bool:
         """Whether the processes here have nothing to wait for: another machine is lost, or its part is over."""
         if self._order is None:
             return False
@@ -211,27 +218,27 @@ class _Eyes:
         return found
 
 
-def _one_start(watch: Watch, start: Start, stopped: threading.Event) -> int:
+def _one_start(watch: JobWatch, child: SupervisedChild, hang_s: float, stopped: threading.Event) -> int:
     """Until the processes of a start are gone, by themselves or because of another machine. Exit code."""
     try:
-        return watch.follow(start)
+        return watch.follow(child, hang_s)
     except JobStopped:
-        if stopped.is_set():
+        if stopped.is_set() or child.returncode is None:
             raise
-        return start.processes.returncode
+        return child.returncode
 
 
-def _again(crew: Crew, stopped: threading.Event) -> Crew:
+def _again(group: MachineGroup, stopped: threading.Event) -> MachineGroup:
     """The same machines, once all are there; their agents may have been started again. MachineLost where one is not
     back in time."""
-    until = time.monotonic() + crew.leader.lost_s
+    until = time.monotonic() + group.leader.lost_s
     while True:
-        there = {words.machine: words for words in crew.leader.there()}
-        lacking = [words.machine for words, _ in crew.followers if words.machine not in there]
+        there = {words.machine: words for words in group.leader.there()}
+        lacking = [words.machine for words, _ in group.followers if words.machine not in there]
         if not lacking:
-            return replace(crew, followers=[(there[words.machine], nproc) for words, nproc in crew.followers])
+            return replace(group, followers=[(there[words.machine], nproc) for words, nproc in group.followers])
         if stopped.is_set():
-            raise JobStopped("The training was told to stop.")
+            raise JobStopped("The training was asked to stop.")
         if time.monotonic() >= until:
             raise MachineLost(f"Machine {lacking[0]} of the group is not heard of any more.")
         time.sleep(0.1)

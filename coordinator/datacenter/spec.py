@@ -79,7 +79,7 @@ class JobFailed(Exception):
 
 
 class JobStopped(Exception):
-    """It was told to stop. Launched again with the same folder it goes on from the last whole step."""
+    """It was asked to stop. Launched again with the same folder it goes on from the last whole step."""
 
 
 def whole_steps(folder: Path) -> list[int]:

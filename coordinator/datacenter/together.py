@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordinator.datacenter.machines import Following, Leader
 from coordinator.datacenter.preflight import Ready
-from coordinator.datacenter.several import Crew, share_out
+from coordinator.datacenter.several import MachineGroup, share_out
 
 GATHER_S = 3.0
 """How long a group that begins waits for its machines."""
@@ -53,14 +53,14 @@ class Together:
         while len(self.fitting()) < self._nnodes - 1 and time.monotonic() < until and not stop.wait(0.1):
             pass
 
-    def crew(self, nproc: int, here: int) -> tuple[int, Crew] | None:
+    def group(self, nproc: int, here: int) -> tuple[int, MachineGroup] | None:
         """(Processes of this machine, who else does how many) where ``nproc`` find a place; ``here``: the most of this
         machine."""
         shared = share_out(nproc, here, self.fitting())
         if shared is None:
             return None
         mine, others = shared
-        return mine, Crew(leader=self._leader, endpoint=self._endpoint, folder=self._folder, followers=others)
+        return mine, MachineGroup(leader=self._leader, endpoint=self._endpoint, folder=self._folder, followers=others)
 
     def _against(self, words: Following) -> str | None:
         """Why this follower is left out."""

@@ -1,7 +1,7 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the last step that was saved, since a job
-is found again by its run and the checkpoint that it started from.
+It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the
+last step that was saved, since a job is found again by its run and the checkpoint that it started from.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
-from coordinator.datacenter.progress import Tell
-from coordinator.datacenter.several import MachineLost, Told, lead
+from coordinator.datacenter.progress import OnMessage
+from coordinator.datacenter.several import MachineLost, SetWhen, lead
 from coordinator.datacenter.spec import JobResult
 from coordinator.datacenter.together import Together
-from coordinator.datacenter.worker.client import Halted, NotNow, Offer, TrainedCheckpoint, TrainingFailed
-from coordinator.datacenter.worker.jobs import Progress
+from coordinator.datacenter.worker.client import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
+from coordinator.datacenter.worker.jobs import TrainingProgress
 
-LeaseTell = Callable[[Lease, dict[str, Any]], None]
-"""Hears a job's messages (``progress``), each with the lease that it is about."""
+OnLeaseMessage = Callable[[Lease, dict[str, Any]], None]
+"""Gets a job's messages (``progress``), each with the lease that it is about."""
 MEASURES = ("loss", "samples_per_s", "communication_share")
-"""What heartbeats and the result tell of a training, where it is known."""
+"""What heartbeats and the result say of a training, where it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class JobTrainer:
         learners: Mapping[str, str],
         data: Mapping[str, str],
         machine: Machine,
-        tell: LeaseTell | None = None,
+        on_lease_message: OnLeaseMessage | None = None,
         together: Together | None = None,
     ) -> None:
         """``together``: the other machines, where this one leads a group."""
@@ -61,10 +61,10 @@ class JobTrainer:
         self._together = together
         self._data = dict(data)
         self._machine = machine
-        self._tell = tell
-        self._offer = Offer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
+        self._on_lease_message = on_lease_message
+        self._offer = WorkerOffer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
 
-    def offer(self) -> Offer:
+    def offer(self) -> WorkerOffer:
         """What is here; with the processes of the machines that are there at this moment."""
         if self._together is None:
             return self._offer
@@ -72,24 +72,24 @@ class JobTrainer:
         return replace(self._offer, nproc=self._machine.nproc + others)
 
     def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
+        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
         spec = self.job_of(lease, checkpoint)
         known: dict[str, float] = {}
         examples = 0
 
-        def hear(message: dict[str, Any]) -> None:
+        def on_message(message: dict[str, Any]) -> None:
             nonlocal examples
             known.update(measures(message))
             if message["event"] == "started":
                 examples = int(message["examples"])
             if message["event"] in ("started", "progress"):
-                note(Progress(step=int(message["step"]), metrics=dict(known)))
-            if self._tell is not None:
-                self._tell(lease, message)
+                note(TrainingProgress(step=int(message["step"]), metrics=dict(known)))
+            if self._on_lease_message is not None:
+                self._on_lease_message(lease, message)
 
         try:
-            result = self._done(lease, spec, hear, Told(halted))
+            result = self._done(lease, spec, on_message, SetWhen(halted))
         except JobStopped:
             raise Halted from None
         except MachineLost as lost:
@@ -105,16 +105,16 @@ class JobTrainer:
             metrics=known,
         )
 
-    def _done(self, lease: Lease, spec: JobSpec, hear: Tell, stop: threading.Event) -> JobResult:
+    def _done(self, lease: Lease, spec: JobSpec, on_message: OnMessage, stop: threading.Event) -> JobResult:
         """The job, on this machine or on several: as many as its processes need."""
         if self._together is None or spec.nproc <= self._machine.nproc:
-            return launch(spec, hear, stop)
-        found = self._together.crew(spec.nproc, self._machine.nproc)
+            return launch(spec, on_message, stop)
+        found = self._together.group(spec.nproc, self._machine.nproc)
         if found is None:
             raise NotNow(f"The round wants {spec.nproc} processes, and a machine of the group has gone.")
-        mine, crew = found
+        mine, group = found
         spec = JobSpec.model_validate({**spec.model_dump(), "nproc": mine, "device": self._together.device})
-        return lead(spec, crew, lease.datacenter.data, hear, stop)
+        return lead(spec, group, lease.datacenter.data, on_message, stop)
 
     def job_of(self, lease: Lease, checkpoint: Path) -> JobSpec:
         """The round as a job, in its own folder. TrainingFailed where it does not fit this machine."""

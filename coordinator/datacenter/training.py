@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
 from client_sdk.learning import state
-from client_sdk.learning.data import Examples, as_examples
+from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
-from client_sdk.learning.seeding import derive_seed, private_chance
+from client_sdk.learning.seeding import private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
-from coordinator.datacenter.progress import Meter, Tell
+from coordinator.datacenter.progress import Meter, OnMessage
 from coordinator.datacenter.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -91,19 +92,19 @@ def train(
     checkpoints: Path | None = None,
     checkpoint_every: int = 100,
     resume: bool = False,
-    tell: Tell | None = None,
+    on_message: OnMessage | None = None,
 ) -> tuple[Tensors, Report]:
     """Train ``model`` with the learner's loss on ``data`` as ``recipe`` says; the trained model, on every rank.
 
     All ranks of ``group`` (None: this process alone) call it with the same arguments and all of the data. ``name`` is
     the learner's, for the saved steps' sake. ``checkpoints``: a folder that all ranks see, in which every
     ``checkpoint_every``-th step and the last are saved, and from whose newest whole step it goes on with ``resume``.
-    ``tell`` hears the progress, on rank 0.
+    ``on_message`` gets the progress, on rank 0.
 
     Raises the errors of ``client_sdk.learning.errors`` and ``.group``, each on one rank, RankFailed on the others.
     """
     ranks = group or Group()
-    heard: Tell = tell if tell is not None and ranks.rank == 0 else _to_nobody
+    report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _to_nobody
     with private_chance(derive_seed("layers", recipe.seed, 0, "")):
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step = None, 0
@@ -118,10 +119,10 @@ def train(
                 step = found
         gradient = job.gradient(ranks, recipe, learner)
         counted = sum(weight.numel() for weight in job.params)
-        heard({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": counted,
+        report({"event": "started", "world": ranks.world, "device": str(ranks.device), "parameters": counted,
                "examples": len(job.examples), "steps": recipe.steps, "step": step})  # fmt: skip
         began, started, seen, loss = step, time.monotonic(), 0, math.nan
-        meter = Meter(heard)
+        meter = Meter(report)
         while step < recipe.steps:
             learning_rate = recipe.learning_rate_at(step)
             set_learning_rate(job.optimizer, learning_rate)
@@ -135,7 +136,7 @@ def train(
             meter.step(fields, len(batch), gradient.communication_s)
             if saved is not None and (step % checkpoint_every == 0 or step == recipe.steps):
                 saved.save(step, job.module, job.optimizer, job.scaler_state())
-                heard({"event": "saved", "step": step})
+                report({"event": "saved", "step": step})
         seconds = time.monotonic() - started
         trained = job.result(learner, ranks)
     return trained, Report(
@@ -156,7 +157,7 @@ class _Job:
 
     module: nn.Module
     params: list[nn.Parameter]
-    examples: Examples
+    examples: TensorExamples
     order: GlobalOrder
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
@@ -230,7 +231,7 @@ class _Job:
 
 
 def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group: Group) -> _Job:
-    """Everything that can be wrong before training, looked at by every rank, and told by one."""
+    """Everything that can be wrong before training, looked at by every rank, and raised by one."""
     error: Exception | None = None
     job: _Job | None = None
     count = 0

@@ -240,9 +240,11 @@ class Plan(_Section):
             raise ValueError(
                 'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
             )
-        against = [] if self.secure is None else list(secure_plan.reasons_against(self, self.secure))
-        if against:
-            raise ValueError("; ".join(against))
+        if self.secure is not None:
+            rest = (self.task, self.cohort, self.aggregation, self.retention.rounds)
+            against = list(secure_plan.reasons_against(self.secure, *rest))
+            if against:
+                raise ValueError("; ".join(against))
         return self
 
     @property

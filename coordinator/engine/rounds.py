@@ -66,26 +66,24 @@ def step(state: RunState, event: ev.Event) -> Step:
     """The next state and what is to be done. Total: an event that does not fit is refused with its reason."""
     match event:
         case ev.Created():
-            new = state.round == 0 and state.status == "running"
+            new = state.round_number == 0 and state.status == "running"
             return open_next(state, event.at) if new else (state, [])
         case ev.Tick():
             return _tick(state, event)
         case ev.ClockFell():
-            if state.deadline is None:
-                return state, []
-            return replace(datacenter.clock_fell(state, event.by_s), deadline=state.deadline - event.by_s), []
+            return _clock_fell(state, event)
         case ev.Drawn():
             return _drawn(state, event)
         case ev.Started():
             return started(state, event)
         case ev.Reported():
-            return secagg.reported(state, event) if state.kind == "secure" else reported(state, event)
+            return secagg.reported(state, event) if _is_secure(state) else reported(state, event)
         case ev.Withdrew():
-            return secagg.withdrew(state, event) if state.kind == "secure" else withdrew(state, event)
+            return secagg.withdrew(state, event) if _is_secure(state) else withdrew(state, event)
         case ev.Committed():
             return _committed(state, event)
         case ev.CommitFailed():
-            if state.phase != "committing" or event.round != state.round:
+            if state.phase != "committing" or event.round != state.round_number:
                 return refuse(state, "stale", f"round {event.round} is not committing")
             return abandon(state, event.at, event.reason)
         case ev.Leased():
@@ -120,26 +118,42 @@ def pending(state: RunState) -> list[fx.Action]:
     Performing any of it twice does no harm.
     """
     actions: list[fx.Action] = []
-    forgotten = state.round - (1 if state.phase != "idle" else 0) - state.plan.retention.rounds
+    current = state.round
+    forgotten = state.round_number - (0 if current is None else 1) - state.plan.retention.rounds
     if forgotten >= 1 and forgotten not in state.leftovers:
         actions.append(fx.Discard(round=forgotten))
     actions += [fx.Discard(round=number, blobs=blobs) for number, blobs in sorted(state.leftovers.items())]
-    if state.phase == "selecting":
-        actions.append(fx.Draw(round=state.round))
-    elif state.secure is not None or state.advancing:
+    if current is None:
+        return actions
+    if current.phase == "selecting":
+        actions.append(fx.Draw(round=current.number))
+    elif current.secure is not None or current.advancing:
         actions += secagg.pending(state)
-    elif state.phase == "leasing":
-        actions.append(fx.Offer(round=state.round))
-    elif state.phase == "collecting":
+    elif current.phase == "leasing":
+        actions.append(fx.Offer(round=current.number))
+    elif current.phase == "collecting":
         waiting_ones = tuple(
-            device for device, member in state.members.items() if member.status in ("selected", "training")
+            device for device, member in current.members.items() if member.status in ("selected", "training")
         )
         actions.append(fx.Wake(devices=waiting_ones))
-        actions += [fx.Fold(round=state.round, contribution=item) for item in contributions(state)]
-    elif state.phase == "committing":
-        actions += [fx.Fold(round=state.round, contribution=item) for item in contributions(state)]
+        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
+    elif current.phase == "committing":
+        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
         actions.append(commit_action(state))
     return actions
+
+
+def _clock_fell(state: RunState, event: ev.ClockFell) -> Step:
+    current = state.round
+    if current is None or current.deadline is None:
+        return state, []
+    moved = state.with_round(replace(current, deadline=current.deadline - event.by_s))
+    return datacenter.clock_fell(moved, event.by_s), []
+
+
+def _is_secure(state: RunState) -> bool:
+    """Whether what devices say is of a secure round; between two rounds, of the last one."""
+    return state.plan.secure is not None if state.round is None else state.round.kind == "secure"
 
 
 def _paused(state: RunState, event: ev.Paused) -> Step:
@@ -155,59 +169,64 @@ def _paused(state: RunState, event: ev.Paused) -> Step:
 def _resumed(state: RunState, event: ev.Resumed) -> Step:
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
-    state = replace(state, status="running", reason="", failures=0, rests_until=None)
+    fallback = replace(state.fallback, failures=0, rests_until=None)
+    state = replace(state, status="running", reason="", fallback=fallback)
     return open_next(state, event.at) if state.phase == "idle" else (state, [])
 
 
 def _drawn(state: RunState, event: ev.Drawn) -> Step:
-    if state.phase != "selecting" or event.round != state.round:
+    current = state.round
+    if current is None or current.phase != "selecting" or event.round != current.number:
         return refuse(state, "stale", f"round {event.round} is not selecting")
     if state.plan.secure is not None:
         return keying.drawn(state, event, state.plan.secure)
     cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
-    state = replace(state, waiting=event.waiting, pool=event.pool)
+    current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < quorum:
         found = f"{event.waiting} eligible devices waited; a round needs at least {quorum}"
-        return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
+        return abandon(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
     devices = tuple(device for device, _ in event.cohort)
     deadline = event.at + cohort.collect_s
-    state = replace(
-        state,
+    current = replace(
+        current,
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
         members={device: Member(examples=examples) for device, examples in event.cohort},
     )
+    state = state.with_round(current)
     return state, [
-        fx.Claim(round=state.round, attempt=state.attempt, devices=devices, until=deadline),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
         record(state, "open"),
         fx.Wake(devices=devices),
     ]
 
 
 def _tick(state: RunState, event: ev.Tick) -> Step:
-    section = state.plan.datacenter
-    if section is not None and state.phase in ("leasing", "training"):
-        return datacenter.tick(state, event.at, section)
-    if state.deadline is None or event.at < state.deadline:
+    section, current = state.plan.datacenter, state.round
+    if current is None:
         return state, []
-    if state.phase == "selecting":
-        return state, [fx.Draw(round=state.round)]
-    if state.secure is not None:
+    if section is not None and current.phase in ("leasing", "training"):
+        return datacenter.tick(state, event.at, section)
+    if current.deadline is None or event.at < current.deadline:
+        return state, []
+    if current.phase == "selecting":
+        return state, [fx.Draw(round=current.number)]
+    if current.secure is not None:
         return secagg.time_is_up(state, event.at)
-    have, quorum = state.count("reported"), state.plan.cohort.quorum_count
+    have, quorum = current.count("reported"), state.plan.cohort.quorum_count
     if have >= quorum:
         return close(state, event.at)
     return abandon(
-        state, event.at, f"{have} of {len(state.members)} devices reported by the deadline; the quorum is {quorum}"
+        state, event.at, f"{have} of {len(current.members)} devices reported by the deadline; the quorum is {quorum}"
     )
 
 
 def _committed(state: RunState, event: ev.Committed) -> Step:
-    if state.phase != "committing" or event.round != state.round:
+    if state.phase != "committing" or event.round != state.round_number:
         return refuse(state, "stale", f"round {event.round} is not committing")
-    told = origin(state) if state.advancing else ""
-    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer, origin=told)
+    source = origin(state.current) if state.current.advancing else ""
+    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer, origin=source)
 
 
 def _scored(state: RunState, event: ev.Scored) -> Step:

@@ -6,43 +6,20 @@ on the coordinator: who knows it could foresee, and by checking in or not choose
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
+
+from client_sdk.chance import WordStream, above_zero, labelled, sha256_word
 
 Pool = Sequence[tuple[str, int]]
 """(device, examples), by device id."""
 
 
-class CounterHash:
-    """An endless stream of 64-bit integers: SHA-256 of (purpose, seed, round, counter), four integers a hash."""
-
-    def __init__(self, purpose: str, seed: int, round: int) -> None:
-        self._prefix = f"quorate {purpose} v1\n{seed}\n{round}\n".encode()
-        self._words = self._stream()
-
-    def _stream(self) -> Iterator[int]:
-        counter = 0
-        while True:
-            block = hashlib.sha256(self._prefix + str(counter).encode()).digest()
-            for start in range(0, 32, 8):
-                yield int.from_bytes(block[start : start + 8], "big")
-            counter += 1
-
-    def below(self, bound: int) -> int:
-        """Uniform on 0 .. bound-1, without bias: values beyond the last whole multiple of ``bound`` are drawn again."""
-        limit = 2**64 - 2**64 % bound
-        while True:
-            word = next(self._words)
-            if word < limit:
-                return word % bound
-
-
 def uniform(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
     """``k`` devices, each subset alike (Floyd's sampling: k draws, whatever the size of the pool). Sorted by id."""
     n = len(pool)
-    draws = CounterHash("selection", seed, round)
+    draws = WordStream(labelled("selection", seed, round, ""))
     chosen: set[int] = set()
     for top in range(n - min(k, n), n):
         index = draws.below(top + 1)
@@ -62,9 +39,8 @@ def by_examples(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
 
     def key(entry: tuple[str, int]) -> tuple[float, str]:
         device, examples = entry
-        word = hashlib.sha256(f"quorate selection by examples v1\n{seed}\n{round}\n{device}".encode()).digest()
-        uniform_draw = (int.from_bytes(word[:8], "big") + 0.5) / 2**64
-        return -math.log(uniform_draw) / max(1, examples), device
+        word = sha256_word(labelled("selection by examples", seed, round, device))
+        return -math.log(above_zero(word)) / max(1, examples), device
 
     return sorted(device for device, _ in sorted(pool, key=key)[:k])
 

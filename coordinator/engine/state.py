@@ -17,6 +17,18 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import SecureRound
 
 Row = TypeVar("Row")
+RoundPhase = Literal[
+    "selecting",
+    "collecting",
+    "leasing",
+    "training",
+    "sharing",
+    "masking",
+    "agreeing",
+    "unmasking",
+    "committing",
+]
+"""Each has a file: in ``phases``, or in ``secure`` for what only secure rounds have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +67,63 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Round:
+    """The round under way: everything that is of no use once it has ended. Opening a round makes a new one."""
+
+    number: int
+    kind: Kind
+    phase: RoundPhase
+    opened_at: float
+    attempt: int = 0
+    """Re-keyings of a secure round, leases of a datacenter round."""
+    collecting_at: float | None = None
+    deadline: float | None = None
+    """When the phase ends by itself, in the coordinator's time."""
+    waiting: int = 0
+    pool: str | None = None
+    """Digest of the blob that lists who waited."""
+    members: Mapping[str, Member] = field(default_factory=dict)
+    because: str = ""
+    """Why it is a datacenter round, or why it is the fleet's again."""
+    planned: bool = False
+    """Whether the plan wants this round in the datacenter, whoever waits."""
+    lease: Lease | None = None
+    """The live one while *training*, else the last one."""
+    give_up_at: float | None = None
+    """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""
+    secure: SecureRound | None = None
+    """The attempt under way of a secure round, from the cohort's selection to the round's end."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Device -> why further attempts of this secure round are made without it."""
+    advancing: str = ""
+    """Who lets this round commit the model moved by one unit; empty in all others."""
+
+    def count(self, *statuses: str) -> int:
+        """How many members have one of these statuses."""
+        return len([member for member in self.members.values() if member.status in statuses])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """How a run stands between its fleet and the datacenter: what decides whose turn the next round is."""
+
+    abandoned_in_a_row: int = 0
+    """Federated rounds, since the last commit or since devices came back."""
+    away_since: int | None = None
+    """The round in which the run fell back to the datacenter: it stays there until enough devices wait."""
+    fleet_first: bool = False
+    """Whether the next round is the fleet's turn, whatever else speaks for the datacenter: the last was given up."""
+    back_with: int | None = None
+    """Eligible devices that waited when the last datacenter round was committed, where they were enough to return."""
+    failures: int = 0
+    """Datacenter rounds in a row of which a worker said that they cannot be trained."""
+    failure: str = ""
+    """What it said last."""
+    rests_until: float | None = None
+    """After several such rounds: until then none goes to the datacenter."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunState:
     run: str
     plan: Plan
@@ -69,58 +138,20 @@ class RunState:
     ending: tuple[Literal["finished", "stopped"], str] | None = None
     """Set when the run ends while a round is committing: it ends once that is over."""
 
-    phase: Phase = "idle"
-    round: int = 0
-    attempt: int = 0
-    """Re-keyings of a secure round, leases of a datacenter round."""
-    opened_at: float = 0.0
-    collecting_at: float | None = None
-    deadline: float | None = None
-    """When the phase ends by itself, in the coordinator's time."""
-    waiting: int = 0
-    pool: str | None = None
-    """Digest of the blob that lists who waited."""
-    members: Mapping[str, Member] = field(default_factory=dict)
-    abandoned_in_a_row: int = 0
-    """Federated rounds, since the last commit or since devices came back."""
-
-    kind: Kind = "federated"
-    """Of the round under way, or of the last one."""
-    because: str = ""
-    """Why it is a datacenter round."""
-    planned: bool = False
-    """Whether the plan wants this round in the datacenter, whoever waits."""
-    away_since: int | None = None
-    """The round in which the run fell back to the datacenter: it stays there until enough devices wait."""
-    fleet_first: bool = False
-    """Whether the next round is the fleet's turn, whatever else speaks for the datacenter: the last was given up."""
-    back_with: int | None = None
-    """Eligible devices that waited when the last datacenter round was committed, where they were enough to return."""
-    failures: int = 0
-    """Datacenter rounds in a row of which a worker said that they cannot be trained."""
-    failure: str = ""
-    """What it said last."""
-    rests_until: float | None = None
-    """After several such rounds: until then none goes to the datacenter."""
+    round: Round | None = None
+    """The round under way."""
+    round_number: int = 0
+    """Of the round under way, or of the last one; 0 before the first."""
+    fallback: Fallback = Fallback()
     fence: int = 0
     """Leases granted in this run so far: the number of the last one."""
-    lease: Lease | None = None
-    """Of this round: the live one while *training*, else the last one."""
-    give_up_at: float | None = None
-    """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""
 
-    secure: SecureRound | None = None
-    """The attempt under way of a secure round, from the cohort's selection to the round's end."""
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    """Device -> why further attempts of this secure round are made without it."""
     spent: tuple[str, ...] = ()
     """Devices that have signed a survivor list on this checkpoint, sorted: none of them can contribute to it again."""
     barred: Mapping[str, str] = field(default_factory=dict)
     """Device -> why it takes no part in the run's secure rounds any more."""
     exhausted: str = ""
     """Why the run cannot go on from this checkpoint with the devices it has: too many are spent. Empty: it can."""
-    advancing: str = ""
-    """Who lets this round commit the model moved by one unit; empty in all others."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until they are known to be deleted."""
 
@@ -131,18 +162,41 @@ class RunState:
     last_scored: int = -1
     """The latest version scored for that metric."""
 
-    def count(self, *statuses: str) -> int:
-        """How many members have one of these statuses."""
-        return len([member for member in self.members.values() if member.status in statuses])
+    @property
+    def phase(self) -> Phase:
+        """Of the round under way; *idle* where there is none."""
+        return "idle" if self.round is None else self.round.phase
 
-    def with_member(self, device: str, member: Member) -> RunState:
-        """The same state with this device in this condition. What ``replace`` gives, at a tenth of its price: a round
-        is hundreds of these."""
-        return altered(self, members={**self.members, device: member})
+    @property
+    def deadline(self) -> float | None:
+        """When the phase under way ends by itself; None: it does not, or there is none."""
+        return None if self.round is None else self.round.deadline
+
+    @property
+    def secure(self) -> SecureRound | None:
+        """The attempt under way; None: no secure round has a cohort."""
+        return None if self.round is None else self.round.secure
+
+    @property
+    def current(self) -> Round:
+        """The round under way, for what happens only while there is one."""
+        if self.round is None:
+            raise AssertionError(f"run {self.run} has no round under way")
+        return self.round
 
     @property
     def over(self) -> bool:
         return self.status in ("finished", "stopped")
+
+    def with_round(self, round: Round) -> RunState:
+        """The same state with the round under way in this condition."""
+        return altered(self, round=round)
+
+    def with_member(self, device: str, member: Member) -> RunState:
+        """The same state with this device in this condition. What ``replace`` gives, at a tenth of its price: a round
+        is hundreds of these."""
+        current = self.current
+        return altered(self, round=altered(current, members={**current.members, device: member}))
 
 
 def altered(row: Row, **changes: object) -> Row:
@@ -153,13 +207,18 @@ def altered(row: Row, **changes: object) -> Row:
     return following
 
 
+_FORMAT = 2
+"""Of a stored state. Raised whenever this version could not read, or would misread, what an older one has written."""
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 
 def to_json(state: RunState) -> dict[str, object]:
     body: dict[str, Any] = _ADAPTER.dump_python(state, mode="json")
-    return body
+    return {"format": _FORMAT, **body}
 
 
-def from_json(body: Mapping[str, object]) -> RunState:
-    return _ADAPTER.validate_python(body)
+def from_json(body: Mapping[str, object]) -> RunState | None:
+    """The state of a snapshot. None: another version wrote it in a format of its own, and the log is to be folded."""
+    if body.get("format") != _FORMAT:
+        return None
+    return _ADAPTER.validate_python({name: value for name, value in body.items() if name != "format"})

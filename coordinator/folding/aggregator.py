@@ -102,6 +102,10 @@ class Aggregator:
         """The longest body that an update can have."""
         self._sums = sums(blobs, plan, self.delta)
 
+    def locked(self) -> bool:
+        """Whether a thread folds or commits."""
+        return self._lock.locked()
+
     def remember(self, digest: str, measures: Measures) -> None:
         """What the intake measured, so that folding need not measure again."""
         self._sums.remember(digest, measures)

@@ -38,17 +38,17 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
         if state.spent or state.barred:
             unspendable = len(fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
         if len(pool) < least:
-            others = fleet.turned_away(state, rows, now)
+            others = fleet.reasons_of_ineligible(state, rows, now)
             return ev.Drawn(
-                at=now, round=state.round, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
+                at=now, round=state.round_number, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
             )
         chosen = selection.draw(
-            pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round
+            pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round_number
         )
         sizes = dict(pool)
         return ev.Drawn(
             at=now,
-            round=state.round,
+            round=state.round_number,
             cohort=tuple((device, sizes[device]) for device in chosen),
             waiting=len(pool),
             pool=blobs.put(json.dumps(pool, separators=(",", ":")).encode()),
@@ -67,6 +67,6 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
         waiting = len(fleet.eligible(state, tx.waiting(now)))
         if not fleet_is_back(state, now, waiting):
             return None
-        return ev.FleetReturned(at=now, round=state.round, waiting=waiting)
+        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
 
     log.submit(make)

@@ -1,5 +1,5 @@
-"""What the desks of a coordinator share: its ports, one log and one aggregator a run, and the queue of actions to
-perform.
+"""What the collaborators of a coordinator share: its ports, one log and one aggregator a run, and the queue of actions
+that wait to be performed.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from client_sdk.codecs import UnknownCodec
-from client_sdk.protocol.devices import CheckpointRef
+from client_sdk.codecs import get as get_codec
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.plan import PlanError
+from coordinator.engine.plan import PlanError, chosen
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
-from coordinator.runtime.fleet import Entropy, Fleet
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
 from coordinator.store.port import Store
 
+Entropy = Callable[[int], bytes]
 Task = tuple[str, fx.Action]
 """(run, action) that waits to be performed."""
 
 
-class Hub:
+class Core:
+    """Safe from any thread."""
+
     def __init__(
         self,
         store: Store,
@@ -49,22 +51,18 @@ class Hub:
         self.clock = clock or SystemClock()
         self.signals = signals or Signals()
         self.settings = settings or Settings()
-        self.fleet = Fleet(store, self.clock, self.signals, self.settings, entropy)
-        self._entropy = entropy
+        self.entropy = entropy
         self._sums = sums
         self.extensions = extensions
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
-        self._offered: dict[str, CheckpointRef] = {}
-        self._known: set[str] = set()
-        self._todo: deque[Task] = deque()
-        self._at_commit: set[str] = set()
-        self._closed: dict[str, tuple[int, float, float]] = {}
-        self._latest_now = self.clock.now()
-        self._house_kept_at = self._latest_now
+        self._tasks: deque[Task] = deque()
 
-    def _log(self, run: str) -> RunLog:
+    # ------------------------------------------------------------ runs
+
+    def log(self, run: str) -> RunLog:
+        """The run's log; ProblemError where there is no such run."""
         log = self._logs.get(run)
         if log is not None:
             return log
@@ -72,17 +70,33 @@ class Hub:
         if row is None:
             raise problem("unknown-run", f"there is no run {run!r}")
         with self._lock:
-            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self._hand_out))
+            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out))
 
-    def _aggregator(self, run: str) -> Aggregator:
+    def logs(self) -> list[RunLog]:
+        """The logs of all runs that this process knows."""
+        return list(self._logs.values())
+
+    def aggregator(self, run: str) -> Aggregator:
         aggregator = self._aggregators.get(run)
         if aggregator is not None:
             return aggregator
-        state = self._log(run).state
+        state = self.log(run).state
         with self._lock:
             if run not in self._aggregators:
                 self._aggregators[run] = self._made_aggregator(run, state)
             return self._aggregators[run]
+
+    def require_extensions(self) -> None:
+        """MissingExtension where a run goes on and its plan names what is not installed here in that version."""
+        for row in self.store.runs():
+            state = self.log(row.run).catch_up()
+            if state.over:
+                continue
+            try:
+                chosen(state.plan, self.extensions(state.plan))
+                get_codec(state.plan.task.codec)
+            except (PlanError, UnknownCodec) as error:
+                raise missing(row.run, error) from None
 
     def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
         """MissingExtension where another replica took on a run that this one cannot fold."""
@@ -94,27 +108,65 @@ class Hub:
 
     def state(self, run: str) -> RunState:
         """The run's newest durable state."""
-        return self._log(run).catch_up()
+        return self.log(run).catch_up()
 
-    def _states(self) -> list[RunState]:
-        return [log.state for log in list(self._logs.values())]
+    def states(self) -> list[RunState]:
+        """The states of all runs, as far as this process knows them."""
+        return [log.state for log in self.logs()]
 
-    def _submit(self, run: str, make: Callable[[float], ev.Event]) -> list[fx.Effect]:
-        effects = self._log(run).submit(lambda tx, state, at: make(at))
+    def submit(self, run: str, make: Callable[[float], ev.Event]) -> list[fx.Effect]:
+        """Has the event applied and returns its effects, once they are durable; ProblemError where it is refused."""
+        effects = self.log(run).submit(lambda tx, state, at: make(at))
         for effect in effects:
             if isinstance(effect, fx.Refused):
                 raise problem(effect.kind, effect.reason)
         return effects
 
-    def _hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
+    # ------------------------------------------------------------ actions that wait
+
+    def hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
+        """Puts the actions in the queue; the hints among them are passed on at once."""
         for action in actions:
-            if isinstance(action, fx.Wake):
-                self._wake(action)
-            elif isinstance(action, fx.Offer):
-                self.signals.wake("workers")
+            if isinstance(action, fx.Wake | fx.Offer):
+                self.hint(action)
             else:
-                self._todo.append((run, action))
+                self._tasks.append((run, action))
         self.signals.wake_many(("tasks", f"run:{run}"))
 
-    def _wake(self, action: fx.Wake) -> None:
-        self.signals.wake_many([f"device:{device}" for device in action.devices])
+    def hand_out_once(self, run: str, action: fx.Action) -> None:
+        """The same, unless the action waits to be performed already."""
+        if (run, action) not in list(self._tasks):
+            self.hand_out(run, [action])
+
+    def hint(self, action: fx.Wake | fx.Offer) -> None:
+        """Wakes those for whom there is work."""
+        if isinstance(action, fx.Offer):
+            self.signals.wake("workers")
+        else:
+            self.signals.wake_many([f"device:{device}" for device in action.devices])
+
+    def take_task(self) -> Task | None:
+        """The next action to perform, or None."""
+        try:
+            return self._tasks.popleft()
+        except IndexError:
+            return None
+
+    def put_back(self, task: Task) -> None:
+        """A task that could not be performed waits for another try."""
+        self._tasks.append(task)
+        self.signals.wake("tasks")
+
+    def tasks(self) -> list[Task]:
+        """What waits to be performed."""
+        return list(self._tasks)
+
+    # ------------------------------------------------------------ locks
+
+    def locked(self) -> bool:
+        """Whether any thread holds a lock of this object, of a log or of an aggregator."""
+        return (
+            self._lock.locked()
+            or any(log.locked() for log in self.logs())
+            or any(aggregator.locked() for aggregator in list(self._aggregators.values()))
+        )

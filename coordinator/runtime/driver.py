@@ -24,6 +24,8 @@ _GATHER_S = 0.02
 _OVERDUE_S = 0.1
 """Between two looks while a deadline has passed and what it asks for could not be done yet."""
 _RETRY_S = 2.0
+"""A task that failed goes back to the queue after this. No thread waits for it, so a library of blocking retries does
+not serve here; SQLite waits for locks itself, and sessions of devices have a pure backoff."""
 
 
 class Driver:
@@ -48,12 +50,12 @@ class Driver:
     def close(self) -> None:
         """Ends the threads after the tasks they are at. Undone tasks are found again by the next start."""
         self._stopping.set()
-        self._coordinator.signals.wake_many(("tasks", "fleet"))
+        self._coordinator.core.signals.wake_many(("tasks", "fleet"))
         for thread in self._threads:
             thread.join(timeout=30)
 
     def _keep_time(self) -> None:
-        signals, coordinator = self._coordinator.signals, self._coordinator
+        signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
             fleet = signals.version("fleet")
             try:
@@ -67,13 +69,13 @@ class Driver:
             self._put_back_due()
             sleep_s = _IDLE_S
             if deadline is not None:
-                left_s = deadline - coordinator.clock.now()
+                left_s = deadline - coordinator.core.clock.now()
                 sleep_s = min(sleep_s, left_s + 0.001 if left_s > 0 else _OVERDUE_S)
             if signals.wait("fleet", fleet, sleep_s):
                 self._stopping.wait(_GATHER_S)
 
     def _work(self) -> None:
-        signals, coordinator = self._coordinator.signals, self._coordinator
+        signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
             seen = signals.version("tasks")
             task = coordinator.take_task()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from client_sdk.identity import verify
 from client_sdk.protocol.devices import CheckIn, Enrolled, EnrolRequest, Wait, enrolment_bytes
@@ -16,13 +16,13 @@ from client_sdk.protocol.problems import problem
 from coordinator.engine.eligibility import offer_of, reason_against
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.group_commit import Combiner
-from coordinator.runtime.ineligible import TurnedAway
+from coordinator.runtime.core import Entropy
+from coordinator.runtime.group_commit import GroupCommit
+from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
 from coordinator.store.port import Conflict, DeviceRow, Store, WaitingRow
 
-Entropy = Callable[[int], bytes]
 _HELD_WAIT_S = (0.0, 1.0)
 """Window after a check-in was held to its end: the device keeps its place in the pool if it comes back at once."""
 
@@ -39,9 +39,13 @@ class Fleet:
         self._signals = signals
         self._settings = settings
         self._entropy = entropy
-        self._turned_away = TurnedAway()
+        self._ineligible = Ineligible()
         self._tokens: dict[str, tuple[DeviceRow, float]] = {}
-        self._arrivals: Combiner[WaitingRow, None] = Combiner(self._write_waiting)
+        self._arrivals: GroupCommit[WaitingRow, None] = GroupCommit(self._write_waiting)
+
+    def locked(self) -> bool:
+        """Whether a thread writes check-ins."""
+        return self._arrivals.locked()
 
     # ------------------------------------------------------------ enrolment
 
@@ -140,18 +144,18 @@ class Fleet:
                 return None
             reasons[state.run] = against
         for run, against in reasons.items():
-            self._turned_away.note(run, device, against, self._clock.now())
+            self._ineligible.note(run, device, against, self._clock.now())
         return self.pace("; ".join(f"run {run}: {against}" for run, against in reasons.items()))
 
-    def turned_away(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
+    def reasons_of_ineligible(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
         """What the devices that asked during this round's selection, or wait for other runs, were told about this run;
         empty when there are none.
         """
         for row in rows:
             against = _against(state, row.offer, row.examples)
             if against is not None:
-                self._turned_away.note(state.run, row.device, against, now)
-        return self._turned_away.told(state.run, min(state.opened_at, now - self._settings.pace_max_s))
+                self._ineligible.note(state.run, row.device, against, now)
+        return self._ineligible.reasons(state.run, min(state.current.opened_at, now - self._settings.pace_max_s))
 
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
@@ -163,8 +167,8 @@ class Fleet:
         if not running:
             paused = ", ".join(state.run for state in states if state.status == "paused")
             return self.pace(f"no run is under way; paused: {paused}" if paused else "no run is under way")
-        told = "; ".join(f"run {state.run} is {state.phase} round {state.round}" for state in running)
-        return Wait(reason=f"not selected yet: {told}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
+        found = "; ".join(f"run {state.run} is {state.phase} round {state.round_number}" for state in running)
+        return Wait(reason=f"not selected yet: {found}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:
         """(device, examples) of those who may work for the run, by device id. Nobody who is spent on its checkpoint,

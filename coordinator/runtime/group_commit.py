@@ -26,7 +26,7 @@ class _Ticket(Generic[T, R]):
         self.error: BaseException | None = None
 
 
-class Combiner(Generic[T, R]):
+class GroupCommit(Generic[T, R]):
     """``commit(items)`` returns a result or an exception for each item, in order; if it raises, every item of the batch
     gets that error.
     """
@@ -37,6 +37,10 @@ class Combiner(Generic[T, R]):
         self._queue: list[_Ticket[T, R]] = []
         self._queue_lock = threading.Lock()
         self._turn = threading.Lock()
+
+    def locked(self) -> bool:
+        """Whether a thread is at a batch."""
+        return self._turn.locked()
 
     def submit(self, item: T) -> R:
         """Does the item, alone or with others, and returns its result or raises its error once it is durable."""

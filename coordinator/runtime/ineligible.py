@@ -1,7 +1,7 @@
 """Why devices that asked for work could not have it, for the people who run a round that found too few.
 
 Kept in memory and bounded: a hint for people, lost with a restart and not shared among replicas. Nothing is decided by
-it. It has never heard of plans or learners.
+it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections import Counter, OrderedDict
 
 _MOST = 10_000
 """Devices remembered, all runs together; the oldest make room."""
-_TOLD = 3
-"""Reasons told at once, the most common first."""
+_SHOWN = 3
+"""Reasons shown at once, the most common first."""
 _LONGEST = 240
 """Characters of a reason: part of it is the device's own words."""
 
 
-class TurnedAway:
+class Ineligible:
     """The last reason that each device was given for each run."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class TurnedAway:
             while len(self._last) > _MOST:
                 self._last.popitem(last=False)
 
-    def told(self, run: str, since: float) -> str:
+    def reasons(self, run: str, since: float) -> str:
         """What devices were told of the run since then: ``2 devices were told: the plan wants ...``; empty if none."""
         with self._lock:
             reasons = [reason for (of, _), (at, reason) in self._last.items() if of == run and at >= since]
         common = Counter(reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..." for reason in reasons)
         return ". ".join(
             f"{count} device{'s were' if count > 1 else ' was'} told: {reason}"
-            for reason, count in common.most_common(_TOLD)
+            for reason, count in common.most_common(_SHOWN)
         )

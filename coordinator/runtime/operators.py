@@ -1,4 +1,4 @@
-"""The operators' desk: runs, rounds, checkpoints, metrics, devices, the event log.
+"""What operators ask of the coordinator: runs, rounds, checkpoints, metrics, devices, the event log.
 
 Raises ``ProblemError`` for what cannot be done.
 """
@@ -22,10 +22,17 @@ from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.engine import events as ev
 from coordinator.runtime import run_creation, views
-from coordinator.runtime.core import Hub
+from coordinator.runtime.core import Core
+from coordinator.runtime.fleet import Fleet
 
 
-class OperatorDesk(Hub):
+class OperatorRequests:
+    def __init__(self, core: Core, fleet: Fleet) -> None:
+        self._core = core
+        self._fleet = fleet
+        self._known: set[str] = set()
+        """Digests that are known to be checkpoints."""
+
     def put_checkpoint(self, spool: Spool, digest: str) -> None:
         """Takes an initial checkpoint, checked to be what its digest says and readable as a model."""
         run_creation.check_checkpoint(spool.path)
@@ -33,73 +40,71 @@ class OperatorDesk(Hub):
 
     def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
         """``taken``: ids that the run must not have, beside those of this store."""
-        row = run_creation.create_run(
-            request, self.store, self.blobs, self.clock, self._entropy, self.extensions, taken
-        )
-        self._log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
+        row = run_creation.create_run(request, self._core, taken)
+        self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
         return self.run(row.run)
 
     def runs(self) -> list[RunView]:
-        return [self.run(row.run) for row in self.store.runs()]
+        return [self.run(row.run) for row in self._core.store.runs()]
 
     def run(self, run: str) -> RunView:
-        log = self._log(run)
+        log = self._core.log(run)
         state, seq = log.caught_up()
-        row = self.store.round(run, state.round) if state.round else None
-        return views.run_view(log.row, state, seq, views.round_view(self.store, row, state) if row else None)
+        row = self._core.store.round(run, state.round_number) if state.round_number else None
+        return views.run_view(log.row, state, seq, views.round_view(self._core.store, row, state) if row else None)
 
     def pause(self, run: str) -> RunView:
-        self._submit(run, lambda at: ev.Paused(at=at))
+        self._core.submit(run, lambda at: ev.Paused(at=at))
         return self.run(run)
 
     def resume(self, run: str) -> RunView:
-        self._submit(run, lambda at: ev.Resumed(at=at))
+        self._core.submit(run, lambda at: ev.Resumed(at=at))
         return self.run(run)
 
     def stop(self, run: str) -> RunView:
-        self._submit(run, lambda at: ev.Stopped(at=at))
+        self._core.submit(run, lambda at: ev.Stopped(at=at))
         return self.run(run)
 
     def advance(self, run: str, by: str) -> RunView:
         """The owner's way out of an exhausted run: this round commits the model moved by one unit of the exact scale.
         ``by`` goes into the audit."""
-        number = self.state(run).round
-        self._submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
+        number = self._core.state(run).round_number
+        self._core.submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
         return self.run(run)
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
-        state, _ = self._log(run).caught_up()
-        return [views.round_view(self.store, row, state) for row in self.store.rounds(run, after, limit)]
+        state, _ = self._core.log(run).caught_up()
+        return [views.round_view(self._core.store, row, state) for row in self._core.store.rounds(run, after, limit)]
 
     def round(self, run: str, round: int) -> RoundView:
-        state, _ = self._log(run).caught_up()
-        row = self.store.round(run, round) if round <= state.round else None
+        state, _ = self._core.log(run).caught_up()
+        row = self._core.store.round(run, round) if round <= state.round_number else None
         if row is None:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round}")
-        return views.round_view(self.store, row, state)
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
+        return views.round_view(self._core.store, row, state)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
-        self._log(run)
-        line = self.store.checkpoints(run)
+        self._core.log(run)
+        line = self._core.store.checkpoints(run)
         digests = {row.version: row.digest for row in line}
         return [views.checkpoint_view(row, digests) for row in line]
 
     def checkpoint_file(self, digest: str) -> Path:
         """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here."""
         if digest not in self._known:
-            if not self.store.knows_checkpoint(digest):
+            if not self._core.store.has_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._known.add(digest)
-        return self.blobs.path(digest)
+        return self._core.blobs.path(digest)
 
     def metrics(self, run: str) -> list[MetricView]:
-        self._log(run)
-        return [views.metric_view(row) for row in self.store.metrics(run)]
+        self._core.log(run)
+        return [views.metric_view(row) for row in self._core.store.metrics(run)]
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Keeps an evaluator's scores; the run may be finished by them."""
-        state = self._log(run).catch_up()
-        row = self.store.checkpoint(run, report.version) if report.version <= state.version else None
+        state = self._core.log(run).catch_up()
+        row = self._core.store.checkpoint(run, report.version) if report.version <= state.version else None
         if row is None:
             raise problem("unknown-checkpoint", f"run {run} has no version {report.version}")
         if row.digest != report.digest:
@@ -110,7 +115,7 @@ class OperatorDesk(Hub):
             raise problem(
                 "conflict", 'the source "devices" is kept for the scores that devices report with their updates'
             )
-        self._submit(
+        self._core.submit(
             run,
             lambda at: ev.Scored(
                 at=at,
@@ -121,11 +126,11 @@ class OperatorDesk(Hub):
             ),
         )
         mine = (report.version, report.source)
-        return [views.metric_view(row) for row in self.store.metrics(run) if (row.version, row.source) == mine]
+        return [views.metric_view(row) for row in self._core.store.metrics(run) if (row.version, row.source) == mine]
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceView]:
-        return self.fleet.devices(limit, after)
+        return self._fleet.devices(limit, after)
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
-        self._log(run)
-        return [views.event_view(row) for row in self.store.events(run, after, limit)]
+        self._core.log(run)
+        return [views.event_view(row) for row in self._core.store.events(run, after, limit)]

@@ -9,7 +9,7 @@ from coordinator.engine import effects as fx
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     ContributionRow,
     MetricRow,
     RefusalRow,
@@ -42,7 +42,7 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                     released = []
             case fx.Claim():
                 tx.put_claims(
-                    Claim(device=device, run=run, round=record.round, attempt=record.attempt, until=record.until)
+                    ClaimRow(device=device, run=run, round=record.round, attempt=record.attempt, until=record.until)
                     for device in record.devices
                 )
             case fx.RecordRound():

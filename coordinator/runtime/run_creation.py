@@ -20,12 +20,10 @@ from client_sdk.tensors import (
     read_header,
     widen,
 )
-from coordinator.blobs import Blobs, Missing
+from coordinator.blobs import Missing
 from coordinator.engine.plan import Plan, PlanError, chosen
-from coordinator.runtime.clock import Clock
-from coordinator.runtime.extensions import FindExtensions
-from coordinator.runtime.fleet import Entropy
-from coordinator.store.port import CheckpointRow, Conflict, RunRow, Store
+from coordinator.runtime.core import Core
+from coordinator.store.port import CheckpointRow, Conflict, RunRow
 
 _MOST_OF_A_NAME = 10_000
 _CHUNK = 1 << 18
@@ -58,19 +56,13 @@ def check_checkpoint(path: Path) -> None:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
 
-def create_run(
-    request: CreateRun,
-    store: Store,
-    blobs: Blobs,
-    clock: Clock,
-    entropy: Entropy,
-    extensions: FindExtensions,
-    taken: Container[str] = (),
-) -> RunRow:
-    """Writes the run and version 0 of its line in one transaction."""
+def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> RunRow:
+    """Writes the run and version 0 of its line in one transaction. ``taken``: ids that it must not have, beside those
+    of the store."""
+    store, blobs = core.store, core.blobs
     try:
         plan = Plan.parse(request.plan)
-        chosen(plan, extensions(plan))
+        chosen(plan, core.extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
     if plan.secure is not None:
@@ -106,8 +98,8 @@ def create_run(
             f"the checkpoint's header has {longest} bytes: names and shapes of a model may take "
             f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
         )
-    now = clock.now()
-    seed = int.from_bytes(entropy(8), "big") >> 1
+    now = core.clock.now()
+    seed = int.from_bytes(core.entropy(8), "big") >> 1
     for number in range(1, _MOST_OF_A_NAME):
         run = plan.name if number == 1 else f"{plan.name}-{number}"
         if run in taken or store.run(run) is not None:

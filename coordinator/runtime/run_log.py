@@ -19,7 +19,7 @@ from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.group_commit import Combiner
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
 Make = Callable[[Transaction, RunState, float], events.Event | None]
@@ -27,6 +27,15 @@ Make = Callable[[Transaction, RunState, float], events.Event | None]
 
 _ACTIONS = get_args(fx.Action)
 _PAGE = 5000
+
+
+def start_of(row: RunRow) -> tuple[RunState, int]:
+    """(state, seq) from which the run's log is to be folded: its snapshot, or its beginning where there is none yet, or
+    another version of the coordinator wrote it."""
+    state = None if row.snapshot is None else states.from_json(row.snapshot)
+    if state is None:
+        return rounds.begin(row.run, Plan.parse(row.plan), row.init), 0
+    return state, row.snapshot_seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,8 @@ class RunLog:
         self._store = store
         self._clock = clock
         self._hand_out = hand_out
-        self._combiner: Combiner[_Proposal, list[fx.Effect]] = Combiner(self._commit)
-        plan = Plan.parse(row.plan)
-        start = rounds.begin(row.run, plan, row.init) if row.snapshot is None else states.from_json(row.snapshot)
-        self._cache: tuple[RunState, int] = (start, row.snapshot_seq)
+        self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
+        self._cache = start_of(row)
 
     @property
     def state(self) -> RunState:
@@ -59,16 +66,20 @@ class RunLog:
     def seq(self) -> int:
         return self._cache[1]
 
+    def locked(self) -> bool:
+        """Whether a thread of this process is at a transaction of the run."""
+        return self._commits.locked()
+
     def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
         """Has the event applied and returns its effects, once they are durable.
 
         ``fence``: refused with FenceLost unless it is the run's.
         """
-        return self._combiner.submit(_Proposal(make, fence))
+        return self._commits.submit(_Proposal(make, fence))
 
     def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
         """The same for many events at once: the effects or the error of each."""
-        return self._combiner.submit_all([_Proposal(make, None) for make in makes])
+        return self._commits.submit_all([_Proposal(make, None) for make in makes])
 
     def caught_up(self) -> tuple[RunState, int]:
         """(state, seq) with whatever other replicas appended: one cheap read when they appended nothing."""
@@ -78,6 +89,19 @@ class RunLog:
 
     def catch_up(self) -> RunState:
         return self.caught_up()[0]
+
+    def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
+        """Raises the run's fence and returns it; None where the newest state is not one that is ``wanted``.
+
+        It is raised only in that very state: raised later it would break into what another replica is at by then.
+        """
+        while True:
+            state, seq = self.caught_up()
+            if not wanted(state):
+                return None
+            with self._store.transaction(self.run) as tx:
+                if tx.head(self.run) == seq:
+                    return tx.raise_fence(self.run)
 
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
@@ -115,7 +139,7 @@ class RunLog:
             records.write(tx, self.run, rows)
             if logged:
                 seq = tx.append(self.run, logged)
-            if state.round != before.round or (state.phase == "idle" and before.phase != "idle"):
+            if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
         self._cache = (state, seq)
         if logged or actions:

@@ -7,45 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.runtime.core import Hub
+from coordinator.runtime.core import Core
 from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import RoundRow
 
 
-def sweep(hub: Hub) -> int:
+def sweep(core: Core) -> int:
     """Returns how many blobs went. An initial checkpoint whose run was never created goes too."""
     kept: set[str | None] = set()
-    for row in hub.store.runs():
-        kept |= _of_run(hub, row.run)
-    gone = [digest for digest in hub.blobs.digests() if digest not in kept]
+    for row in core.store.runs():
+        kept |= _of_run(core, row.run)
+    gone = [digest for digest in core.blobs.digests() if digest not in kept]
     for digest in gone:
-        hub.blobs.delete(digest)
+        core.blobs.delete(digest)
     return len(gone)
 
 
-def _of_run(hub: Hub, run: str) -> set[str | None]:
+def _of_run(core: Core, run: str) -> set[str | None]:
     """Checkpoints, the server optimizer's states that may be read again, the lists of who waited, the blobs of a secure
     round under way, and the raw updates of the open round and of those under retention.
 
     Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
     """
-    state, store = hub.state(run), hub.store
-    kept: set[str | None] = {state.pool, *(member.digest for member in state.members.values())}
+    state, store = core.state(run), core.store
+    kept: set[str | None] = set()
+    if state.round is not None:
+        kept = {state.round.pool, *(member.digest for member in state.round.members.values())}
     kept |= set(state.secure.blobs) if state.secure is not None else set()
     line = store.checkpoints(run)
     kept |= {checkpoint.digest for checkpoint in line}
-    kept |= optimizer_states(line, state.round - 1 - state.plan.retention.rounds)
-    for row in _rounds(hub, run):
+    kept |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)
+    for row in _rounds(core, run):
         pool = row.body.get("pool")
         kept.add(pool if isinstance(pool, str) else None)
-        if row.round > state.round - 1 - state.plan.retention.rounds:
+        if row.round > state.round_number - 1 - state.plan.retention.rounds:
             kept |= {item.digest for item in store.contributions(run, row.round)}
             kept |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}
     return kept
 
 
-def _rounds(hub: Hub, run: str) -> Iterator[RoundRow]:
+def _rounds(core: Core, run: str) -> Iterator[RoundRow]:
     after = 0
-    while page := hub.store.rounds(run, after):
+    while page := core.store.rounds(run, after):
         yield from page
         after = page[-1].round

@@ -20,7 +20,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
         status=state.status,
         reason=state.reason,
         phase=state.phase,
-        round=state.round,
+        round=state.round_number,
         version=state.version,
         checkpoint=state.checkpoint,
         rounds_committed=state.version,
@@ -38,7 +38,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
 
 def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
     """A round's row; the one under way as it is at this moment."""
-    live = row.status == "open" and row.round == state.round and state.phase != "idle"
+    live = row.status == "open" and row.round == state.round_number and state.phase != "idle"
     body = cast("dict[str, Any]", public_body(state) if live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
     refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []

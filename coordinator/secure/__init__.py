@@ -1,7 +1,7 @@
 """Secure rounds performed: what the engine's digests stand for, and what its actions ask for.
 
-Imports the engine and ``client_sdk.secagg``. Has never heard of sockets, SQL or who waits for an answer. One idea a
-file, lowest first::
+Imports the engine and ``client_sdk.secagg``; the runtime puts it together (``runtime.secure_rounds``). One idea a file,
+lowest first::
 
     intake       is this message what its stage takes, from whom it says, over this very attempt?
     kept         how messages and sums are blobs that no two attempts share
@@ -11,6 +11,6 @@ file, lowest first::
     opening      the sum, out of masked vectors and revealed shares: no unmasked vector of one device ever exists
     committing   the sum as the next checkpoint, and an exhausted run's way out
     attempt      what the engine's state says of the attempt under way, read from blobs
-    performing   the engine's actions
-    desk         all of it over a run's state and blobs: what a runtime calls
+    performing   the engine's actions, and the checkpoint of a commit
+    requests     what devices ask
 """

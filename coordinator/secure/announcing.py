@@ -37,8 +37,8 @@ def announce(state: RunState, *, dimension: int, authority: Authority, at: float
     codec, version = plan.task.codec.rsplit("@", 1)
     return Header(
         run=state.run,
-        round=state.round,
-        attempt=state.attempt,
+        round=state.current.number,
+        attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
         plan=bytes.fromhex(plan.digest),
         dimension=dimension,

@@ -12,19 +12,19 @@ from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.roster import Entry
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 
 _KIND = 96
 
 
 def entry_bytes(advertisement: bytes, signature: bytes, certificate: bytes) -> bytes:
     """A device's entry until the roster is made."""
-    return Writer(_KIND).blob(advertisement).blob(certificate).fixed(signature, SIGNATURE_BYTES).done()
+    return WireWriter(_KIND).blob(advertisement).blob(certificate).fixed(signature, SIGNATURE_BYTES).done()
 
 
 def parse_entry(data: bytes) -> Entry:
     """What ``entry_bytes`` gave. BadMessage otherwise."""
-    read = Reader(data, _KIND, "kept advertisement")
+    read = WireReader(data, _KIND, "kept advertisement")
     shown, certificate = Advertisement.parse(read.blob()), read.blob()
     entry = Entry(shown, read.fixed(SIGNATURE_BYTES), certificate)
     read.end()

@@ -1,15 +1,14 @@
 """The engine's actions of a secure round, performed: each ends in an event, or in nothing where it is not asked for any
-more.
+more; and the checkpoint that a commit asks for. The commit itself, and the deletion of blobs, are the runtime's.
 
-Knows the engine's actions, blobs and the protocol's arithmetic. Has never heard of devices' requests. Any of it may be
-performed twice, by several replicas, and after a crash: the same blobs give the same sum and the same checkpoint. What
-is unmasked is the sum alone; no blob, event or log line holds a rebuilt secret.
+Any of it may be performed twice, by several replicas, and after a crash: the same blobs give the same sum and the same
+checkpoint. What is unmasked is the sum alone; no blob, event or log line holds a rebuilt secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
@@ -33,7 +32,7 @@ from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
 Make = Callable[[RunState, float], ev.Event | None]
 """An event from the newest state and the time, or None for nothing."""
 Committing = fx.CommitSum | fx.Advance
-SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
+SecureAction = fx.Announce | fx.Gather | fx.Open
 
 
 class SecureRun(Protocol):
@@ -67,21 +66,25 @@ class SecureWork:
     def perform(self, action: SecureAction) -> None:
         """Performs one action. BlobError when the machine could not: it may then be performed again."""
         try:
-            self._perform(action)
-        except Missing as error:  # for ever: as a rule since the round has ended meanwhile, which the engine knows
-            reason = f"a file that the round needs is gone: {error}"
             match action:
+                case fx.Announce():
+                    self._announce(action)
+                case fx.Gather():
+                    self._gather(action)
                 case fx.Open():
-                    self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
-                case fx.CommitSum() | fx.Advance():
-                    self._submit(action, ev.CommitFailed, reason=reason)
+                    self._open(action)
                 case _:
-                    if _wanted(self._run.state, action):
-                        raise
+                    assert_never(action)
+        except Missing as error:  # for ever: as a rule since the round has ended meanwhile, which the engine knows
+            if isinstance(action, fx.Open):
+                reason = f"a file that the round needs is gone: {error}"
+                self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
+            elif _wanted(self._run.state, action):
+                raise
 
     def checkpoint(self, action: Committing) -> NewCheckpoint:
-        """Writes the checkpoint that a commit asks for, the same each time. CannotAggregate,
-        BlobError. ``perform`` does this too: it is here for whoever takes the commit under a fence of its own."""
+        """Writes the checkpoint that a commit asks for, the same each time. CannotAggregate, BlobError. Whoever calls
+        holds the commit's fence."""
         if isinstance(action, fx.Advance):
             return committing.advance(self._blobs, action.parent, self._aggregator.delta, action.optimizer)
         secure = self._run.state.secure
@@ -95,18 +98,9 @@ class SecureWork:
             self._aggregator, action.round, action.parent, header.quantizer, total, survivors, action.optimizer
         )
 
-    def _perform(self, action: SecureAction) -> None:
-        match action:
-            case fx.Announce():
-                self._announce(action)
-            case fx.Gather():
-                self._gather(action)
-            case fx.Open():
-                self._open(action)
-            case fx.CommitSum() | fx.Advance():
-                self._put_in(action)
-            case fx.Discard():
-                self._discard(action)
+    def forget(self) -> None:
+        """Frees what was kept in memory of a round that has ended."""
+        self._attempts.forget()
 
     # ------------------------------------------------------------ one for each action
 
@@ -192,23 +186,6 @@ class SecureWork:
                     raise BlobError(f"the blob {digest} is no masked vector of this round")
             yield memoryview(buffer)[:length]
 
-    def _put_in(self, action: Committing) -> None:
-        if not _wanted(self._run.state, action):
-            return
-        try:
-            made = self.checkpoint(action)
-        except CannotAggregate as error:
-            self._submit(action, ev.CommitFailed, reason=str(error))
-        else:
-            self._submit(action, ev.Committed, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer)
-
-    def _discard(self, action: fx.Discard) -> None:
-        self._attempts.forget()
-        for digest in action.blobs:
-            self._blobs.delete(digest)
-        if action.blobs:
-            self._submit(action, ev.Discarded)
-
     def _submit(self, action: SecureAction, event: Callable[..., ev.Event], **fields: object) -> Sequence[fx.Effect]:
         return self._run.submit(lambda state, at: event(at=at, round=action.round, **fields))
 
@@ -231,14 +208,8 @@ def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
 
 
 def _wanted(state: RunState, action: SecureAction) -> bool:
-    """Whether the round, and where one is named the attempt, is under way still."""
-    if isinstance(action, fx.Discard):
-        return True
-    if state.round != action.round or state.phase == "idle":
-        return False
-    if isinstance(action, Committing):
-        return state.phase == "committing"
-    return state.attempt == action.attempt
+    """Whether the attempt is under way still."""
+    return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
 def _numbers(cohort: Cohort) -> dict[str, object]:

@@ -18,19 +18,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from client_sdk.protocol.problems import Problem, ProblemError
+from coordinator.requests import TABLE, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
 from coordinator.service.checkpoints import checkpoint_routes
 from coordinator.service.core import Service
-from coordinator.service.devices import device_routes
 from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
 from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
 from coordinator.service.openapi import complete
-from coordinator.service.operators import operator_routes
+from coordinator.service.routes import table_routes
 from coordinator.service.stream import stream_routes
 from coordinator.service.uploads import Uploads
-from coordinator.service.workers import worker_routes
 from coordinator.settings import Settings
 
 _ABOUT = """\
@@ -47,9 +46,9 @@ _TAGS = [
 ]
 
 
-def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
-    """The ASGI application of one coordinator."""
-    service = Service(coordinator, settings, coordinator.signals)
+def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABLE) -> FastAPI:
+    """The ASGI application of one coordinator: what the ``table`` has, and what is HTTP's alone."""
+    service = Service(coordinator, settings, coordinator.core.signals)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -73,16 +72,13 @@ def create_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    uploads = Uploads(service)
     app.router.routes += [
-        *device_routes(service, uploads),
-        *checkpoint_routes(service, uploads),
-        *operator_routes(service),
-        *worker_routes(service, uploads),
+        *table_routes(service, Uploads(service), table),
+        *checkpoint_routes(service),
         *stream_routes(service),
         *_process_routes(service, _mount_pages(app)),
     ]
-    complete(app)
+    complete(app, table)
     app.add_middleware(Edge, meters=service.meters)
 
     async def on_error(request: Request, error: Exception) -> Response:

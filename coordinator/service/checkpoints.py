@@ -1,4 +1,4 @@
-"""Checkpoints by digest: immutable, so cacheable for ever; whole or in ranges; uploaded once, digest checked.
+"""Checkpoints by digest: immutable, so cacheable for ever; whole or in ranges.
 
 RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
 server may). A device or a worker that shows a token must show a good one; without a token the request is an operator's.
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
 
-from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route
+from coordinator.requests import Permission, identify
 from coordinator.service.core import Service
+from coordinator.service.describing import TENSORS
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.files import FilePart
-from coordinator.service.peers import TENSORS, TENSORS_BODY
-from coordinator.service.route import LeanRoute, bearer, json_response
-from coordinator.service.uploads import Uploads
-
-if TYPE_CHECKING:
-    from coordinator.blobs.port import Spool
+from coordinator.service.route import LeanRoute, bearer
 
 _WHOLE_BYTES = 256 * 1024
 """Up to this size a file is read in the same thread that looked it up."""
@@ -32,14 +28,14 @@ NO_BYTES = (0, 0)
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
 
 
-def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
-    """GET, HEAD and PUT of one checkpoint."""
+def checkpoint_routes(service: Service) -> list[LeanRoute]:
+    """GET and HEAD of one checkpoint."""
     coordinator = service.coordinator
 
     def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
         if token is not None:
-            coordinator.authenticate_peer(token)
-        path = coordinator.checkpoint_file(digest)
+            identify(coordinator, Permission.PEER, token)
+        path = coordinator.operators.checkpoint_file(digest)
         size = path.stat().st_size
         return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None
 
@@ -76,15 +72,6 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
             return Response(content[start:stop], status, headers, TENSORS_MEDIA_TYPE)
         return FilePart(service.work, path, start, stop, status, headers, TENSORS_MEDIA_TYPE)
 
-    async def put(request: Request, digest: Digest) -> Response:
-        """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest it is named by."""
-
-        def finish(spool: Spool) -> None:
-            coordinator.put_checkpoint(spool, digest)
-
-        await uploads.receive(request, service.settings.max_checkpoint_bytes, finish)
-        return json_response(Noted(), 201)
-
     options: dict[str, Any] = {"tags": ["checkpoints"]}
     return [
         LeanRoute(
@@ -102,16 +89,6 @@ def checkpoint_routes(service: Service, uploads: Uploads) -> list[LeanRoute]:
             **options,
         ),
         LeanRoute(Route.CHECKPOINT, get, methods=["HEAD"], include_in_schema=False, **options),
-        LeanRoute(
-            Route.CHECKPOINT,
-            put,
-            methods=["PUT"],
-            status_code=201,
-            response_model=Noted,
-            summary="Upload a checkpoint",
-            openapi_extra=TENSORS_BODY,
-            **options,
-        ),
     ]
 
 

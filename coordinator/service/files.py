@@ -1,4 +1,10 @@
-"""Sends a part of a file, read by threads in pieces, as fast as the receiver takes it. Knows nothing of contents."""
+"""Sends a part of a file, read by threads in pieces, as fast as the receiver takes it. Knows nothing of contents.
+
+Starlette's ``FileResponse`` costs as much (75 and 87 ms of CPU for 40 MB, within noise) and could send ranges for us,
+but it reads on to the end of the file when the receiver has gone: 17 s of CPU for one download of 4 GB that was given
+up. It also reads in threads of its own, beside those that the settings grant; and a small file, which here is read by
+the thread that looked it up, costs twice as much.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class _Rounds(Collector):
         runs = GaugeMetricFamily("quorate_runs", "Runs by status", labels=["status"])
         statuses: dict[str, int] = {}
         with self._lock:
-            for run in self._coordinator.runs():
+            for run in self._coordinator.operators.runs():
                 statuses[run.status] = statuses.get(run.status, 0) + 1
                 self._count(run.run)
             rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
@@ -113,7 +113,7 @@ class _Rounds(Collector):
 
     def _count(self, run: str) -> None:
         while True:
-            page = self._coordinator.rounds(run, self._counted_to.get(run, 0), _PAGE)
+            page = self._coordinator.operators.rounds(run, self._counted_to.get(run, 0), _PAGE)
             for row in page:
                 if row.status == "open":
                     return

@@ -1,20 +1,15 @@
-"""Completes the OpenAPI document: each field's story, from the messages' own source, and an example of each message.
-
-The stories stand once, as docstrings under the fields in the modules of ``client_sdk.protocol``; here they
-become descriptions.
-"""
+"""Completes the OpenAPI document: each field's docstring as its description, and an example of each message."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol.field_docs import field_docs
+from coordinator.requests import Permission, Table
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -98,7 +93,7 @@ _PROBLEM = {
 }
 
 
-def complete(app: FastAPI) -> None:
+def complete(app: FastAPI, table: Table) -> None:
     """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for."""
     plain = app.openapi
 
@@ -106,8 +101,11 @@ def complete(app: FastAPI) -> None:
         if app.openapi_schema is None:
             document = plain()
             schemas = document["components"]["schemas"]
-            for model in (problems.Problem, operators.EventView):
-                schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            models: list[type[BaseModel]] = [problems.Problem, operators.EventView, *_messages(table)]
+            for model in models:
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schemas.update(schema.pop("$defs", {}))
+                schemas[model.__name__] = schema
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
             for methods in document["paths"].values():
@@ -126,24 +124,18 @@ def complete(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+def _messages(table: Table) -> list[type[BaseModel]]:
+    """The messages in bodies that FastAPI does not read, and so does not describe."""
+    entries = [entry for entry in table if entry.permission is Permission.OPERATOR]
+    return [entry.message for entry in entries if entry.message is not None]
+
+
 def _describe(name: str, schema: dict[str, Any]) -> None:
     rooms = (devices, names, operators, workers, problems)
-    told = next((found[name] for room in rooms if name in (found := stories(room))), {})
+    model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
+    docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():
-        if field in told:
-            described["description"] = told[field]
+        if field in docs:
+            described["description"] = docs[field]
     if name in EXAMPLES:
         schema["examples"] = [EXAMPLES[name]]
-
-
-@cache
-def stories(module: ModuleType) -> dict[str, dict[str, str]]:
-    """``{class: {field: docstring under the field}}`` of a module, from its source."""
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.ClassDef):
-            for field, below in zip(node.body, node.body[1:], strict=False):
-                match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        found.setdefault(node.name, {})[name] = inspect.cleandoc(text)
-    return found

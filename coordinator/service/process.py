@@ -65,8 +65,8 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             raise CannotServe(f"The database cannot be opened: {error}") from error
         try:
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
-            coordinator.require_extensions()
-            sweep(coordinator)
+            coordinator.core.require_extensions()
+            sweep(coordinator.core)
             url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
             server = _Server(coordinator, settings, lambda: on_ready(url, settings))
             server.run(sockets=[listener])

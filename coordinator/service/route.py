@@ -1,8 +1,8 @@
 """Routes that read a request with as little as possible between the socket and the handler.
 
-FastAPI solves dependencies anew for every request, 0.3 ms of CPU each; a round of 300 devices has some 1,500 requests.
-A ``LeanRoute`` takes the same endpoint signature, so OpenAPI describes it as any other, but only ever fills in the
-request, the path's parameters and one JSON body. This file knows HTTP and pydantic, and nothing about what is served.
+What it saves: FastAPI solves dependencies anew for every request, 0.3 ms of CPU each, and a round of 300 devices has
+some 1,500 requests. A ``LeanRoute`` takes the same endpoint signature, so OpenAPI describes it as any other, but only
+ever fills in the request, the path's parameters and one JSON body. Operators' routes are ordinary FastAPI routes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class LeanRoute(APIRoute):
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         self.app = _direct(endpoint, set(self.param_convertors), self.protocol_required)
+
+
+class PeerRoute(LeanRoute):
+    """A LeanRoute for devices and workers: the protocol's version must be in each request."""
+
+    protocol_required = True
 
 
 def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -> ASGIApp:

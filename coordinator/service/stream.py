@@ -4,6 +4,10 @@
 connection sends ``Last-Event-ID`` (browsers do it by themselves) and gets what followed. The stream ends when the run
 has ended and everything was sent; asked again for what follows the end, the answer is 204, which tells a browser's
 EventSource to stop. Between events a comment keeps proxies from closing an idle connection.
+
+FastAPI frames the events (``fastapi.sse``). Its generator routes are not used: they decide status and headers before
+the endpoint is asked, and pass each event alone through two queues, at 72 us of CPU where a page of events takes 3 us
+for each.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import Response, StreamingResponse
 
 from client_sdk.protocol.names import Route, RunId
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _HEARTBEAT_S = 15.0
+_RECONNECT_MS = 2000
 _BREATH_S = 0.05
 """A busy run wakes its streams for every report; they look at most this often."""
 
@@ -54,11 +60,8 @@ def stream_routes(service: Service) -> list[APIRoute]:
             return Response(status_code=204)
         if service.meters.open_streams >= service.settings.streams:
             raise problem("busy", f"{service.settings.streams} event streams are open already.", retry_after_s=30)
-        return StreamingResponse(
-            _events(service, run, start, follow),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return EventSourceResponse(_events(service, run, start, follow), headers=headers)
 
     return [
         APIRoute(
@@ -81,8 +84,8 @@ def stream_routes(service: Service) -> list[APIRoute]:
 
 def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
     """The next page of events, and whether the run had ended before it was read."""
-    ended = coordinator.run(run).over
-    return coordinator.events(run, after, _PAGE), ended
+    ended = coordinator.operators.run(run).over
+    return coordinator.operators.events(run, after, _PAGE), ended
 
 
 async def _events(service: Service, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
@@ -91,24 +94,27 @@ async def _events(service: Service, run: str, after: int, follow: bool) -> Async
     wait_s = min(_HEARTBEAT_S, service.settings.reread_s)
     with service.meters.stream():
         spoke = loop.time()
-        yield b"retry: 2000\n\n"
+        yield format_sse_event(retry=_RECONNECT_MS)
         while True:
             seen = service.signals.version(key)
             page, ended = await service.work(read, service.coordinator, run, after)
             if page:
                 after = page[-1].seq
                 spoke = loop.time()
-                yield b"".join(map(_frame, page))
+                yield b"".join(map(frame, page))
             if len(page) == _PAGE:
                 continue
             if ended or not follow or service.stopping:
                 return
             if loop.time() - spoke >= _HEARTBEAT_S:
                 spoke = loop.time()
-                yield b": still here\n\n"
+                yield KEEPALIVE_COMMENT
             if await service.signals.async_wait(key, seen, wait_s):
                 await asyncio.sleep(_BREATH_S)
 
 
-def _frame(event: EventView) -> bytes:
-    return f"id: {event.seq}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
+def frame(event: EventView) -> bytes:
+    """One event as it is sent. Its JSON is ASCII: the framing breaks data wherever ``str.splitlines`` does, U+2028 and
+    U+0085 too, which may stand in a device's words.
+    """
+    return format_sse_event(data_str=event.model_dump_json(ensure_ascii=True), event=event.kind, id=str(event.seq))

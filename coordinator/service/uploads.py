@@ -52,7 +52,7 @@ class Uploads:
         announced = _length(request, limit)
         expected = _expected(request)
         async with self._slot():
-            spool = await service.work(service.coordinator.blobs.spool, limit)
+            spool = await service.work(service.coordinator.core.blobs.spool, limit)
             try:
                 received = await self._pour(request, spool, limit)
                 if announced is not None and received != announced:

@@ -1,11 +1,11 @@
-"""The store: its port, and ``open_store``. Importing this needs no SQLAlchemy; opening a database does."""
+"""The store: its port, the memory store, and ``open_store``. Only ``open_store`` imports SQLAlchemy."""
 
 from __future__ import annotations
 
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import (
     CheckpointRow,
-    Claim,
+    ClaimRow,
     Conflict,
     ContributionRow,
     DeviceRow,
@@ -25,7 +25,7 @@ from coordinator.store.port import (
 
 __all__ = [
     "CheckpointRow",
-    "Claim",
+    "ClaimRow",
     "Conflict",
     "ContributionRow",
     "DeviceRow",
@@ -47,11 +47,11 @@ __all__ = [
 
 
 def open_store(url: str, *, lock_timeout_s: float = 30.0) -> Store:
-    """Opens the database at this SQLAlchemy URL (``sqlite:////folder/quorate.db``), made or migrated where needed.
+    """Opens the database at this SQLAlchemy URL (``sqlite:////folder/quorate.db``); creates or migrates it if needed.
 
     ``sqlite://`` is a database in memory. ``lock_timeout_s``: how long a transaction waits for another one.
-    StoreError, in one sentence, when the URL is none, the folder can't be written, the file is no database or another
-    program's, or the schema is newer than this code.
+    StoreError, in one sentence, when the URL is not valid, the folder can't be written, the file is not a database or
+    belongs to another program, or the schema is newer than this code.
     """
     from coordinator.store.migrate import migrate
     from coordinator.store.sql import SqlStore

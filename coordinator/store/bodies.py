@@ -1,7 +1,7 @@
-"""Bodies as text: the one way in which every store turns a JSON body into what it keeps, and back.
+"""How every store turns a JSON body into the text that it stores, and back.
 
-Keeping text gives the memory store and the SQL store the same answer for every body: tuples come back as lists, keys as
-strings, nothing is shared with the caller, and NaN and infinity, which are not JSON, are refused by both.
+Storing text makes the memory store and the SQL store behave alike: tuples come back as lists, keys as strings, no
+object is shared with the caller, and NaN and infinity, which are not JSON, are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=
 
 
 def to_text(body: Json) -> str:
-    """The body as compact JSON. StoreError when it is none."""
+    """The body as compact JSON. StoreError when it cannot be written as JSON."""
     try:
         return _encode(body)
     except (TypeError, ValueError) as error:
@@ -24,12 +24,12 @@ def to_text(body: Json) -> str:
 
 
 def from_text(text: str) -> Json:
-    """What ``to_text`` was given."""
+    """The body that ``to_text`` wrote."""
     return cast("Json", json.loads(text))
 
 
 def finite(value: float, name: str) -> float:
-    """The value, refused when it is NaN or infinite: databases disagree about those."""
+    """The value. StoreError when it is NaN or infinite, which databases treat differently."""
     if not math.isfinite(value):
-        raise StoreError(f"The value of {name!r} is {value}, and only finite numbers can be stored.")
+        raise StoreError(f"The value of {name!r} is {value}; only finite numbers can be stored.")
     return value

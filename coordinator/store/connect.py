@@ -1,9 +1,8 @@
-"""Engines: how a database is connected to, so that what is committed is durable and readers never wait for writers.
+"""SQLAlchemy engines, configured so that a commit is durable and readers do not wait for writers.
 
 SQLite: WAL with synchronous=FULL (a commit is on the disk when it returns), foreign keys on, a busy timeout, and no
-transaction that the driver opens by itself: one read is one statement, and writers say BEGIN IMMEDIATE. In memory
-there is one connection for all threads. Any other database: SQLAlchemy's pool, and READ COMMITTED. Has never heard of
-the tables.
+transaction that the driver opens by itself: one read is one statement, and writers execute BEGIN IMMEDIATE. In memory
+all threads share one connection. Any other database: SQLAlchemy's pool, and READ COMMITTED.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from coordinator.store.port import StoreError
 
 _CONNECTIONS = 16
 _MORE_CONNECTIONS = 48
-"""More than the threads that serve requests, so that a read does not wait for another one's connection."""
+"""More connections than threads that serve requests, so that a read does not wait for another one's connection."""
 
 
 def connect(url: str, lock_timeout_s: float) -> Engine:
@@ -32,13 +31,13 @@ def connect(url: str, lock_timeout_s: float) -> Engine:
             parsed, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True, hide_parameters=True
         )
     except ArgumentError:
-        raise StoreError(f"{url!r} is no database URL; one looks like sqlite:////var/lib/quorate/quorate.db.") from None
+        raise StoreError(f"{url!r} is not a database URL (example: sqlite:////var/lib/quorate/quorate.db).") from None
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(f"The database {_shown(url)} needs a driver that is not installed: {error}.") from None
 
 
 def in_memory(engine: Engine) -> bool:
-    """Whether this is SQLite in memory: one connection, which all threads share."""
+    """Whether this is SQLite in memory, with one connection that all threads share."""
     return isinstance(engine.pool, StaticPool)
 
 
@@ -66,7 +65,7 @@ def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
 
 
 def _make_file(path: Path) -> None:
-    """Makes the file where there is none, for its owner's eyes only: it holds the runs' selection seeds."""
+    """Makes the file if it is missing, readable by its owner only, since it contains the runs' selection seeds."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

@@ -1,11 +1,11 @@
-"""What the database's driver reports, as the port's errors: one plain sentence each.
+"""Translates errors of database drivers into the port's errors, with one plain sentence each.
 
 ::
 
     a unique or primary key refuses a row          Conflict
-    a foreign key does                             StoreError   (names a run or device that is not there)
+    a foreign key refuses a row                    StoreError   (it names a run or device that does not exist)
     the disk is full                               StoreFull
-    locked, read only, no database ...             StoreError
+    locked, read only, not a database ...          StoreError
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from coordinator.store.port import Conflict, StoreError, StoreFull
 _SENTENCES = {
     "SQLITE_BUSY": "The database was locked by another process for too long.",
     "SQLITE_LOCKED": "The database was locked by another connection for too long.",
-    "SQLITE_READONLY": "The database could not be written: it, or its folder, is read only.",
-    "SQLITE_CANTOPEN": "The database could not be opened: its folder is missing, or may not be written.",
-    "SQLITE_NOTADB": "The file is no SQLite database.",
+    "SQLITE_READONLY": "The database could not be written: the file or its folder is read-only.",
+    "SQLITE_CANTOPEN": "The database could not be opened: its folder is missing or not writable.",
+    "SQLITE_NOTADB": "The file is not a SQLite database.",
     "SQLITE_CORRUPT": "The database file is damaged: restore it from a backup.",
-    "SQLITE_IOERR": "The disk reported an error while the database was read or written.",
+    "SQLITE_IOERR": "The disk reported an error while the database was being read or written.",
 }
 _FULL = ("SQLITE_FULL", "53100")
 _UNIQUE = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "23505"}
@@ -33,7 +33,7 @@ _FOREIGN = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
 
 def to_store_error(error: SQLAlchemyError) -> StoreError:
-    """The port's error for one of SQLAlchemy's."""
+    """The port's error for an error of SQLAlchemy."""
     if isinstance(error, PoolTimeout):
         return StoreError("All connections to the database were busy for too long.")
     if not isinstance(error, DBAPIError) or error.orig is None:
@@ -45,7 +45,7 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
         if code in _UNIQUE:
             return Conflict(f"A unique key refused a row: {_first_line(cause)}.")
         if code in _FOREIGN:
-            return StoreError("A row names a run, a device or a parent checkpoint that the store does not know.")
+            return StoreError("A row names a run, a device or a parent checkpoint that does not exist.")
     if code.startswith(_FULL):
         return StoreFull("The database could not be written: the disk is full.")
     for name, sentence in _SENTENCES.items():
@@ -56,7 +56,7 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the port's errors in the place of SQLAlchemy's."""
+    """Raises the port's errors in place of SQLAlchemy's."""
     try:
         yield
     except SQLAlchemyError as error:

@@ -1,8 +1,8 @@
-"""MemoryStore: the store contract in dicts. The fake of every test, the store of the simulator and the fault explorer.
+"""MemoryStore: the store contract in dicts. Tests, the simulator and the fault explorer use it.
 
-Durable as long as the object lives: a "crash" is an exception inside a transaction, after which nothing of it is
-there, and ``close`` forgets nothing, so that a restarted coordinator finds what the last one left. One lock lets one
-transaction write at a time; a second one, held for moments, keeps a commit and a read apart. It knows nothing of SQL.
+Rows live as long as the object: a "crash" is an exception inside a transaction, which then stores nothing, and
+``close`` deletes nothing, so a restarted coordinator finds the rows of the last one. One lock admits one writing
+transaction at a time; a second one, held briefly, separates commits from reads.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coordinator.store.bodies import finite, to_text
-from coordinator.store.memory_reads import ALL, MemoryReads, RunRecord, Tables
+from coordinator.store.memory_reads import MemoryReads
+from coordinator.store.memory_tables import ALL, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     Conflict,
     ContributionRow,
     DeviceRow,
@@ -35,18 +36,18 @@ from coordinator.store.port import (
 )
 
 T = TypeVar("T")
-OfRun = TypeVar("OfRun", Claim, ContributionRow, RefusalRow, AuditRow, MetricRow)
+OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, AuditRow, MetricRow)
 
 
 class MemoryTransaction(MemoryReads):
-    """The Transaction port over a layer of its own. After an error it is void: leaving its block can't commit it."""
+    """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(self, committed: Tables, guard: AbstractContextManager[bool]) -> None:
         super().__init__(Tables(committed), guard)
         self._void = False
 
     def commit(self) -> None:
-        """Makes the layer's rows visible, all at once."""
+        """Makes the layer's rows visible, all at once. StoreError when the transaction is void."""
         if self._void:
             raise StoreError("An error inside this transaction was ignored, so nothing of it was stored.")
         with self._guard:
@@ -130,7 +131,7 @@ class MemoryTransaction(MemoryReads):
         self.drop_waiting(expired)
         return len(expired)
 
-    def put_claims(self, claims: Iterable[Claim]) -> None:
+    def put_claims(self, claims: Iterable[ClaimRow]) -> None:
         for claim in self._of_runs(claims):
             self._unique(self._t.claims.get(ALL, claim.device), f"Device {claim.device} has a claim already.")
             self._device(claim.device)
@@ -154,7 +155,7 @@ class MemoryTransaction(MemoryReads):
         self._run(row.run)
         if row.parent_version is not None:
             parent = self._t.checkpoints.get(row.run, row.parent_version)
-            self._known(parent, f"version {row.parent_version} of run {row.run}")
+            self._existing(parent, f"version {row.parent_version} of run {row.run}")
         self._t.checkpoints.put(row.run, row.version, row)
         self._t.child_of.put(row.run, row.parent_version, row.version)
         self._t.checkpoints_of_digest.put(row.digest, (row.run, row.version), True)
@@ -162,14 +163,17 @@ class MemoryTransaction(MemoryReads):
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
         for row in self._of_runs(rows):
             group = (row.run, row.round)
-            self._unique(self._t.contributions.get(group, row.device), f"Device {row.device} counts already.")
+            counted = self._t.contributions.get(group, row.device)
+            self._unique(counted, f"Device {row.device} has a contribution to round {row.round} already.")
             self._t.contributions.put(group, row.device, row)
 
     def put_round(self, row: RoundRow) -> None:
         self._run(row.run)
         old = self._t.rounds.get(row.run, row.round)
         if old is not None and old[0].status in TERMINAL and old[0].status != row.status:
-            raise self._failed(Conflict(f"Round {row.round} of run {row.run} is {old[0].status} and stays so."))
+            raise self._failed(
+                Conflict(f"Round {row.round} of run {row.run} has ended ({old[0].status}); its status is final.")
+            )
         self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
@@ -189,24 +193,24 @@ class MemoryTransaction(MemoryReads):
             self._t.metrics.put(row.run, (row.version, row.source, row.name), row)
 
     def _of_runs(self, rows: Iterable[OfRun]) -> list[OfRun]:
-        """The rows, of runs that exist."""
+        """The rows as a list. StoreError when a run that they name does not exist."""
         found = list(rows)
         for run in {row.run for row in found}:
             self._run(run)
         return found
 
     def _run(self, run: str) -> RunRecord:
-        return self._known(self._t.runs.get(ALL, run), f"run {run}")
+        return self._existing(self._t.runs.get(ALL, run), f"run {run}")
 
     def _device(self, device: str) -> DeviceRow:
-        return self._known(self._t.devices.get(ALL, device), f"device {device}")
+        return self._existing(self._t.devices.get(ALL, device), f"device {device}")
 
     def _worker(self, worker: str) -> WorkerRow:
-        return self._known(self._t.workers.get(ALL, worker), f"worker {worker}")
+        return self._existing(self._t.workers.get(ALL, worker), f"worker {worker}")
 
-    def _known(self, row: T | None, what: str) -> T:
+    def _existing(self, row: T | None, what: str) -> T:
         if row is None:
-            raise self._failed(StoreError(f"The store knows no {what}."))
+            raise self._failed(StoreError(f"The store has no {what}."))
         return row
 
     def _unique(self, row: object | None, message: str) -> None:
@@ -225,7 +229,7 @@ class MemoryTransaction(MemoryReads):
 
 
 class MemoryStore(MemoryReads):
-    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one to end."""
+    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one."""
 
     def __init__(self, *, lock_timeout_s: float = 30.0) -> None:
         super().__init__(Tables(), threading.RLock())
@@ -235,7 +239,7 @@ class MemoryStore(MemoryReads):
 
     @contextmanager
     def transaction(self, run: str | None = None) -> Iterator[MemoryTransaction]:
-        """Opens a writing transaction. All runs share one lock here."""
+        """Opens a writing transaction; all runs share one lock. StoreError as in the port."""
         if self._writer == threading.get_ident():
             raise StoreError("This thread has a transaction open already.")
         if not self._writing.acquire(timeout=self._lock_timeout_s):
@@ -250,4 +254,4 @@ class MemoryStore(MemoryReads):
             self._writing.release()
 
     def close(self) -> None:
-        """Keeps everything: this object is the database."""
+        """Deletes nothing: this object is the database."""

@@ -1,21 +1,18 @@
-"""The tables of the memory store, and every read over them: of committed rows, or of a transaction's view.
-
-Knows the rows and their order; has never heard of transactions, only of a guard that keeps commits away while it reads.
-"""
+"""Every read of the memory store, over committed rows or over a transaction's view of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nsmallest
 
 from coordinator.store.bodies import from_text
-from coordinator.store.layers import Layer
+from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     ContributionRow,
     DeviceRow,
     EventRow,
@@ -27,56 +24,9 @@ from coordinator.store.port import (
     WorkerRow,
 )
 
-ALL = ""
-"""The group of a table that has only one."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run's row, with its bodies kept as text (``row`` itself has none)."""
-
-    row: RunRow
-    plan: str
-    snapshot: str | None
-
-    def whole(self) -> RunRow:
-        """The row as it was given."""
-        snapshot = None if self.snapshot is None else from_text(self.snapshot)
-        return replace(self.row, plan=from_text(self.plan), snapshot=snapshot)
-
-
-class Tables:
-    """All tables; the last five are indexes. With ``base`` a layer over each of them."""
-
-    def __init__(self, base: Tables | None = None) -> None:
-        self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
-        self.events: Layer[str, int, tuple[float, str, str]] = Layer(base.events if base else None)
-        self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
-        self.workers: Layer[str, str, WorkerRow] = Layer(base.workers if base else None)
-        self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
-        self.claims: Layer[str, str, Claim] = Layer(base.claims if base else None)
-        self.checkpoints: Layer[str, int, CheckpointRow] = Layer(base.checkpoints if base else None)
-        self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer(base.contributions if base else None)
-        self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer(base.rounds if base else None)
-        self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
-        self.audit: Layer[str, int, AuditRow] = Layer(base.audit if base else None)
-        self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
-        self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
-        self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
-        self.child_of: Layer[str, int | None, int] = Layer(base.child_of if base else None)
-        self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer(
-            base.checkpoints_of_digest if base else None
-        )
-        self.claims_of_round: Layer[tuple[str, int], str, Claim] = Layer(base.claims_of_round if base else None)
-
-    def apply(self) -> None:
-        """Commits every layer into its base."""
-        for layer in vars(self).values():
-            layer.apply()
-
 
 class MemoryReads:
-    """The Reader port over ``tables``."""
+    """The Reader port over ``tables``. ``guard`` excludes commits during a read."""
 
     def __init__(self, tables: Tables, guard: AbstractContextManager[bool]) -> None:
         self._t = tables
@@ -146,11 +96,11 @@ class MemoryReads:
     def waiting_by_offer(self, now: float) -> dict[str, int]:
         return dict(Counter(row.offer for row in self.waiting(now)))
 
-    def claim(self, device: str) -> Claim | None:
+    def claim(self, device: str) -> ClaimRow | None:
         with self._guard:
             return self._t.claims.get(ALL, device)
 
-    def claims(self, run: str | None = None) -> list[Claim]:
+    def claims(self, run: str | None = None) -> list[ClaimRow]:
         with self._guard:
             rows = self._t.claims.rows(ALL)
         return [claim for _, claim in sorted(rows.items()) if run is None or claim.run == run]
@@ -163,7 +113,7 @@ class MemoryReads:
         with self._guard:
             return self._t.checkpoints.get(run, version)
 
-    def knows_checkpoint(self, digest: str) -> bool:
+    def has_checkpoint(self, digest: str) -> bool:
         with self._guard:
             return bool(self._t.checkpoints_of_digest.rows(digest))
 

@@ -1,7 +1,7 @@
-"""Brings a database's schema to the one that this code is written for, and refuses databases that it can't serve.
+"""Migrates a database to the schema that this code uses, and refuses databases that it cannot use.
 
-The steps are alembic's, kept in the package (``migrations/``). All of them run in one transaction under the database's
-lock, so that processes which start together migrate once, and a crash in between leaves the schema as it was.
+The steps are alembic migrations inside the package (``migrations/``). All of them run in one transaction under the
+database's lock: processes that start together migrate once, and a crash leaves the schema unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOCK = 0x51_55_4F_52_41_54_45
 
 
 def migrate(engine: Engine) -> None:
-    """Migrates up to the newest revision. StoreError when the database is newer than this code, or not Quorate's."""
+    """Migrates to the newest revision. StoreError when the database is newer than this code or of another program."""
     with translated(), engine.connect() as connection:
         if _current(connection) == newest():
             return
@@ -32,18 +32,18 @@ def migrate(engine: Engine) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         elif engine.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        _refuse_strangers(connection)
+        _refuse_foreign(connection)
         command.upgrade(_config(connection), "head")
         connection.commit()
 
 
 def newest() -> str:
-    """The revision that this code is written for."""
+    """The revision that this code uses."""
     return cast("str", ScriptDirectory.from_config(_config()).get_current_head())
 
 
 def revision(engine: Engine) -> str | None:
-    """The revision of this database's schema; None where it has none. Changes nothing."""
+    """The revision of this database's schema, or None; nothing is changed."""
     with translated(), engine.connect() as connection:
         return _current(connection)
 
@@ -60,17 +60,19 @@ def _current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _refuse_strangers(connection: Connection) -> None:
+def _refuse_foreign(connection: Connection) -> None:
     current = _current(connection)
     if current is None:
         tables = sorted(set(inspect(connection).get_table_names()) - {"alembic_version"})
         if tables:
-            raise StoreError(f"The database holds tables of another program ({', '.join(tables[:3])}): use a new one.")
+            raise StoreError(
+                f"The database has tables of another program ({', '.join(tables[:3])}): use a new database."
+            )
         return
     try:
         ScriptDirectory.from_config(_config()).get_revision(current)
     except CommandError:
         raise StoreError(
-            f"The database was written by a newer version of Quorate (its schema is {current}, the newest that this "
-            f"version knows is {newest()}): update Quorate."
+            f"The database was written by a newer version of Quorate (its schema is {current}, this version's is "
+            f"{newest()}): update Quorate."
         ) from None

@@ -1,209 +1,81 @@
-"""The Store port: what the coordinator needs from a database, and nothing about how one works.
+"""The Store port: what the coordinator needs from a database. Its rows (``rows.py``) are imported from here too.
 
-Everything that must happen together happens inside one ``transaction(run)``, which holds the run's lock in the store
-(not in this process), so a second replica needs nothing new. Reads outside a transaction see committed data only. The
-contract test (``tests/coordinator/store/contract.py``) is run against every implementation; the memory store that
-passes it serves as the fake.
-
-Times are Unix seconds (float). Bodies are JSON-compatible dicts. Tensors never come here: only their digests do.
+Everything that must happen together happens inside one ``transaction(run)``, which holds the run's lock in the store,
+not in this process, so several replicas may share a database. Reads outside a transaction see committed data only. The
+contract test (``tests/coordinator/store/contract.py``) runs against every implementation; the memory store that passes
+it serves as the fake. Tensors are not stored here: only their digests are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
 
-Json = dict[str, object]
+from coordinator.store.rows import (
+    AuditRow,
+    CheckpointRow,
+    ClaimRow,
+    ContributionRow,
+    DeviceRow,
+    EventRow,
+    Json,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    WaitingRow,
+    WorkerRow,
+)
+
+__all__ = [
+    "TERMINAL",
+    "AuditRow",
+    "CheckpointRow",
+    "ClaimRow",
+    "Conflict",
+    "ContributionRow",
+    "DeviceRow",
+    "EventRow",
+    "FenceLost",
+    "Json",
+    "MetricRow",
+    "Reader",
+    "RefusalRow",
+    "RoundRow",
+    "RunRow",
+    "Store",
+    "StoreError",
+    "StoreFull",
+    "Transaction",
+    "WaitingRow",
+    "WorkerRow",
+]
 
 TERMINAL = ("committed", "abandoned")
-"""The statuses in which a round ends. The store lets none of them change."""
+"""The statuses of a round that has ended. The store refuses to change them."""
 
 
 class StoreError(Exception):
-    """The store could not do its work (disk full, locked, gone). Nothing of the transaction happened."""
+    """The store failed (disk full, locked, not reachable). Nothing of the transaction was stored."""
 
 
 class StoreFull(StoreError):
-    """There is no room left to write. Nothing of the transaction happened; it may be done again once there is."""
+    """The disk is full. Nothing of the transaction was stored; it may be repeated when there is space."""
 
 
 class FenceLost(StoreError):
-    """Another replica has taken the commit since this fence was raised.
+    """Another replica has raised the run's fence since, and commits in this one's place.
 
-    Nothing happened; whoever holds the newer fence commits.
+    Nothing of the transaction was stored.
     """
 
 
 class Conflict(StoreError):
-    """A unique key refused a row: a fork of the line, a device counted twice, an id taken.
+    """A unique key refused a row: a fork of the line of checkpoints, a device counted twice, an id in use.
 
-    Nothing of the transaction happened.
+    Nothing of the transaction was stored.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRow:
-    device: str
-    public_key: str
-    token_hash: str
-    label: str
-    examples_cap: int
-    enrolled_at: float
-    last_seen_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
-    """A datacenter's worker, registered by an operator."""
-
-    worker: str
-    token_hash: str
-    label: str
-    created_at: float
-    last_seen_at: float | None = None
-    revoked_at: float | None = None
-    """When its token ceased to be good. Never taken back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRow:
-    """One device in the pool. Belongs to the fleet, not to a run."""
-
-    device: str
-    examples: int
-    """Capped at enrolment already."""
-    offer: str
-    """Canonical JSON of what decides eligibility (learners, policy).
-
-    Equal offers are equal strings, so eligibility is decided once for each.
-    """
-    since: float
-    expires: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A device's one live assignment."""
-
-    device: str
-    run: str
-    round: int
-    attempt: int
-    until: float
-    """When the round's deadline passes; for people. Time never frees a claim: the round's end does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    run: str
-    name: str
-    plan: Json
-    plan_digest: str
-    selection_seed: int
-    """Secret, 63 bits: stays on the coordinator."""
-    init: str
-    origin: str
-    created_at: float
-    seq: int = 0
-    """Sequence number of the last event appended."""
-    fence: int = 0
-    snapshot_seq: int = 0
-    snapshot: Json | None = None
-    """The engine's state after ``snapshot_seq``, so that recovery folds only the tail of the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
-    seq: int
-    at: float
-    kind: str
-    body: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRow:
-    run: str
-    version: int
-    digest: str
-    parent_version: int | None
-    """None for the first. Unique per run: the line cannot fork."""
-    round: int | None
-    origin: str
-    bytes: int
-    optimizer: str | None
-    """Digest of the server optimizer's state, None where it has none."""
-    created_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContributionRow:
-    """One counted update. Unique per (run, round, device)."""
-
-    run: str
-    round: int
-    device: str
-    digest: str
-    weight: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRow:
-    """The public record of a round. Written when it opens, replaced at each change of phase and when it ends."""
-
-    run: str
-    round: int
-    attempt: int
-    kind: str
-    status: str
-    """open | committed | abandoned. Never changes once it is one of the last two (the store refuses: Conflict)."""
-    reason: str
-    opened_at: float
-    collecting_at: float | None
-    closed_at: float | None
-    body: Json = field(default_factory=dict)
-    """Funnel, bytes, weight, version, digest, metrics: as in operator_protocol.RoundView."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalRow:
-    """Why an update, acknowledged or late, did not count."""
-
-    run: str
-    round: int
-    device: str
-    digest: str | None
-    kind: str
-    """late | abandoned | stale | duplicate | invalid | ... : the problem's type."""
-    reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
-    """What somebody did that only the run's owner may. Never changed, never deleted."""
-
-    run: str
-    at: float
-    by: str
-    """Who, by their own word where operators have no credentials."""
-    action: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRow:
-    """One value per (run, version, source, name); written again it is replaced."""
-
-    run: str
-    version: int
-    source: str
-    name: str
-    value: float
-    examples: int
-    at: float
 
 
 class Reader(Protocol):
@@ -225,7 +97,7 @@ class Reader(Protocol):
     def device(self, device: str) -> DeviceRow | None: ...
     def device_by_key(self, public_key: str) -> DeviceRow | None: ...
     def device_by_token(self, token_hash: str) -> DeviceRow | None:
-        """The device of this token; should several have it, the one whose id comes first."""
+        """The device of this token; if several have it, the one with the smallest id."""
         ...
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
@@ -238,7 +110,7 @@ class Reader(Protocol):
         ...
 
     def workers(self) -> list[WorkerRow]:
-        """All workers, in order of id. There are few."""
+        """All workers, in order of id."""
         ...
 
     def waiting(self, now: float) -> list[WaitingRow]:
@@ -246,25 +118,25 @@ class Reader(Protocol):
         ...
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
-        """How many unexpired, unclaimed devices wait, by offer."""
+        """Number of unexpired, unclaimed devices in the pool, by offer."""
         ...
 
-    def claim(self, device: str) -> Claim | None: ...
-    def claims(self, run: str | None = None) -> list[Claim]:
-        """All claims, or those of a run, by device id."""
+    def claim(self, device: str) -> ClaimRow | None: ...
+    def claims(self, run: str | None = None) -> list[ClaimRow]:
+        """All claims, or those of a run, in order of device id."""
         ...
 
     def checkpoints(self, run: str) -> list[CheckpointRow]:
-        """The line of a run, by version."""
+        """All checkpoints of a run, in order of version."""
         ...
 
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None: ...
-    def knows_checkpoint(self, digest: str) -> bool:
-        """Whether any run has a checkpoint of this digest: only those are served to devices."""
+    def has_checkpoint(self, digest: str) -> bool:
+        """Whether any run has a checkpoint of this digest. Devices may download only those."""
         ...
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
-        """By device id."""
+        """In order of device id."""
         ...
 
     def round(self, run: str, round: int) -> RoundRow | None: ...
@@ -277,20 +149,20 @@ class Reader(Protocol):
         ...
 
     def audit(self, run: str) -> list[AuditRow]:
-        """In the order in which it was done."""
+        """In the order in which they were recorded."""
         ...
 
     def metrics(self, run: str) -> list[MetricRow]:
-        """By version, source, name."""
+        """In order of version, source, name."""
         ...
 
 
 class Transaction(Reader, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
-    A StoreError voids the transaction, also when it is caught inside the block: leaving the block then raises another.
-    Rows name only runs and devices that are there (contributions and refusals outlive their devices); a body is JSON
-    without NaN; anything else is a StoreError.
+    A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises
+    another. Rows name only runs and devices that exist (contributions and refusals outlive their devices), and a body
+    is JSON without NaN; anything else is a StoreError.
     """
 
     def insert_run(self, row: RunRow) -> None: ...
@@ -300,61 +172,61 @@ class Transaction(Reader, Protocol):
 
     def snapshot(self, run: str, seq: int, state: Json) -> None: ...
     def raise_fence(self, run: str) -> int:
-        """One more than before; returns the new fence."""
+        """Increments the run's fence and returns it."""
         ...
 
     def require_fence(self, run: str, fence: int) -> None:
-        """FenceLost unless the run's fence is still this one. Holds until the transaction ends."""
+        """FenceLost unless the run's fence still has this value. It stays so until the transaction ends."""
         ...
 
     def insert_device(self, row: DeviceRow) -> None:
-        """Conflict when the id or the key is taken."""
+        """Conflict when the id or the key is in use."""
         ...
 
     def set_token(self, device: str, token_hash: str) -> None: ...
     def seen(self, devices: Iterable[str], at: float) -> None:
-        """When these devices last spoke. Ids that are unknown are passed over."""
+        """Sets when these devices last sent a request. Unknown ids are ignored."""
         ...
 
     def insert_worker(self, row: WorkerRow) -> None:
-        """Conflict when the id or the token is taken."""
+        """Conflict when the id or the token is in use."""
         ...
 
     def seen_worker(self, worker: str, at: float) -> None:
-        """When this worker last spoke. StoreError for one that is unknown."""
+        """Sets when this worker last sent a request. StoreError when it is unknown."""
         ...
 
     def revoke_worker(self, worker: str, at: float) -> None:
-        """From now on; a worker that was revoked before stays so since then."""
+        """Revokes its token; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
         ...
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
-        """Inserts or refreshes; a row that was there keeps its ``since``."""
+        """Inserts or replaces; an existing row keeps its ``since``."""
         ...
 
     def drop_waiting(self, devices: Iterable[str]) -> None: ...
     def expire_waiting(self, now: float) -> int:
-        """Deletes expired rows; returns how many."""
+        """Deletes expired rows of the pool and returns their number."""
         ...
 
-    def put_claims(self, claims: Iterable[Claim]) -> None:
-        """Conflict when a device has a claim already. The devices leave the pool."""
+    def put_claims(self, claims: Iterable[ClaimRow]) -> None:
+        """Inserts claims and removes their devices from the pool. Conflict when a device has a claim already."""
         ...
 
     def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None:
-        """Frees the claims of this round: all, or those of ``devices``. Claims of other rounds stay."""
+        """Deletes the claims of this round: all, or those of ``devices``. Claims of other rounds stay."""
         ...
 
     def insert_checkpoint(self, row: CheckpointRow) -> None:
-        """Conflict when the version exists, its parent has a child, or it is a second first one."""
+        """Conflict when the version exists, its parent has a child already, or it is a second one without parent."""
         ...
 
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
-        """Conflict when a device counts in this round already."""
+        """Conflict when a device has a contribution in this round already."""
         ...
 
     def put_round(self, row: RoundRow) -> None:
-        """Inserts or replaces. Conflict when the round has ended and this row says another status."""
+        """Inserts or replaces. Conflict when the round has ended and this row has another status."""
         ...
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
@@ -363,11 +235,13 @@ class Transaction(Reader, Protocol):
 
 
 class Store(Reader, Protocol):
+    """Reads of committed data, and writing transactions."""
+
     def transaction(self, run: str | None = None) -> AbstractContextManager[Transaction]:
         """Opens a writing transaction; with ``run`` it holds that run's lock from the first statement to the end.
 
-        Threads and replicas wait for each other here. Raises StoreError when the lock can't be had in time, or when
-        this thread has a transaction open already.
+        Threads and replicas wait for each other here. StoreError when the lock is not acquired in time, or when this
+        thread has a transaction open already.
         """
         ...
 

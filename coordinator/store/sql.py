@@ -1,8 +1,8 @@
 """SqlStore: the store contract on SQLite, and on PostgreSQL with the same statements.
 
-The lock of a run is the database's: SELECT ... FOR UPDATE of its row, or on SQLite the one writing transaction there
-is (BEGIN IMMEDIATE). In front of SQLite's lock, threads of this process queue at their own, because SQLite makes
-waiters poll. The schema is not made here (``migrate.py``).
+The lock of a run is the database's: SELECT ... FOR UPDATE of its row, or the single writing transaction of SQLite
+(BEGIN IMMEDIATE). Threads of this process first wait at a lock of their own, because waiters at SQLite's lock poll.
+The schema is made by ``migrate.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coordinator.store.driver_errors import to_store_error, translated
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     Conflict,
     ContributionRow,
     DeviceRow,
@@ -42,7 +42,7 @@ Values = dict[str, Any]
 
 
 class SqlTransaction(SqlReads):
-    """The Transaction port on one connection. After an error it is void: leaving its block can't commit it."""
+    """The Transaction port on one connection. After an error it is void: it does not commit."""
 
     def __init__(self, connection: Connection, upserts: sql.Upserts) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class SqlTransaction(SqlReads):
         self._void = False
 
     def require_valid(self) -> None:
-        """StoreError when something failed in here and the caller went on."""
+        """StoreError when a statement failed and the caller continued."""
         if self._void:
             raise StoreError("An error inside this transaction was ignored, so nothing of it was stored.")
 
@@ -62,7 +62,7 @@ class SqlTransaction(SqlReads):
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
         with self._voiding():
             bodies = [to_text(body) for _, _, body in events]
-            last = self._advanced(run, sql.ADVANCE, {"at_run": run, "by": len(events)})
+            last = self._incremented(run, sql.ADVANCE, {"at_run": run, "by": len(events)})
             first = last - len(events) + 1
             self._write_all(
                 sql.INSERT_EVENTS,
@@ -77,17 +77,17 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             change = {"at_run": run, "snapshot_seq": seq, "snapshot": to_text(state)}
             if not self._write(sql.SNAPSHOT, change).rowcount:
-                raise _unknown(f"run {run}")
+                raise _missing(f"run {run}")
 
     def raise_fence(self, run: str) -> int:
         with self._voiding():
-            return self._advanced(run, sql.RAISE_FENCE, {"at_run": run})
+            return self._incremented(run, sql.RAISE_FENCE, {"at_run": run})
 
     def require_fence(self, run: str, fence: int) -> None:
         with self._voiding():
             found = self._read(sql.FENCE, run=run)
             if not found:
-                raise _unknown(f"run {run}")
+                raise _missing(f"run {run}")
             if found[0][0] != fence:
                 now = found[0][0]
                 raise FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}.")
@@ -99,7 +99,7 @@ class SqlTransaction(SqlReads):
     def set_token(self, device: str, token_hash: str) -> None:
         with self._voiding():
             if not self._write(sql.SET_TOKEN, {"at_device": device, "token_hash": token_hash}).rowcount:
-                raise _unknown(f"device {device}")
+                raise _missing(f"device {device}")
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         with self._voiding():
@@ -127,7 +127,7 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             return self._write(sql.EXPIRE_WAITING, {"now": now}).rowcount
 
-    def put_claims(self, claims: Iterable[Claim]) -> None:
+    def put_claims(self, claims: Iterable[ClaimRow]) -> None:
         with self._voiding():
             rows = [_values(claim) for claim in claims]
             self._write_all(sql.INSERT_CLAIMS, rows)
@@ -152,7 +152,7 @@ class SqlTransaction(SqlReads):
     def put_round(self, row: RoundRow) -> None:
         with self._voiding():
             if not self._write(self._upserts.put_round, _values(row) | {"body": to_text(row.body)}).rowcount:
-                raise Conflict(f"Round {row.round} of run {row.run} has ended, and its status stays.")
+                raise Conflict(f"Round {row.round} of run {row.run} has ended; its status is final.")
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
         with self._voiding():
@@ -170,7 +170,7 @@ class SqlTransaction(SqlReads):
     def _change_worker(self, worker: str, statement: Executable, **values: object) -> None:
         with self._voiding():
             if not self._write(statement, {"at_worker": worker, **values}).rowcount:
-                raise _unknown(f"worker {worker}")
+                raise _missing(f"worker {worker}")
 
     def _read(self, statement: Executable, /, **parameters: object) -> Result:
         with self._voiding():
@@ -183,10 +183,10 @@ class SqlTransaction(SqlReads):
         if rows:
             self._connection.execute(statement, rows)
 
-    def _advanced(self, run: str, statement: Executable, values: Mapping[str, object]) -> int:
+    def _incremented(self, run: str, statement: Executable, values: Mapping[str, object]) -> int:
         found = self._write(statement, values).fetchone()
         if found is None:
-            raise _unknown(f"run {run}")
+            raise _missing(f"run {run}")
         return int(found[0])
 
     @contextmanager
@@ -202,27 +202,27 @@ class SqlTransaction(SqlReads):
 
 
 class SqlStore(SqlReads):
-    """The Store port on a database whose schema is there.
+    """The Store port on a database that has been migrated.
 
     ``lock_timeout_s``: how long a transaction waits for the lock of another thread, process or replica. On SQLite in
-    memory all threads share one connection, so there reads wait for an open transaction to end.
+    memory all threads share one connection, so reads wait for an open transaction.
     """
 
     def __init__(self, url: str, *, lock_timeout_s: float = 30.0) -> None:
         self.engine = connect(url, lock_timeout_s)
         self._lock_timeout_s = lock_timeout_s
         self._sqlite = self.engine.dialect.name == "sqlite"
-        self._shared = in_memory(self.engine)
-        self._queue = threading.Lock()
-        self._here = threading.local()
+        self._one_connection = in_memory(self.engine)
+        self._lock = threading.Lock()
+        self._thread = threading.local()
         self._upserts = sql.Upserts(self.engine.dialect.name)
 
     @contextmanager
     def transaction(self, run: str | None = None) -> Iterator[SqlTransaction]:
-        """Opens a writing transaction; see the port."""
+        """Opens a writing transaction. StoreError as in the port."""
         self._refuse_nesting()
-        with self._alone(self._sqlite), self._connected() as connection:
-            self._here.open = True
+        with self._exclusive(self._sqlite), self._connected() as connection:
+            self._thread.open = True
             try:
                 with translated():
                     if self._sqlite:
@@ -239,16 +239,16 @@ class SqlStore(SqlReads):
                     connection.rollback()
                 raise
             finally:
-                self._here.open = False
+                self._thread.open = False
 
     def close(self) -> None:
-        """Closes the connections. The store is not used afterwards."""
+        """Closes the connections. The store must not be used afterwards."""
         self.engine.dispose()
 
     def _read(self, statement: Executable, /, **parameters: object) -> Result:
-        if self._shared:
+        if self._one_connection:
             self._refuse_nesting()
-        with self._alone(self._shared), translated(), self.engine.connect() as connection:
+        with self._exclusive(self._one_connection), translated(), self.engine.connect() as connection:
             return connection.execute(statement, parameters).fetchall()
 
     @contextmanager
@@ -261,23 +261,23 @@ class SqlStore(SqlReads):
             connection.close()
 
     def _refuse_nesting(self) -> None:
-        if getattr(self._here, "open", False):
+        if getattr(self._thread, "open", False):
             raise StoreError("This thread has a transaction open already: read and write through that one.")
 
     @contextmanager
-    def _alone(self, needed: bool) -> Iterator[None]:
-        if needed and not self._queue.acquire(timeout=self._lock_timeout_s):
+    def _exclusive(self, needed: bool) -> Iterator[None]:
+        if needed and not self._lock.acquire(timeout=self._lock_timeout_s):
             raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
         try:
             yield
         finally:
             if needed:
-                self._queue.release()
+                self._lock.release()
 
 
 def _values(row: Any) -> Values:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
-def _unknown(what: str) -> StoreError:
-    return StoreError(f"The store knows no {what}.")
+def _missing(what: str) -> StoreError:
+    return StoreError(f"The store has no {what}.")

@@ -1,6 +1,5 @@
-"""Every read of the SQL store: outside transactions on a pooled connection, inside one on its own.
-
-Knows statements and rows; the one method it leaves open says where a statement runs.
+"""Every read of the SQL store. Subclasses decide on which connection a statement is executed: outside transactions on
+a pooled one, inside a transaction on its own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from coordinator.store.bodies import from_text
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     ContributionRow,
     DeviceRow,
     EventRow,
@@ -34,18 +33,18 @@ Result = Sequence[Sequence[Any]]
 
 
 def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
-    """Turns a result row, whose columns stand in the order of the fields, into the port's row."""
+    """A function that turns a result row, whose columns are in the order of the fields, into the port's row."""
     names = tuple(field.name for field in fields(row))  # type: ignore[arg-type]
 
     def make(values: Sequence[Any]) -> T:
         return row(**dict(zip(names, values, strict=True)))
 
     def make_with_bodies(values: Sequence[Any]) -> T:
-        given = dict(zip(names, values, strict=True))
+        columns = dict(zip(names, values, strict=True))
         for name in bodies:
-            if given[name] is not None:
-                given[name] = from_text(given[name])
-        return row(**given)
+            if columns[name] is not None:
+                columns[name] = from_text(columns[name])
+        return row(**columns)
 
     return make_with_bodies if bodies else make
 
@@ -54,7 +53,7 @@ _run = _maker(RunRow, "plan", "snapshot")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
 _worker = _maker(WorkerRow)
-_claim = _maker(Claim)
+_claim = _maker(ClaimRow)
 _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
 _round = _maker(RoundRow, "body")
@@ -113,10 +112,10 @@ class SqlReads(ABC):
     def waiting_by_offer(self, now: float) -> dict[str, int]:
         return {str(offer): int(count) for offer, count in self._read(sql.WAITING_BY_OFFER, now=now)}
 
-    def claim(self, device: str) -> Claim | None:
+    def claim(self, device: str) -> ClaimRow | None:
         return _first(_claim, self._read(sql.CLAIM, device=device))
 
-    def claims(self, run: str | None = None) -> list[Claim]:
+    def claims(self, run: str | None = None) -> list[ClaimRow]:
         rows = self._read(sql.CLAIMS) if run is None else self._read(sql.CLAIMS_OF_RUN, run=run)
         return [_claim(row) for row in rows]
 
@@ -126,8 +125,8 @@ class SqlReads(ABC):
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
         return _first(_checkpoint, self._read(sql.CHECKPOINT, run=run, version=version))
 
-    def knows_checkpoint(self, digest: str) -> bool:
-        return bool(self._read(sql.KNOWS_CHECKPOINT, digest=digest))
+    def has_checkpoint(self, digest: str) -> bool:
+        return bool(self._read(sql.HAS_CHECKPOINT, digest=digest))
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
         return [_contribution(row) for row in self._read(sql.CONTRIBUTIONS, run=run, round=round)]

@@ -1,7 +1,7 @@
-"""Every statement of the SQL store, built once, for SQLite and PostgreSQL alike; only upserts ask for the dialect.
+"""Every statement of the SQL store, built once for SQLite and PostgreSQL; only upserts depend on the dialect.
 
-Reads select a table's columns in the order of its row's fields, so a result row is a row's fields. Parameters that
-stand in a condition of an UPDATE or DELETE begin with ``at_``, because the plain names belong to the values.
+Reads select columns in the order of the row's fields. Parameters in a condition of an UPDATE or DELETE begin with
+``at_``, because the plain names are those of the values.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ WORKER_BY_TOKEN = _select(workers, port.WorkerRow).where(*_is(workers, "token_ha
 WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
 WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
-CLAIM = _select(claims, port.Claim).where(*_is(claims, "device"))
-CLAIMS = _select(claims, port.Claim).order_by(claims.c.device)
+CLAIM = _select(claims, port.ClaimRow).where(*_is(claims, "device"))
+CLAIMS = _select(claims, port.ClaimRow).order_by(claims.c.device)
 CLAIMS_OF_RUN = CLAIMS.where(*_is(claims, "run"))
 CHECKPOINTS = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run")).order_by(checkpoints.c.version)
 CHECKPOINT = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run", "version"))
-KNOWS_CHECKPOINT = select(checkpoints.c.version).where(*_is(checkpoints, "digest")).limit(1)
+HAS_CHECKPOINT = select(checkpoints.c.version).where(*_is(checkpoints, "digest")).limit(1)
 CONTRIBUTIONS = (
     _select(contributions, port.ContributionRow)
     .where(*_is(contributions, "run", "round"))
@@ -129,20 +129,20 @@ INSERT_AUDIT = insert(audit)
 
 
 class Upserts:
-    """The three statements that insert or replace, in the words of one dialect."""
+    """The three statements that insert or replace, in one dialect."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self.put_waiting = self._upsert(waiting, keep=["since"])
+        self.put_waiting = self._upsert(waiting, unchanged=["since"])
         self.put_metrics = self._upsert(metrics)
         self.put_round = self._upsert(rounds, final="status")
         """Changes no row where the round has ended and another status is given."""
 
-    def _upsert(self, table: Table, keep: Sequence[str] = (), final: str | None = None) -> Insert:
+    def _upsert(self, table: Table, unchanged: Sequence[str] = (), final: str | None = None) -> Insert:
         insert_ = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
         statement = insert_(table)
         key = [column.name for column in table.primary_key]
-        names = [column.name for column in table.c if column.name not in (*key, *keep)]
+        names = [column.name for column in table.c if column.name not in (*key, *unchanged)]
         changes = {name: statement.excluded[name] for name in names}
         where = None
         if final is not None:
@@ -151,7 +151,7 @@ class Upserts:
         return statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
 
 
-def everything(dialect: str) -> dict[str, Select[tuple[object, ...]] | Insert | Update | Delete]:
-    """All statements by name, for the test that compiles them for a database that is not at hand."""
+def all_statements(dialect: str) -> dict[str, Select[tuple[object, ...]] | Insert | Update | Delete]:
+    """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(Upserts(dialect))}
     return {name: found for name, found in named.items() if isinstance(found, Select | Insert | Update | Delete)}

@@ -1,8 +1,8 @@
-"""The tables: names, types, keys. What the migrations build, and what the SQL store's statements are written against.
+"""The tables of the SQL store: names, types, keys. The migrations build them; a test compares the two.
 
-The keys carry the promises: a line that cannot fork or have a gap, one count per device and round, one live claim per
-device. ``events.seq`` is given by the run's row, under its lock. Bodies are JSON kept as text (``bodies.py``), times
-are Unix seconds in double precision, and ids sort by code point in every database. Has never heard of statements.
+The keys enforce invariants: the line of checkpoints has no fork and no gap, a device counts once in a round and has one
+live claim. The run's row assigns ``events.seq``, under its lock. Bodies are JSON as text (``bodies.py``), times are
+Unix seconds in double precision, and ids sort by code point in every database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ metadata = MetaData(
 
 
 def _id() -> TypeEngine[str]:
-    """Text compared byte by byte: SQLite does so anyway, PostgreSQL by the collation C."""
+    """Text compared byte by byte: the default of SQLite, the collation C of PostgreSQL."""
     return Text().with_variant(Text(collation="C"), "postgresql")
 
 

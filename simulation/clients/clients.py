@@ -1,6 +1,6 @@
 """``Clients``: who takes part in a simulation, and with which data; from ten clients to a million.
 
-This file knows ids, numbers and holdings. It has never heard of rounds, models or of how a partition is drawn.
+``holdings`` has their data, ``naming`` their ids.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from simulation.clients.holdings import ClientData, Given, Holdings, Shares, par
 from simulation.clients.naming import Listed, Names, Numbered
 from simulation.clients.picture import Picture, draw
 from simulation.clients.pool import is_torch_dataset
-from simulation.clients.skew import skew_of
-from simulation.clients.view import view_of
+from simulation.clients.view import View, view_of
 
 MOST_FOR_SKEW = 2_000_000
 """Summaries leave the label skew out where there are more examples than this: it would take seconds."""
@@ -131,6 +130,11 @@ class Clients(Mapping[str, ClientData]):
             return None
         return skew_of(np.concatenate(known), np.array([len(labels) for labels in known], dtype=np.int64))
 
+    def view(self, *, by_size: bool) -> View:
+        """What the picture shows, as data."""
+        lines = [line for line in (self._how, self.summary().split(", ", 1)[1]) if line]
+        return view_of(self._names, self.holdings, lines=lines, classes=self._classes, by_size=by_size)
+
     def draw(self, path: str | Path | None = None, *, by_size: bool | None = None) -> Picture:
         """The picture of who holds what: one column a client (a sample where there are more than 100), their sizes
         above, their labels below. ``path``: also write it there, as ``.svg``. ``by_size``: largest first (None: for
@@ -138,7 +142,7 @@ class Clients(Mapping[str, ClientData]):
 
         A notebook shows the picture; ``str`` of it is the SVG. Raises ``ValueError`` for a path that is no ``.svg``.
         """
-        picture = draw(view_of(self, by_size=self._by_size if by_size is None else by_size))
+        picture = draw(self.view(by_size=self._by_size if by_size is None else by_size))
         if path is not None:
             picture.save(path)
         return picture
@@ -167,3 +171,35 @@ class Clients(Mapping[str, ClientData]):
 
     def _repr_html_(self) -> str:
         return f"<p>{self.summary()}</p>{self.draw()}"
+
+
+def label_skew(labels: Sequence[int] | npt.NDArray[np.integer], parts: Sequence[npt.NDArray[np.integer]]) -> float:
+    """How far the clients' labels are from the whole's: 0 (each like the whole) to almost 1.
+
+    The mean over clients, weighted by their examples, of the total variation distance between the labels:
+    sum_k (n_k / n) * (1/2) sum_c |q_kc - p_c|, with q_k the label shares of client k, p those of the whole and n_k
+    the client's size. ``labels``: integers [n]; ``parts``: the positions of each client's examples. Accumulated in
+    float64. Raises ``ValueError`` when the clients hold no examples at all.
+    """
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    if not sizes.sum():
+        raise ValueError("no client holds any example: there is no skew to measure")
+    held = np.asarray(labels)[np.concatenate([np.asarray(part) for part in parts]).astype(np.int64)]
+    return skew_of(held, sizes)
+
+
+def skew_of(labels: npt.NDArray[Any], sizes_K: npt.NDArray[np.int64]) -> float:
+    """``label_skew`` of ``labels`` [n] in the order of their clients: the first ``sizes_K[0]`` are client 0's.
+
+    Only the pairs (client, label) that occur are counted, so that a million clients cost memory of order n:
+    sum_c |n_kc - n_k p_c| is summed where n_kc > 0, and is n_k times the mass of p elsewhere.
+    """
+    kinds, codes = np.unique(labels, return_inverse=True)
+    whole_C = np.bincount(codes, minlength=len(kinds)) / len(codes)
+    owners = np.repeat(np.arange(len(sizes_K), dtype=np.int64), sizes_K)
+    pairs, counts = np.unique(owners * len(kinds) + codes, return_counts=True)
+    client, label = np.divmod(pairs, len(kinds))
+    expected = sizes_K[client] * whole_C[label]
+    met = np.abs(counts - expected).sum()
+    missed = float(sizes_K.sum()) - expected.sum()
+    return max(0.0, float(met + missed) / (2 * float(sizes_K.sum())))

@@ -1,7 +1,5 @@
 """Noise on features that grows from client to client, made when a client's data is asked for.
 
-This file knows arrays, levels and seeds. It has never heard of labels or of how examples were dealt.
-
 Li, Diao, Chen, He 2022, arXiv:2102.02079, "noise-based feature imbalance": party i of N adds Gau(sigma * i / N). The
 paper calls that the variance, its authors' code takes such a level as the standard deviation; so does this file.
 The noise of an example is a function of (seed, its position in the data set) times its client's level: held-out or
@@ -11,6 +9,7 @@ training, array or torch dataset, asked for once or twice, it is the same. Value
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,9 @@ class Noise:
     def on(self, part: Any, positions: Indices, number: int) -> Any:
         """``part`` with noise; ``positions``: where its examples stand in the data set."""
         if is_torch_dataset(part):
-            from simulation.clients.noisy_dataset import NoisyDataset
+            from simulation.clients.torch_datasets import NoisyDataset
 
-            return NoisyDataset(part, positions, self, self.level(number))
+            return NoisyDataset(part, positions, partial(self.add, level=self.level(number)))
         return Examples(self.add(part.x, positions, self.level(number)), part.y)
 
     def add(self, x: Any, positions: Indices, level: float) -> Any:
@@ -71,5 +70,5 @@ def check_features(pool: Pool) -> None:
 def _check_type(x: Any) -> None:
     dtype = getattr(x, "dtype", None)
     if not (getattr(dtype, "is_floating_point", False) or getattr(dtype, "kind", "") == "f"):
-        told = type(x).__name__ if dtype is None else f"{dtype}"
-        raise ValueError(f"noise needs features of a floating type, not {told}: convert or scale them first")
+        found = type(x).__name__ if dtype is None else f"{dtype}"
+        raise ValueError(f"noise needs features of a floating type, not {found}: convert or scale them first")

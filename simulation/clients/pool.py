@@ -77,9 +77,9 @@ def as_given(thing: Any) -> Any:
         return thing
     if len(thing) == 2 and not all(isinstance(item, tuple) for item in thing):
         return thing
-    from simulation.clients.items import Items
+    from simulation.clients.torch_datasets import ListDataset
 
-    return Items(thing)
+    return ListDataset(thing)
 
 
 def is_torch_dataset(thing: Any) -> bool:

@@ -1,18 +1,18 @@
 """What a picture of clients shows: which of them, which labels, in which words.
 
-This file knows clients and counts. It has never heard of SVG, colours or pixels.
+``picture`` draws it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from simulation.clients.clients import Clients
+from simulation.clients.holdings import Holdings
+from simulation.clients.naming import Names
 
 MOST_COLUMNS = 100
 MOST_COLOURS = 10
@@ -52,38 +52,40 @@ class View:
         return len(self.labels) <= MOST_COLOURS
 
 
-def view_of(clients: Clients, *, by_size: bool) -> View:
-    """What to show of ``clients``: all up to 100, else 100 at even distances (of their numbers, or of their ranks by
-    size, largest first)."""
-    count = len(clients)
-    order = np.argsort(-clients.sizes, kind="stable") if by_size else np.arange(count)
+def view_of(
+    names: Names, holdings: Holdings, *, lines: Sequence[str], classes: Sequence[str] | None, by_size: bool
+) -> View:
+    """What to show of clients: all up to 100, else 100 at even distances (of their numbers, or of their ranks by size,
+    largest first). ``lines``: what stands below the title; ``classes``: the labels' names."""
+    count = len(names)
+    order = np.argsort(-holdings.sizes, kind="stable") if by_size else np.arange(count)
     shown = order if count <= MOST_COLUMNS else order[np.linspace(0, count - 1, MOST_COLUMNS).round().astype(np.int64)]
     numbers = [int(number) for number in shown]
-    counters = _counters(clients, numbers)
+    counters = _counters(holdings, numbers)
     kinds, rest = _kinds(counters)
     columns = tuple(
         Column(
-            label=_called(clients, number),
-            train=clients.holdings.examples(number),
-            held_out=clients.holdings.held_out(number),
+            label=_called(names, number),
+            train=holdings.examples(number),
+            held_out=holdings.held_out(number),
             counts=_counts(counter, kinds, rest),
-            level=clients.holdings.level(number),
+            level=holdings.level(number),
         )
         for number, counter in zip(numbers, counters, strict=True)
     )
-    names = [_class_name(clients, kind) for kind in kinds]
+    labels = [_class_name(classes, kind) for kind in kinds]
     return View(
         title=f"Who holds what: {count:,} client{'s' * (count != 1)}",
-        lines=tuple(line for line in (clients.how, clients.summary().split(", ", 1)[1]) if line),
-        caption=_caption(clients, numbers, by_size=by_size),
+        lines=tuple(lines),
+        caption=_caption(names, numbers, by_size=by_size),
         columns=columns,
-        labels=(*names, OTHERS) if rest else tuple(names),
+        labels=(*labels, OTHERS) if rest else tuple(labels),
     )
 
 
-def _counters(clients: Clients, numbers: list[int]) -> list[Counter[int]]:
+def _counters(holdings: Holdings, numbers: list[int]) -> list[Counter[int]]:
     """Label -> examples, for each client; all empty unless every one of them has labels."""
-    held = [clients.holdings.labels(number) for number in numbers]
+    held = [holdings.labels(number) for number in numbers]
     if any(labels is None for labels in held):
         return [Counter() for _ in numbers]
     return [Counter(labels.tolist()) for labels in held if labels is not None]
@@ -102,21 +104,19 @@ def _counts(counter: Counter[int], kinds: list[int], rest: bool) -> tuple[int, .
     return (*counts, counter.total() - sum(counts)) if rest else tuple(counts)
 
 
-def _class_name(clients: Clients, kind: int) -> str:
-    classes = clients.classes
+def _class_name(classes: Sequence[str] | None, kind: int) -> str:
     return str(classes[kind]) if classes is not None and 0 <= kind < len(classes) else str(kind)
 
 
-def _called(clients: Clients, number: int) -> str:
-    made = clients.id(number)
-    name = clients.name(made)
+def _called(names: Names, number: int) -> str:
+    made, name = names.id(number), names.name(number)
     return made if name == made else f"{made} ({name})"
 
 
-def _caption(clients: Clients, numbers: list[int], *, by_size: bool) -> str:
-    if len(clients) == 1:
-        return f"One column: {clients.id(0)}."
-    order = "largest first" if by_size else f"{clients.id(numbers[0])} to {clients.id(numbers[-1])}"
-    if len(numbers) == len(clients):
+def _caption(names: Names, numbers: list[int], *, by_size: bool) -> str:
+    if len(names) == 1:
+        return f"One column: {names.id(0)}."
+    order = "largest first" if by_size else f"{names.id(numbers[0])} to {names.id(numbers[-1])}"
+    if len(numbers) == len(names):
         return f"One column a client, {order}."
-    return f"One column a client, {order}: {len(numbers)} of {len(clients):,}, at even distances."
+    return f"One column a client, {order}: {len(numbers)} of {len(names):,}, at even distances."

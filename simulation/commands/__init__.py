@@ -1,8 +1,8 @@
 """``quorate simulate``: the call ``simulate(...)`` as a command line.
 
 ======== ===========================================================================================================
-simulate its options, and the order of what is done
-share    from the name of a data set to clients and a central test set
-outcome  what is said at the end: text, one JSON document, how to go on
+simulate its options, the order of what is done, and the outcome: lines or one JSON document, how to go on
+data     from the name of a data set to clients and a central test set
+rerun    one client of a round again
 ======== ===========================================================================================================
 """

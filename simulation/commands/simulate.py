@@ -1,18 +1,23 @@
 """``quorate simulate``: a federated run on this machine, from a plan's file and the name of a data set.
 
-Knows the command line; what a simulation is, ``simulation.simulator.simulate`` knows.
+It reads the options, calls ``simulation.simulator.simulate``, and prints the outcome as lines or one JSON document.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
 from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+
+if TYPE_CHECKING:
+    from simulation.clients import Clients
+    from simulation.history import History
 
 _SPREAD = "Partition"
 _FLEET = "Behaviour of the fleet"
@@ -135,7 +140,6 @@ def simulate(
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
     from simulation.commands.data import Asked, shared_out, some_of
-    from simulation.commands.outcome import document, way_on
     from simulation.commands.rerun import again, hint
     from simulation.engines import EngineName
     from simulation.errors import ClientFailed, SimulationError
@@ -239,3 +243,50 @@ def _number(option: str, text: str) -> int | Literal["all"]:
     if not text.isdecimal():
         fail(f"{option} {text}: give a whole number from 0, or all.")
     return int(text)
+
+
+def document(history: History, clients: Clients, folder: Path | None) -> dict[str, Any]:
+    """The whole outcome as JSON knows it: the run, its plan, every round and every score. Times are in seconds."""
+    began = history.created_at
+    rounds = []
+    for row in history.rounds:
+        plain = dataclasses.asdict(row)
+        opened, closed = plain.pop("opened_at"), plain.pop("closed_at")
+        rounds.append(plain | {"opened_s": opened - began, "closed_s": None if closed is None else closed - began})
+    newest = history.checkpoints[len(history)]
+    sizes = clients.sizes
+    return {
+        "run": history.run,
+        "status": history.status,
+        "reason": history.reason,
+        "interrupted": history.interrupted,
+        "committed": len(history),
+        "checkpoint": newest.digest,
+        "clients": {"count": len(clients), "examples": int(sizes.sum()), "how": clients.how},
+        "folder": None if folder is None else str(folder),
+        "wall_s": sum(history.wall),
+        "rounds": rounds,
+        "withdrawals": [dataclasses.asdict(one) for one in history.withdrawals],
+        "metrics": [
+            {"version": one.version, "source": one.source, "name": one.name, "value": one.value}
+            for one in history.metrics
+        ],
+        "plan": history.plan.model_dump(mode="json"),
+    }
+
+
+def way_on(history: History, folder: Path | None, command: str) -> list[str]:
+    """What can be done next with the run. ``command``: how it was started."""
+    lines = []
+    if history.interrupted:
+        done = "1 round is" if len(history) == 1 else f"{len(history)} rounds are"
+        lines.append(f"Stopped in round {len(history.rounds) or 1}: {done} committed.")
+    if history.status != "finished" and folder is None and history.interrupted:
+        lines.append("Nothing is kept: with --folder FOLDER a run goes on where it was stopped.")
+    if folder is not None:
+        if history.status != "finished":
+            lines.append(f"The same command goes on from here: {command}")
+        lines.append(
+            f"Kept in {folder}; to look at it: quorate serve --data {folder}, and then quorate rounds {history.run}"
+        )
+    return lines

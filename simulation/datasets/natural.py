@@ -1,34 +1,31 @@
-"""`NaturalClients`: one client for each user of a data set, holding what this user wrote, said or is.
-
-This file knows users' numbers and names. It has never heard of texts, tables, devices or chance.
-"""
+"""`NaturalClients`: one client for each user of a data set, with the examples of this user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from simulation.datasets.dataset import Examples
+from simulation.datasets.examples import LabelledExamples
 
 
 @dataclass(frozen=True, eq=False)
 class UserData:
     """One client's data."""
 
-    train: Examples
-    test: Examples | None
+    train: LabelledExamples
+    test: LabelledExamples | None
     """Held out; `None` where the user has nothing held out."""
 
 
 class NaturalClients(Mapping[str, UserData]):
     """User's name -> data, in the order of the names; data is made when asked for. Made by `Dataset.clients`."""
 
-    def __init__(self, train: Examples, test: Examples, names: Sequence[str], min_examples: int = 2) -> None:
+    def __init__(
+        self, train: LabelledExamples, test: LabelledExamples, names: Sequence[str], min_examples: int = 2
+    ) -> None:
         """Raises `ValueError` where `min_examples` is below 1 or no user has as many."""
         if min_examples < 1:
             raise ValueError(f"min_examples={min_examples} must be 1 or more")
@@ -61,7 +58,7 @@ class NaturalClients(Mapping[str, UserData]):
 class _Owned:
     """Examples with the positions of each user's."""
 
-    def __init__(self, examples: Examples, users: int) -> None:
+    def __init__(self, examples: LabelledExamples, users: int) -> None:
         owners = examples.users if examples.users is not None else np.empty(0, np.int32)
         self._examples = examples
         self.counts: npt.NDArray[np.int64] = np.bincount(owners, minlength=users).astype(np.int64)
@@ -69,7 +66,7 @@ class _Owned:
         in_order = bool((owners[1:] >= owners[:-1]).all())
         self._order = None if in_order else np.argsort(owners, kind="stable")
 
-    def of(self, user: int) -> Examples:
+    def of(self, user: int) -> LabelledExamples:
         """This user's examples, in their order; views where each user's lie together."""
         stop = int(self._ends[user])
         start = stop - int(self.counts[user])

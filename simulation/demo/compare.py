@@ -16,7 +16,7 @@ from client_sdk.learning import Learner, PlainSGD
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan import Plan
-from simulation.demo.bare_loop import Part, Recipe, accuracy, fedavg
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, accuracy, fedavg
 from simulation.fleet.split import Split, cut
 
 _PAGE = 1000
@@ -47,7 +47,7 @@ def bare_accuracy(operator: OperatorClient, run: str, split: Split, on_round: Ca
     return found
 
 
-def recipe_of(plan: Plan) -> Recipe:
+def recipe_of(plan: Plan) -> LoopRecipe:
     """The plan's hyperparameters for the bare loop. ValueError, naming the first that it has not got."""
     task, rule = plan.task, plan.aggregation
     learner: Any = Catalogue().load(task.learner)
@@ -68,7 +68,7 @@ def recipe_of(plan: Plan) -> Recipe:
         if used:
             raise ValueError(f"The bare loop does not know {name}: leave it out of the plan to compare.")
     equal, cap = rule.weighting == "equal", rule.weight_cap
-    return Recipe(
+    return LoopRecipe(
         model=learner.model,
         loss=learner.loss,
         epochs=task.epochs or 1,
@@ -80,7 +80,7 @@ def recipe_of(plan: Plan) -> Recipe:
     )
 
 
-def counted(operator: OperatorClient, run: str, split: Split, rounds: list[RoundView]) -> dict[int, list[Part]]:
+def counted(operator: OperatorClient, run: str, split: Split, rounds: list[RoundView]) -> dict[int, list[LoopPart]]:
     """Round -> the parts that its commit counted: the log's reports of that round.
 
     Raises ValueError where these are not as many as the round says.
@@ -90,12 +90,12 @@ def counted(operator: OperatorClient, run: str, split: Split, rounds: list[Round
     while page := operator.devices(after=after, limit=_PAGE):
         numbers.update({view.device: split.number(view.label) for view in page})
         after = page[-1].device
-    parts: dict[int, list[Part]] = {view.round: [] for view in rounds}
+    parts: dict[int, list[LoopPart]] = {view.round: [] for view in rounds}
     for event in operator.events(run):
         if event.kind == "Reported" and event.body["round"] in parts:
             device = str(event.body["device"])
             number = int(str(event.body["round"]))
-            parts[number].append(Part(round=number, device=device, shard=numbers[device]))
+            parts[number].append(LoopPart(round=number, device=device, shard=numbers[device]))
     for view in rounds:
         if len(parts[view.round]) != view.funnel.reported:
             raise ValueError(

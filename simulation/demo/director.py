@@ -1,6 +1,6 @@
-"""The order of a demo: what is started when, what is waited for, what is said at the end.
+"""The order of a demo: what is started when, what is waited for, what comes out at the end.
 
-This file knows the commands and the operators' API. How things look is ``screen``'s, how processes end ``children``'s.
+It uses the commands and the operators' API. ``screen`` decides how things look, ``children`` how processes end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from client_sdk.data import load_data
 from client_sdk.http.operator import OperatorClient
 from client_sdk.terminal import Failure
-from simulation.demo.children import Child, Children
+from simulation.demo.children import CommandChild, CommandChildren
 from simulation.demo.journal import METRIC, SOURCE, Journal, read
 from simulation.demo.screen import Screen
 from simulation.demo.setting import Setting
@@ -55,12 +55,12 @@ class Result:
 
 
 def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Result:
-    """Run the demo in ``folder``. Raises Stopped once ``stop`` is set, Failure in a sentence where something fails; no
-    process of it is left either way."""
+    """Run the demo in ``folder``. Raises StoppedByUser once ``stop`` is set, Failure in a sentence where something
+    fails; no process of it is left either way."""
     began = time.monotonic()
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with Children(logs, stop, screen.command) as children:
+    with CommandChildren(logs, stop, screen.command) as children:
         server = children.start(
             "serve", "serve", "--data", str(folder / "coordinator"), "--port", str(setting.port), "--json"
         )
@@ -82,7 +82,7 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
             )["run"]
         )
         scorer = children.start(
-            "evaluate", "evaluate", run, "--data", setting.split.data, *at, "--source", SOURCE, lasting=False
+            "evaluate", "evaluate", run, "--data", setting.split.data, *at, "--source", SOURCE, keeps_running=False
         )
         with OperatorClient(url) as operator:
             journal = _follow(operator, run, children, scorer, screen, stop)
@@ -95,7 +95,7 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
 
 
 def _look_at_data(setting: Setting, screen: Screen) -> None:
-    """Have the data fetched once, before several processes want it, and its faults told before anything starts."""
+    """Have the data fetched once, before several processes want it, and its faults reported before anything starts."""
     data = load_data(setting.split.data)
     if data.test is None:
         raise Failure(f"{setting.split.data} has no test part: nothing could be scored.")
@@ -125,7 +125,7 @@ def _fleet(setting: Setting) -> list[str]:
 
 
 def _follow(
-    operator: OperatorClient, run: str, children: Children, scorer: Child, screen: Screen, stop: Event
+    operator: OperatorClient, run: str, children: CommandChildren, scorer: CommandChild, screen: Screen, stop: Event
 ) -> Journal:
     """Show the run until it has ended, every checkpoint is scored, and those that are late had a moment to come."""
     over_at: float | None = None
@@ -142,25 +142,25 @@ def _follow(
                     screen.show(journal, final=True)
                     break
                 if not journal.scored and (scorer_ended or now - over_at > SCORE_S):
-                    raise Failure(f"Not every checkpoint got its {METRIC}: {scorer.last_words} ({scorer.log})")
+                    raise Failure(f"Not every checkpoint got its {METRIC}: {scorer.last_line} ({scorer.log})")
             stop.wait(screen.every_s)
     if not journal.committed:
         raise Failure(f"The run {journal.run.status} without a committed round: {journal.run.reason}")
     return journal
 
 
-def _compare(operator: OperatorClient, run: str, setting: Setting, children: Children, screen: Screen) -> float:
+def _compare(operator: OperatorClient, run: str, setting: Setting, children: CommandChildren, screen: Screen) -> float:
     """The bare loop's accuracy over the same cohorts."""
     from simulation.demo.compare import bare_accuracy
 
     screen.note("")
     screen.note("The bare loop: the same cohorts and shards, in one process.")
 
-    def tell(number: int, found: float) -> None:
+    def report(number: int, found: float) -> None:
         children.look()
         screen.note(f"bare round {number}: accuracy {100 * found:.2f} %")
 
-    return bare_accuracy(operator, run, setting.split, tell)
+    return bare_accuracy(operator, run, setting.split, report)
 
 
 @contextmanager

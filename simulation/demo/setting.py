@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
 
 _COMMENTS_AT = 32
@@ -20,7 +20,7 @@ class Setting:
     """One demo. ValueError, in a sentence, for numbers that contradict each other."""
 
     split: Split
-    habits: Habits
+    habits: FleetHabits
     learner: str = "quorate:mnist-mlp"
     processes: int = 2
     select: int = 300

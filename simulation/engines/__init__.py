@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from simulation.engines.kernel import Kernel
-from simulation.engines.port import Done, Engine, Failed, Job, Result
+from simulation.engines.port import Done, Engine, Job, JobFailed, Result
 from simulation.engines.serial import SerialEngine
 
-__all__ = ["Done", "Engine", "EngineName", "Failed", "Job", "Kernel", "MakeEngine", "Result", "engine_called"]
+__all__ = ["Done", "Engine", "EngineName", "Job", "JobFailed", "Kernel", "MakeEngine", "Result", "engine_called"]
 
 EngineName = Literal["serial", "processes"]
 MakeEngine = Callable[[Kernel], Engine]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Said = dict[str, Any]
+JsonObject = dict[str, Any]
 
 _LENGTH = 4
 _READ = 1 << 16
@@ -29,20 +29,20 @@ class Channel:
         self.ended = False
         """Whether the other end is gone: nothing will arrive any more."""
         self._bytes = bytearray()
-        self._messages: deque[Said] = deque()
+        self._messages: deque[JsonObject] = deque()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """OSError where the other end is gone."""
         body = json.dumps(message, default=_plain, separators=(",", ":")).encode()
         self.socket.sendall(len(body).to_bytes(_LENGTH, "big") + body)
 
-    def receive(self) -> Said | None:
+    def receive(self) -> JsonObject | None:
         """The next message; None when the other end is gone."""
         while not self._messages and not self.ended:
             self._read(0)
         return self._messages.popleft() if self._messages else None
 
-    def arrived(self) -> Said | None:
+    def arrived(self) -> JsonObject | None:
         """The next message, where it is already here; None: nothing, or nothing any more (``ended``)."""
         if not self._messages and not self.ended:
             self._read(socket.MSG_DONTWAIT)

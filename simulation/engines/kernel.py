@@ -23,7 +23,7 @@ from coordinator.folding.validation import Measures, measure_blocks
 from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
-from simulation.engines.port import Done, Failed, Job
+from simulation.engines.port import Done, Job, JobFailed
 from simulation.engines.threads import one_thread
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
@@ -61,15 +61,15 @@ class Kernel:
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
-    def train(self, model: Tensors, job: Job) -> Contributed | Failed:
+    def train(self, model: Tensors, job: Job) -> Contributed | JobFailed:
         """The client's update from ``model``, or why there is none."""
         try:
             update = self.update(model, job)
             return self._contributed(update, job)
         except _OF_THE_DEVICE as error:
-            return Failed(reason=str(error))
+            return JobFailed(reason=str(error))
         except TensorError as error:
-            return Failed(reason=f"The update cannot be counted: {error}.")
+            return JobFailed(reason=f"The update cannot be counted: {error}.")
         except LearningError as error:
             cause = error.__cause__ if isinstance(error, LearnerFailed) and error.__cause__ is not None else error
             return _own(str(error), cause)
@@ -142,5 +142,5 @@ def _whole() -> float:
     return float("inf")
 
 
-def _own(reason: str, error: BaseException) -> Failed:
-    return Failed(reason=reason, trace="".join(traceback.format_exception(error)), error=error)
+def _own(reason: str, error: BaseException) -> JobFailed:
+    return JobFailed(reason=reason, trace="".join(traceback.format_exception(error)), error=error)

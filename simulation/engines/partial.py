@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from client_sdk.tensors import ManifestMismatch, TensorError, Tensors
 from client_sdk.tensors.exact_sum import ExactSum
 from simulation.engines.kernel import Contributed, Kernel
-from simulation.engines.port import Failed, Job, Result
+from simulation.engines.port import Job, JobFailed, Result
 
 _COLUMNS = 1 << 20
 """Elements that a block of columns holds, over all updates together: 4 MiB."""
@@ -46,14 +46,14 @@ class Partial:
     def work(self, job: Job) -> Result:
         """Trains the client. Its update is in the sum, once, however often it is asked for."""
         found = self.kernel.train(self._model, job)
-        if isinstance(found, Failed):
+        if isinstance(found, JobFailed):
             return found
         self._jobs[job.device] = job
         if job.device not in self.weights:
             try:
                 self._add(job.device, found)
             except TensorError as error:
-                return Failed(reason=f"The update cannot be counted: {error}.")
+                return JobFailed(reason=f"The update cannot be counted: {error}.")
         return found.done
 
     def restrict(self, weights: Mapping[str, int]) -> None:

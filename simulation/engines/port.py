@@ -53,7 +53,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class JobFailed:
     """The client could not train, and withdraws."""
 
     reason: str
@@ -65,7 +65,7 @@ class Failed:
     """The user's own error, where it is at hand in this process."""
 
 
-Result = Done | Failed
+Result = Done | JobFailed
 Meanwhile = Callable[[], None]
 
 

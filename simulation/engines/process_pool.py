@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Never
 
-from simulation.engines.frames import Channel, Said
+from simulation.engines.frames import Channel, JsonObject
 from simulation.errors import SimulationError
 
 Serve = Callable[[int, Channel], None]
@@ -69,10 +69,10 @@ class Answer:
     """What a worker (by its number) said of a task."""
 
     worker: int
-    said: Said
+    said: JsonObject
 
 
-class Crew:
+class ProcessPool:
     """``put`` tasks, ``answer`` waits for one; ``settle`` drops those that nobody has begun."""
 
     def __init__(self, size: int, serve: Serve) -> None:
@@ -181,7 +181,7 @@ class Crew:
         self._usable()
         self._send(number, message)
 
-    def heard(self, number: int) -> Said:
+    def heard(self, number: int) -> JsonObject:
         """The answer of an idle worker to what it was told."""
         channel = self._workers[number].channel
         arriving = select.poll()

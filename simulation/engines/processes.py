@@ -23,9 +23,9 @@ from client_sdk.tensors.exact_sum import ExactSum, SumError
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
-from simulation.engines.port import Done, Failed, Job, Meanwhile, Result, nothing
-from simulation.engines.process_pool import Answer, Crew
-from simulation.engines.worker import Shared, Worker
+from simulation.engines.port import Done, Job, JobFailed, Meanwhile, Result, nothing
+from simulation.engines.process_pool import Answer, ProcessPool
+from simulation.engines.worker import EngineWorker, SharedState
 from simulation.errors import SimulationError
 
 _JOB = tuple(found.name for found in fields(Job))
@@ -40,8 +40,8 @@ class ProcessEngine:
         self._kernel = kernel
         self._size = workers if workers is not None else min(_cores(), kernel.plan.cohort.goal)
         self._needs_all = kernel.needs_all
-        self._crew: Crew | None = None
-        self._shared: list[Shared] = []
+        self._crew: ProcessPool | None = None
+        self._shared: list[SharedState] = []
         self._tasks: dict[Job, int] = {}
         self._closed = False
 
@@ -127,7 +127,7 @@ class ProcessEngine:
 
     # ------------------------------------------------------------ inside
 
-    def _started(self, model: Tensors) -> Crew:
+    def _started(self, model: Tensors) -> ProcessPool:
         """The workers, forked when the first model is known: memory for it must be there before."""
         if self._closed:
             raise SimulationError("the engine was closed")
@@ -135,7 +135,7 @@ class ProcessEngine:
             manifest, elements = Manifest.of(model), self._kernel.delta.elements
             one, other = SharedTensors(manifest), SharedTensors(manifest)
             self._shared = [
-                Shared(
+                SharedState(
                     model=one,
                     scored=other,
                     lanes=shared_lanes(0 if self._needs_all else elements),
@@ -143,36 +143,36 @@ class ProcessEngine:
                 )
                 for _ in range(self._size)
             ]
-            self._crew = Crew(self._size, self._serve)
+            self._crew = ProcessPool(self._size, self._serve)
         return self._crew
 
     def _serve(self, number: int, channel: Channel) -> None:
-        Worker(self._kernel, self._shared[number], channel).serve()
+        EngineWorker(self._kernel, self._shared[number], channel).serve()
 
-    def _begun(self) -> Crew:
+    def _begun(self) -> ProcessPool:
         if self._crew is None:
             raise SimulationError("no round has begun")
         return self._crew
 
-    def _put(self, crew: Crew, job: Job, *, now: bool = False) -> int:
+    def _put(self, crew: ProcessPool, job: Job, *, now: bool = False) -> int:
         what = f"trained client {job.device!r} in round {job.round}"
         return crew.put(
             {"do": "train", "job": {name: getattr(job, name) for name in _JOB}}, what, cost=job.cost, now=now
         )
 
-    def _settle(self, crew: Crew) -> None:
+    def _settle(self, crew: ProcessPool) -> None:
         """Whoever trains has finished; what nobody has begun is as if it had never been submitted."""
         dropped = crew.settle()
         self._tasks = {job: task for job, task in self._tasks.items() if task not in dropped}
 
-    def _answers(self, crew: Crew) -> Iterator[tuple[Job, Answer]]:
+    def _answers(self, crew: ProcessPool) -> Iterator[tuple[Job, Answer]]:
         """What has been trained in this round so far, in the order in which it was."""
         numbers = {task: job for job, task in self._tasks.items()}
         for task, answer in crew.answers.items():
             if task in numbers and "report" in answer.said:
                 yield numbers[task], answer
 
-    def _parts(self, crew: Crew, weights: Mapping[str, int]) -> list[dict[str, int]]:
+    def _parts(self, crew: ProcessPool, weights: Mapping[str, int]) -> list[dict[str, int]]:
         """Each worker's part of ``weights``: the devices whose updates it holds. Each device counts once.
 
         ManifestMismatch for one that no worker holds.
@@ -197,7 +197,7 @@ def _result(answer: Answer) -> Result:
     said = answer.said
     if "report" in said:
         return Done(report=UpdateReport.model_validate_json(said["report"]), weight=said["weight"])
-    return Failed(reason=said["reason"], trace=said["trace"])
+    return JobFailed(reason=said["reason"], trace=said["trace"])
 
 
 def _score(answer: Answer) -> Score | None:

@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.tensors import TensorError
-from simulation.engines.frames import Channel, Said
+from simulation.engines.frames import Channel, JsonObject
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
-from simulation.engines.port import Failed, Job
+from simulation.engines.port import Job, JobFailed
 from simulation.engines.process_pool import flush_output
 from simulation.errors import not_scored
 
@@ -47,7 +47,7 @@ while it is done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedState:
     """What a worker has in common with its parent."""
 
     model: SharedTensors
@@ -60,17 +60,17 @@ class Shared:
     """Where updates are put, for rules that need all of them."""
 
 
-class Worker:
+class EngineWorker:
     """``serve`` until the channel ends."""
 
-    def __init__(self, kernel: Kernel, shared: Shared, channel: Channel) -> None:
+    def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
         self._kernel = kernel
         self._shared = shared
         self._channel = channel
         self._partial = Partial(kernel, shared.lanes)
         self._slots: dict[str, int] = {}
-        self._tasks: deque[Said] = deque()
-        self._answers: list[Said] = []
+        self._tasks: deque[JsonObject] = deque()
+        self._answers: list[JsonObject] = []
         self._sent_at = 0.0
 
     def serve(self) -> None:
@@ -88,7 +88,7 @@ class Worker:
             flush_output()
             self._answers.append({"task": task["task"], **said})
 
-    def _next(self) -> Said | None:
+    def _next(self) -> JsonObject | None:
         """A message, where one is there; waited for, where nothing else is to be done."""
         if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
             self._flush()
@@ -103,7 +103,7 @@ class Worker:
             self._answers = []
         self._sent_at = time.monotonic()
 
-    def _hear(self, message: Said) -> None:
+    def _hear(self, message: JsonObject) -> None:
         match message["do"]:
             case "tasks":
                 self._tasks.extend(message["tasks"])
@@ -116,12 +116,12 @@ class Worker:
             case "restrict":
                 self._channel.send(self._restricted(message))
 
-    def _trained(self, task: Said) -> Said:
+    def _trained(self, task: JsonObject) -> JsonObject:
         job = Job(**task["job"])
         result = self._partial.work(job)
-        if isinstance(result, Failed):
+        if isinstance(result, JobFailed):
             return {"reason": result.reason, "trace": result.trace}
-        said: Said = {"report": result.report.model_dump_json(), "weight": result.weight}
+        said: JsonObject = {"report": result.report.model_dump_json(), "weight": result.weight}
         if self._shared.shelf is not None:
             if job.device not in self._slots:
                 self._slots[job.device] = len(self._slots)
@@ -129,14 +129,14 @@ class Worker:
             said["slot"] = self._slots[job.device]
         return said
 
-    def _scored(self, task: Said) -> Said:
+    def _scored(self, task: JsonObject) -> JsonObject:
         try:
             score = self._kernel.score(self._shared.scored.view(), task["device"])
         except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
             return {"raised": not_scored(f"client {task['device']!r}", error)}
         return {"score": None if score is None else score.model_dump_json()}
 
-    def _restricted(self, message: Said) -> Said:
+    def _restricted(self, message: JsonObject) -> JsonObject:
         try:
             self._partial.restrict(message["weights"])
             return {"state": self._partial.sum.state, "weights": self._partial.weights}

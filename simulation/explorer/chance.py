@@ -1,18 +1,17 @@
 """All chance of a schedule: hashes of (seed, what it is for, how often it was asked), and the list of faults it struck.
 
 A draw depends on its own name only. So when one fault is left out (``without``), all other draws stay what they were:
-that is what lets a failing schedule be shrunk. It has never heard of what a fault does.
+that is what lets a failing schedule be shrunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import TypeVar
 
-T = TypeVar("T")
+from client_sdk.chance import blake2b_bytes, blake2b_word, unit_rounded
 
-_SCALE = 2.0**-64
+T = TypeVar("T")
 
 
 class Chance:
@@ -59,14 +58,9 @@ class Chance:
         def read(count: int) -> bytes:
             asked = self._asked.get(purpose, 0)
             self._asked[purpose] = asked + 1
-            key = f"{purpose}#{asked}".encode()
-            return b"".join(
-                blake2b(self._prefix + key + bytes([block]), digest_size=64).digest()
-                for block in range(1 + count // 64)
-            )[:count]
+            return blake2b_bytes(self._prefix + f"{purpose}#{asked}".encode(), count)
 
         return read
 
     def _hash(self, name: str) -> float:
-        word = blake2b(self._prefix + name.encode(), digest_size=8).digest()
-        return int.from_bytes(word, "big") * _SCALE
+        return unit_rounded(blake2b_word(self._prefix + name.encode()))

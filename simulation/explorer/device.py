@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client_sdk.device.actions import (
     Action,
@@ -31,22 +31,21 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from simulation.explorer.endings import Broken
-from simulation.explorer.marks import body_of
-from simulation.explorer.serving import Answer, Request
+from simulation.explorer.faults import Broken
+from simulation.explorer.network import Network
+from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import LEARNER
-
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
+from simulation.explorer.world import World
 
 URL = "http://explorer"
 HOLD_S = 25.0
 OLD_COPIES = 6
 
 
-class Device:
-    def __init__(self, world: World, number: int, key: DeviceKey) -> None:
+class ExplorerDevice:
+    def __init__(self, world: World, network: Network, number: int, key: DeviceKey) -> None:
         self.world = world
+        self.network = network
         self.number = number
         self.name = f"d{number}"
         self.key = key
@@ -156,7 +155,9 @@ class Device:
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
                 request = Request(action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up)
                 held = isinstance(action, Send) and action.route is Route.CHECK_IN
-                world.network.send(request, lambda answer: self._hear(ticket, action, answer), HOLD_S if held else 0.0)
+                self.network.send(
+                    request, lambda answer: self._answered(ticket, action, answer), HOLD_S if held else 0.0
+                )
 
     def _update(self, action: Send, digest: str) -> bytes:
         """The saved update, as its record names it. In one round a device sends one and the same."""
@@ -173,7 +174,7 @@ class Device:
             raise Broken("receipt", f"{self.name} sends other bytes than before in {place}")
         return self.storage.update(digest).read()
 
-    def _hear(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
+    def _answered(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
         at = self.world.agenda.now
         reply: Reply
         if answer is None:
@@ -219,8 +220,7 @@ class Device:
 
     def make(self, assignment: Assignment, *, partial: bool = False, variant: int = 0, mark: float = 1.0) -> bytes:
         """An update for this assignment: a mark in the lane of this device and round. ``variant`` makes other bytes."""
-        return body_of(
-            self.world,
+        return self.world.register.body_of(
             number=self.number,
             run=assignment.run,
             round=assignment.round,

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from coordinator.blobs import BlobError, Blobs, DiskFull, Spool
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
+from simulation.explorer.process import Process
 
 
 class FaultyBlobs:
     """Behaves as ``blobs`` where no fault strikes."""
 
-    def __init__(self, blobs: Blobs, replica: Replica) -> None:
+    def __init__(self, blobs: Blobs, replica: Process) -> None:
         self._blobs = blobs
         self._replica = replica
 
@@ -47,7 +45,7 @@ class FaultyBlobs:
 
 
 class FaultySpool:
-    def __init__(self, spool: Spool, replica: Replica) -> None:
+    def __init__(self, spool: Spool, replica: Process) -> None:
         self._spool = spool
         self._replica = replica
         self._torn = False

@@ -5,33 +5,30 @@ The explorer's checks read these directly, never through a replica.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO, cast
 
-from coordinator.blobs import Blobs, FileBlobs
+from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
 from simulation.explorer.power import UnsyncedFiles
-from simulation.explorer.quick import QuickBlobs
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
-    from simulation.explorer.shape import Shape
-    from simulation.explorer.world import World
+from simulation.explorer.shape import Shape
+from simulation.explorer.world import World
 
 
 class Durable:
     """``store`` and ``blobs``: the real ones, without faults."""
 
     def __init__(self, world: World, folder: Path | None, files: UnsyncedFiles | None) -> None:
-        self._world = world
         self._files = files
         self.store = _store(world.shape, folder)
         self.blobs: Blobs = QuickBlobs()
@@ -39,20 +36,47 @@ class Durable:
             self.folder = folder / "blobs"
             self.blobs = FileBlobs(self.folder)
 
-    def open_blobs(self, replica: Replica) -> Blobs:
-        """The blobs as a process opens them when it starts."""
+    def open_blobs(self, die_at: Callable[[str], None]) -> Blobs:
+        """The blobs as a process opens them when it starts; ``die_at`` is called where it may die."""
         if self._files is None:
             return self.blobs
-        self._files.replica = replica
+        self._files.die_at = die_at
         return FileBlobs(self.folder)
 
-    def crash(self, replica: Replica) -> None:
-        """What becomes of the disk when the machine of this replica loses power."""
+    def crash(self) -> None:
+        """What becomes of the disk when its machine loses power."""
         if self._files is not None:
             self._files.lose_power(self.folder)
 
+    def device_of(self, token: str | None) -> str:
+        row = self.store.device_by_token(hashlib.sha256((token or "").encode()).hexdigest())
+        return row.device if row is not None else ""
+
+    def worker_of(self, token: str | None) -> str:
+        row = self.store.worker_by_token(hashlib.sha256((token or "").encode()).hexdigest())
+        return row.worker if row is not None else ""
+
     def close(self) -> None:
         self.store.close()
+
+
+class _Bytes(bytes):
+    """Bytes with the two methods of a path that the product calls."""
+
+    def read_bytes(self) -> bytes:
+        return self
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        return io.BytesIO(self)
+
+
+class QuickBlobs(MemoryBlobs):
+    """The memory blobs without their files: everything in the product that reads tensors takes a path or bytes alike
+    (``client_sdk.tensors``), so a schedule need not write a file for each update. One in sixteen has real files.
+    """
+
+    def copy(self, digest: str, data: bytes) -> Path:
+        return cast("Path", _Bytes(data))
 
 
 def scratch() -> str | None:
@@ -72,7 +96,7 @@ def opened(world: World) -> Iterator[Durable]:
             durable.close()
         return
     with tempfile.TemporaryDirectory(prefix="quorate-explorer-", dir=scratch()) as name:
-        files = UnsyncedFiles(world) if shape.blobs == "files" else None
+        files = UnsyncedFiles(world.chance) if shape.blobs == "files" else None
         durable = Durable(world, Path(name), files)
         try:
             if files is None:

@@ -1,7 +1,10 @@
 """Every fault that the explorer knows: its name, how often it strikes where it could, and what it is.
 
-One table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it happens; coverage,
-the bias towards what is rare, the story and the shrinking then know it. ``docs/faults.md`` shows how.
+``Crash`` and ``Broken`` end a process and a schedule. They are BaseExceptions, so that no ``except Exception`` of the
+product can take them for something that it can handle.
+
+The faults are one table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it
+happens; coverage, the bias towards what is rare, the story and the shrinking then know it (``docs/faults.md``).
 """
 
 from __future__ import annotations
@@ -65,3 +68,16 @@ FAULTS: dict[str, Fault] = {
 
 FLEET_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family != "datacenter"))
 """Those of schedules without a datacenter."""
+
+
+class Crash(BaseException):
+    """The process of a replica is gone, at this place."""
+
+
+class Broken(BaseException):
+    """An invariant does not hold. ``invariant`` is its name in ``invariants``."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+        self.what = what

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.store.port import EventRow, RunRow
-from simulation.explorer.endings import Broken
+from simulation.explorer.faults import Broken
 
 
 @dataclass(slots=True)
-class Ending:
+class RoundEnding:
     """How a round ended, by the log."""
 
     round: int
@@ -46,7 +46,7 @@ class Followed:
     cohort: dict[str, int] = field(default_factory=dict)
     reported: dict[str, tuple[str, int]] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
-    ended: dict[int, Ending] = field(default_factory=dict)
+    ended: dict[int, RoundEnding] = field(default_factory=dict)
     ending: str = ""
     pools: dict[int, str] = field(default_factory=dict)
     kind: str = "federated"
@@ -104,7 +104,7 @@ class Followed:
             return None
         return ending.reported[device][0]
 
-    def follow(self, event: EventRow) -> list[Ending]:
+    def follow(self, event: EventRow) -> list[RoundEnding]:
         """Takes the next event in. Returns the rounds that ended with it."""
         if event.seq != self.head + 1:
             raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
@@ -191,7 +191,7 @@ class Followed:
             self.phase = "idle"
             self.cohort, self.withdrawn = {}, set()
 
-    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
             raise self._odd(event, f"the run is {self.phase}")
         cohort = dict(body["cohort"])
@@ -203,7 +203,7 @@ class Followed:
         self.pools[self.round] = body["pool"]
         return []
 
-    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         device = body["device"]
         if self.phase != "collecting":
             raise Broken(
@@ -218,7 +218,7 @@ class Followed:
         self.reported[device] = (body["digest"], self._weight(body))
         return self._close_if_complete()
 
-    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         device = body["device"]
         if self.phase != "collecting" or device not in self.cohort or device in self.withdrawn | self.reported.keys():
             raise self._odd(event, "the device has no open place in the round")
@@ -228,18 +228,18 @@ class Followed:
             return self._abandon()
         return ended
 
-    def _close_if_complete(self) -> list[Ending]:
+    def _close_if_complete(self) -> list[RoundEnding]:
         have = len(self.reported)
         everyone = have + len(self.withdrawn) == len(self.cohort)
         if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
             return self._close()
         return []
 
-    def _close(self) -> list[Ending]:
+    def _close(self) -> list[RoundEnding]:
         self.phase = "committing"
         return []
 
-    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
         if len(self.reported) < self.quorum:
@@ -248,11 +248,11 @@ class Followed:
             )
         return self._advance(body)
 
-    def _advance(self, body: dict[str, Any]) -> list[Ending]:
+    def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         self.version += 1
         self.digest = body["digest"]
         self.in_vain, self.fleet_first = 0, False
-        ending = Ending(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
+        ending = RoundEnding(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
         ending.kind, ending.lease = self.kind, self.lease
         self.ended[self.round] = ending
         if self.version >= self.plan["finish"]["rounds"] and not self.ending:
@@ -260,15 +260,17 @@ class Followed:
         self._rest_or_open()
         return [ending]
 
-    def _abandon(self, short: bool = False) -> list[Ending]:
-        ending = Ending(self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease)
+    def _abandon(self, short: bool = False) -> list[RoundEnding]:
+        ending = RoundEnding(
+            self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease
+        )
         if self.kind == "federated":
             self.in_vain, self.fleet_first = self.in_vain + 1, False
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]
 
-    def _stopped(self, event: EventRow) -> list[Ending]:
+    def _stopped(self, event: EventRow) -> list[RoundEnding]:
         if self.over or self.ending:
             raise self._odd(event, f"the run is {self.status}")
         self.ending = "stopped"
@@ -281,7 +283,7 @@ class Followed:
 
     # ------------------------------------------------------------ datacenter rounds
 
-    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if body["round"] != self.round or self.phase not in ("leasing", "training"):
             raise Broken(
                 "lease", f"{self.run} #{event.seq} {event.kind} {body}: it is {self.phase}, round {self.round}"
@@ -314,7 +316,7 @@ class Followed:
                 return self._lease_again()
         return []
 
-    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[Ending]:
+    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase == "training" and body["worker"] != self.lease[0]:
             raise Broken("lease", f"{self.run} #{event.seq}: {body['worker']} was given the round of {self.lease}")
         if self.phase == "training" and body["installation"] != self.installation:
@@ -330,7 +332,7 @@ class Followed:
             self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
         return []
 
-    def _time_passed(self, event: EventRow) -> list[Ending]:
+    def _time_passed(self, event: EventRow) -> list[RoundEnding]:
         if self.give_up_at is not None and event.at >= self.give_up_at:
             return self._give_up()
         if self.phase != "training" or event.at < self.heard_at + self.plan["datacenter"]["lease_s"] - 1e-6:
@@ -339,11 +341,11 @@ class Followed:
             )
         return self._lease_again()
 
-    def _lease_again(self) -> list[Ending]:
+    def _lease_again(self) -> list[RoundEnding]:
         self.phase = "leasing"
         return [] if self.status == "running" else self._abandon()
 
-    def _give_up(self) -> list[Ending]:
+    def _give_up(self) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True
         return self._abandon()
 

@@ -1,20 +1,17 @@
-"""Requests that a replica holds open until there is work, as ``service.polls`` does with connections.
+"""Requests that a replica holds open until there is an answer, as ``service.holds`` does with connections.
 
-A device's check-in waits for its own signal, a worker's poll for the one that all workers share. Whoever is held looks
-again when the signal rings, and on a timer; ends when its time is up, when a newer request of the same peer comes, or
-when the peer has gone. Knows nothing of rounds.
+Whoever is held looks again when its signal rings, and on a timer; ends when its time is up, when a newer request of the
+same peer comes, or when the peer has gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinator.runtime.coordinator import Coordinator
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
+from simulation.explorer.process import Process
 
 BUSY_S = 0.5
 """When a process that stands still is asked again."""
@@ -34,9 +31,9 @@ class Held:
     gone: Callable[[], bool]
     respond: Callable[[Any], None]
     look: Call
-    """What it is given when there is work, else None."""
+    """Its answer, or None where there is none yet."""
     over: Call
-    """What it is told when its time is up."""
+    """Its answer when its time is up."""
     leave: Call | None = None
     """What is done when the peer has gone."""
 
@@ -44,7 +41,7 @@ class Held:
 class Holds:
     """Those of one replica, the latest of each peer."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Process) -> None:
         self._replica = replica
         self._held: dict[str, Held] = {}
 
@@ -68,11 +65,6 @@ class Holds:
 
     def rung(self, key: str) -> None:
         """A signal: who waits for it may have work."""
-        if key != "workers":
-            held = self._held.get(key.removeprefix("device:"))
-            if held is not None and held.key == key:
-                self._replica.world.agenda.after(0.001, self._look, held)
-            return
         for held in [held for held in self._held.values() if held.key == key]:
             self._replica.world.agenda.after(0.001, self._look, held)
 

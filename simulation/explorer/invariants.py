@@ -7,20 +7,21 @@ state that it speaks of changes. None of this looks at the engine's or the coord
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from client_sdk.device.record import Joined
+from client_sdk.protocol.devices import Enrolled
 from coordinator.blobs import BlobError
+from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
-from simulation.explorer.endings import Broken
-from simulation.explorer.marks import marks_in, next_model, what_went_wrong
-
-if TYPE_CHECKING:
-    from client_sdk.protocol.devices import Enrolled
-    from simulation.explorer.follow import Ending, Followed
-    from simulation.explorer.serving import Request
-    from simulation.explorer.world import World
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
+from simulation.explorer.follow import Followed, RoundEnding
+from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
+from simulation.explorer.request import Request
 
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
@@ -47,20 +48,18 @@ NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if 
 """The names by their numbers in docs/architecture.md."""
 
 
-def begun(world: World, run: Followed) -> None:
+def begun(durable: Durable, run: Followed) -> None:
     """A run that can be seen has its first checkpoint."""
-    first = world.durable.store.checkpoint(run.run, 0)
+    first = durable.store.checkpoint(run.run, 0)
     if first is None or first.parent_version is not None:
         raise Broken("line", f"the run {run.run} has no first checkpoint")
     run.digest = first.digest
-    whole(world, first.digest, first.bytes, "the first checkpoint")
+    whole(durable, first.digest, first.bytes, "the first checkpoint")
 
 
-def round_ended(world: World, run: Followed, ending: Ending) -> None:
+def round_ended(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """All rows about a round that has ended."""
-    store, number = world.durable.store, ending.round
-    world.tally.commits += ending.committed
-    world.tally.abandoned += not ending.committed
+    store, number = durable.store, ending.round
     row = store.round(run.run, number)
     wanted = "committed" if ending.committed else "abandoned"
     if ending.short and (row is None or (row.status != "abandoned" and not row.reason)):
@@ -87,46 +86,46 @@ def round_ended(world: World, run: Followed, ending: Ending) -> None:
     made = store.checkpoint(run.run, ending.version)
     if made is None or (made.parent_version, made.round, made.digest) != (ending.version - 1, number, ending.digest):
         raise Broken("line", f"version {ending.version} of {run.run} is not the child that round {number} committed")
-    whole(world, made.digest, made.bytes, f"version {made.version}")
-    whole_state(world, run)
+    whole(durable, made.digest, made.bytes, f"version {made.version}")
+    whole_state(durable, run)
     if ending.kind == "datacenter":
-        trained(world, run, ending)
+        trained(register, run, ending)
     else:
-        refolded(world, run, ending)
+        refolded(register, durable, run, ending)
 
 
-def trained(world: World, run: Followed, ending: Ending) -> None:
+def trained(register: Register, run: Followed, ending: RoundEnding) -> None:
     """The committed model is, byte for byte, what was trained in this round under its last lease."""
-    made = world.results.get(ending.digest, set())
+    made = register.results.get(ending.digest, set())
     if (run.run, ending.round, ending.lease[2]) not in made:
         raise Broken(
             "lease", f"round {ending.round} of {run.run}, lease {ending.lease}, committed what was made for {made}"
         )
 
 
-def refolded(world: World, run: Followed, ending: Ending) -> None:
+def refolded(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """The committed model is what its updates give when they are added up again by hand, each once."""
     rule = run.plan["aggregation"]
-    parent = world.durable.store.checkpoint(run.run, ending.version - 1)
+    parent = durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
         raise Broken("line", f"version {ending.version} of {run.run} has no parent")
     for device, (digest, _) in ending.reported.items():
-        made = world.made.get(digest)
+        made = register.made.get(digest)
         if made is None or (made.run, made.round) != (run.run, ending.round):
             raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
-    model, found = marks_in(read(world, parent.digest)), marks_in(read(world, ending.digest))
-    wanted = next_model(model, ending, world.made, rule, run.moments)
+    model, found = marks_in(read(durable, parent.digest)), marks_in(read(durable, ending.digest))
+    wanted = next_model(model, ending, register.made, rule, run.moments)
     if found.tobytes() != wanted.tobytes():
         added = rule["rule"] == "mean" and rule["server_optimizer"] == "average"
-        name = what_went_wrong(model, found, ending, world.made) if added else "same-bits"
+        name = what_went_wrong(model, found, ending, register.made) if added else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
         told = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
         raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {told}")
 
 
-def rows_agree(world: World, run: Followed) -> None:
+def rows_agree(durable: Durable, run: Followed) -> None:
     """The rows that change with the log: the open round, the claims, the end of the line."""
-    store = world.durable.store
+    store = durable.store
     row = store.round(run.run, run.round) if run.round else None
     if run.round and run.phase != "idle" and (row is None or row.status != "open"):
         raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
@@ -139,49 +138,49 @@ def rows_agree(world: World, run: Followed) -> None:
         raise Broken("line", f"the line of {run.run} does not end at version {run.version}")
 
 
-def spooled(world: World, run: Followed, only: str | None = None) -> None:
+def spooled(durable: Durable, run: Followed, only: str | None = None) -> None:
     """The bytes of every update that may yet count are on the disk."""
     if run.phase not in ("collecting", "committing"):
         return
     for device, (digest, _) in run.reported.items():
         if only in (None, digest):
-            whole(world, digest, None, f"{device}'s update of round {run.round}", "ack-durable")
+            whole(durable, digest, None, f"{device}'s update of round {run.round}", "ack-durable")
 
 
-def whole_blobs(world: World, run: Followed) -> None:
-    line = world.durable.store.checkpoints(run.run)
+def whole_blobs(durable: Durable, run: Followed) -> None:
+    line = durable.store.checkpoints(run.run)
     if [(row.version, row.parent_version) for row in line] != [(n, n - 1 if n else None) for n in range(len(line))]:
         raise Broken("line", f"the checkpoints of {run.run} are no line: {[row.version for row in line]}")
     for row in line:
-        whole(world, row.digest, row.bytes, f"version {row.version} of {run.run}")
-    whole_state(world, run)
+        whole(durable, row.digest, row.bytes, f"version {row.version} of {run.run}")
+    whole_state(durable, run)
 
 
-def whole_state(world: World, run: Followed) -> None:
+def whole_state(durable: Durable, run: Followed) -> None:
     """The newest state of the server optimizer, which the next round reads, is on the disk."""
     if run.plan["aggregation"]["server_optimizer"] == "average":
         return
-    newest = world.durable.store.checkpoints(run.run)[-1]
+    newest = durable.store.checkpoints(run.run)[-1]
     if newest.optimizer is not None:
-        whole(world, newest.optimizer, None, f"the server optimizer's state of version {newest.version}")
+        whole(durable, newest.optimizer, None, f"the server optimizer's state of version {newest.version}")
 
 
-def whole(world: World, digest: str, size: int | None, what: str, name: str = "whole-blob") -> None:
-    data = read(world, digest, what, name)
+def whole(durable: Durable, digest: str, size: int | None, what: str, name: str = "whole-blob") -> None:
+    data = read(durable, digest, what, name)
     if hashlib.sha256(data).hexdigest() != digest or size not in (None, len(data)):
         raise Broken(name, f"{what} is on the disk with other bytes ({len(data)} of {size})")
 
 
-def read(world: World, digest: str, what: str = "a checkpoint", name: str = "whole-blob") -> bytes:
+def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = "whole-blob") -> bytes:
     try:
-        with world.durable.blobs.open(digest) as file:
+        with durable.blobs.open(digest) as file:
             return file.read()
     except BlobError as error:
         raise Broken(name, f"{what} is not on the disk: {error}") from None
 
 
-def enrolled(world: World, answer: Enrolled) -> None:
-    row = world.durable.store.device_by_token(hashlib.sha256(answer.token.encode()).hexdigest())
+def enrolled(durable: Durable, answer: Enrolled) -> None:
+    row = durable.store.device_by_token(hashlib.sha256(answer.token.encode()).hexdigest())
     if row is None or row.device != answer.device:
         raise Broken("ack-durable", f"{answer.device} was told that it is enrolled, and its token is unknown")
 
@@ -194,41 +193,42 @@ def fetched(request: Request, body: bytes) -> None:
         )
 
 
-def records(world: World) -> None:
-    """What devices have written down: a receipt in a device's own history is a counted or recorded update."""
-    for device in world.devices:
-        rounds = set()
-        for joined in device.storage.history():
-            key = (joined.device, joined.run, joined.round, joined.attempt)
-            if key in rounds:
-                raise Broken("counts-once", f"{device.name}'s record has round {joined.round} of {joined.run} twice")
-            rounds.add(key)
-            run = world.watch.run(joined.run)
-            known = run.known(joined.round, joined.device)
-            if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
-                raise Broken("receipt", f"{device.name} wrote that round {joined.round} refused an update that counts")
-            if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
-                raise Broken(
-                    "named", f"{device.name} has a receipt for round {joined.round} that the log does not know"
-                )
+def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Followed]) -> None:
+    """What a device has written down: a receipt in its own history is a counted or recorded update."""
+    rounds = set()
+    for joined in history:
+        key = (joined.device, joined.run, joined.round, joined.attempt)
+        if key in rounds:
+            raise Broken("counts-once", f"{device}'s record has round {joined.round} of {joined.run} twice")
+        rounds.add(key)
+        run = run_of(joined.run)
+        known = run.known(joined.round, joined.device)
+        if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
+            raise Broken("receipt", f"{device} wrote that round {joined.round} refused an update that counts")
+        if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
+            raise Broken("named", f"{device} has a receipt for round {joined.round} that the log does not know")
 
 
-def leases(world: World) -> None:
-    """What workers were told of their leases: a result that they were told is committed is."""
-    for worker in world.workers:
-        for ended in worker.history:
-            lease = ended.lease
-            ending = world.watch.run(lease.run).ended.get(lease.round)
-            ours = (lease.worker, lease.attempt, lease.fence)
-            committed = ending is not None and ending.committed and ending.lease == ours
-            if ended.result == "committed" and not committed:
-                raise Broken("ack-durable", f"{worker.name} was told that round {lease.round} committed its result")
-            sent = worker.delivered.get((lease.run, lease.round, lease.fence))
-            if ended.result == "lost" and committed and ending is not None and ending.digest == sent:
-                raise Broken("receipt", f"{worker.name} was told that its result of round {lease.round} does not count")
+def leases(
+    worker: str,
+    history: Sequence[Ended],
+    delivered: dict[tuple[str, int, int], str],
+    run_of: Callable[[str], Followed],
+) -> None:
+    """What a worker learned of its leases: a result that it learned is committed is."""
+    for ended in history:
+        lease = ended.lease
+        ending = run_of(lease.run).ended.get(lease.round)
+        ours = (lease.worker, lease.attempt, lease.fence)
+        committed = ending is not None and ending.committed and ending.lease == ours
+        if ended.result == "committed" and not committed:
+            raise Broken("ack-durable", f"{worker} was told that round {lease.round} committed its result")
+        sent = delivered.get((lease.run, lease.round, lease.fence))
+        if ended.result == "lost" and committed and ending is not None and ending.digest == sent:
+            raise Broken("receipt", f"{worker} was told that its result of round {lease.round} does not count")
 
 
-def kept(world: World, run: Followed, ended: int) -> None:
+def retained(register: Register, durable: Durable, run: Followed, ended: int) -> None:
     """No raw update lies on the disk longer than its round and the plan's retention. ``ended``: the last round that
     ended long enough ago.
     """
@@ -237,14 +237,14 @@ def kept(world: World, run: Followed, ended: int) -> None:
     for number, ending in run.ended.items():
         if number >= oldest:
             may_stay |= {digest for digest, _ in ending.reported.values()}
-            may_stay |= {item.digest or "" for item in world.durable.store.refusals(run.run, number)}
-    for digest in world.durable.blobs.digests():
-        made = world.made.get(digest)
+            may_stay |= {item.digest or "" for item in durable.store.refusals(run.run, number)}
+    for digest in durable.blobs.digests():
+        made = register.made.get(digest)
         if made is not None and made.run == run.run and digest not in may_stay:
             raise Broken("retention", f"an update made for round {made.round} of {run.run} is kept after round {ended}")
 
 
-def verified(world: World) -> None:
+def verified(durable: Durable) -> None:
     """``quorate verify`` finds nothing in what is left."""
-    for wrong in verify(world.durable.store, world.durable.blobs):
+    for wrong in verify(durable.store, durable.blobs):
         raise Broken(NUMBERS.get(wrong.invariant, wrong.invariant), f"verify: round {wrong.round}: {wrong.what}")

@@ -7,18 +7,15 @@ beside what the device sent first, and none of it may hurt others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from client_sdk.device.actions import Send
 from client_sdk.protocol.devices import Noted, Outcome, Receipt, Started, Withdrawal
 from client_sdk.protocol.names import Message, Route
-from simulation.explorer.marks import body_of
-from simulation.explorer.serving import Answer, Request
-
-if TYPE_CHECKING:
-    from simulation.explorer.device import Device
-    from simulation.explorer.follow import Followed
-    from simulation.explorer.world import World
+from simulation.explorer.device import ExplorerDevice
+from simulation.explorer.follow import Followed
+from simulation.explorer.network import Network
+from simulation.explorer.request import Answer, Request
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.world import World
 
 LIES = (
     "other-bytes",
@@ -37,8 +34,10 @@ LIES = (
 class Liar:
     """Lies with the token of one device, at moments of its own."""
 
-    def __init__(self, world: World, device: Device) -> None:
+    def __init__(self, world: World, network: Network, watch: InvariantWatch, device: ExplorerDevice) -> None:
         self._world = world
+        self._network = network
+        self._watch = watch
         self._device = device
 
     def plan_storm(self) -> None:
@@ -49,10 +48,10 @@ class Liar:
     def _lie(self) -> None:
         world, device = self._world, self._device
         enrolled = device.enrolled
-        if enrolled is None or not world.watch.runs or not world.strikes("lie", device.name):
+        if enrolled is None or not self._watch.runs or not world.strikes("lie", device.name):
             return
         lie = world.chance.pick("lie", LIES)
-        run = world.chance.pick("lie-run", list(world.watch.runs.values()))
+        run = world.chance.pick("lie-run", list(self._watch.runs.values()))
         if not run.round:
             return
         world.tell(f"{device.name} lies: {lie}")
@@ -61,7 +60,7 @@ class Liar:
             case "other-bytes":
                 self._update(run, now)
             case "copy":
-                known = world.bodies.get((run.run, now))
+                known = world.register.bodies.get((run.run, now))
                 if known:
                     path: dict[str, str | int] = {"run": run.run, "round": now, "attempt": 0}
                     self._send("PUT", Route.UPDATE, path, Receipt, body=world.chance.pick("copied", known))
@@ -83,8 +82,7 @@ class Liar:
 
     def _update(self, run: Followed, round: int, *, attempt: int = 0, body_round: int | None = None) -> None:
         world, device = self._world, self._device
-        body = body_of(
-            world,
+        body = world.register.body_of(
             number=device.number,
             run=run.run,
             round=body_round or round,
@@ -112,7 +110,7 @@ class Liar:
         token = enrolled.token if enrolled is not None else ""
         send = Send(method=method, route=route, answers=(answer,), path=path, message=message, token=token)
 
-        def shrug(_: Answer) -> None:
-            """A liar does not listen."""
+        def ignore(_: Answer) -> None:
+            """A liar needs no answer."""
 
-        self._world.network.send(Request(send, body), shrug)
+        self._network.send(Request(send, body), ignore)

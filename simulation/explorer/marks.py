@@ -13,7 +13,7 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Work
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
-
-if TYPE_CHECKING:
-    from simulation.explorer.follow import Ending
-    from simulation.explorer.world import World
+from simulation.explorer.follow import RoundEnding
+from simulation.explorer.shape import Shape
 
 ROUNDS = 8
 SHARED = 2
@@ -46,52 +44,64 @@ def first_model(devices: int) -> Tensors:
     return {"marks": np.zeros(devices * ROUNDS + SHARED, np.float32), "steps": np.array(7, np.int64)}
 
 
-def body_of(
-    world: World,
-    *,
-    number: int,
-    run: str,
-    round: int,
-    attempt: int,
-    codec: str,
-    examples: int,
-    partial: bool,
-    variant: int,
-    mark: float,
-) -> bytes:
-    """The bytes of an update, and a line in the register."""
-    devices = world.shape.devices
-    values = np.zeros(devices * ROUNDS + SHARED, np.float32)
-    lanes = {number * ROUNDS + round % ROUNDS: mark}
-    if world.shape.plan["aggregation"]["clip_norm"] is None:
-        for place in range(SHARED):
-            crooked = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
-            lanes[devices * ROUNDS + place] = float(np.float16(crooked) if "16" in codec else np.float32(crooked))
-    for lane, value in lanes.items():
-        values[lane] = value
-    steps = 1 + variant % (STEPS - 1) if partial else STEPS
-    work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
-    update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant})
-    body = encode_update(update, codec, run, round, attempt)
-    world.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes)
-    world.bodies.setdefault((run, round), []).append(body)
-    return body
+class Register:
+    """Makes bodies, and remembers what each one says."""
 
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self.made: dict[str, Made] = {}
+        self.results: dict[str, set[tuple[str, int, int]]] = {}
+        """What workers made: digest -> (run, round, fence) of every lease that it was made under."""
+        self.bodies: dict[tuple[str, int], list[bytes]] = {}
+        """What was made for each round: a liar may copy it."""
 
-def result_of(world: World, run: str, round: int, fence: int, parent: bytes, *, wrong: bool = False) -> bytes:
-    """The bytes of a worker's result, and a line in the register: every lane of the parent moved by a step that tells
-    the leases apart, or, where the world trains *alike*, the rounds only. ``wrong``: no checkpoint of the model."""
-    step = round % 64 if world.shape.alike else 64 + fence % 64
-    values = marks_in(parent) + np.float32(step / 64)
-    model = {"marks": values, "steps": np.array(7 + step, np.int64)}
-    if wrong:
-        return to_bytes(
-            {**model, "marks": values[:-1]} if fence % 2 else {**model, "marks": values * np.float32(np.nan)}
-        )
-    body = to_bytes(model)
-    digest = hashlib.sha256(body).hexdigest()
-    world.results.setdefault(digest, set()).add((run, round, fence))
-    return body
+    def body_of(
+        self,
+        *,
+        number: int,
+        run: str,
+        round: int,
+        attempt: int,
+        codec: str,
+        examples: int,
+        partial: bool,
+        variant: int,
+        mark: float,
+    ) -> bytes:
+        """The bytes of an update, and a line in the register."""
+        devices = self._shape.devices
+        values = np.zeros(devices * ROUNDS + SHARED, np.float32)
+        lanes = {number * ROUNDS + round % ROUNDS: mark}
+        if self._shape.plan["aggregation"]["clip_norm"] is None:
+            for place in range(SHARED):
+                crooked = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
+                lanes[devices * ROUNDS + place] = float(np.float16(crooked) if "16" in codec else np.float32(crooked))
+        for lane, value in lanes.items():
+            values[lane] = value
+        steps = 1 + variant % (STEPS - 1) if partial else STEPS
+        work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
+        update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant})
+        body = encode_update(update, codec, run, round, attempt)
+        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes)
+        self.bodies.setdefault((run, round), []).append(body)
+        return body
+
+    def result_of(self, run: str, round: int, fence: int, parent: bytes, *, wrong: bool = False) -> bytes:
+        """The bytes of a worker's result, and a line in the register: every lane of the parent moves by a step that
+        tells the leases apart, or, where the shape trains *alike*, the rounds only. ``wrong``: the bytes are no
+        checkpoint of the model.
+        """
+        step = round % 64 if self._shape.alike else 64 + fence % 64
+        values = marks_in(parent) + np.float32(step / 64)
+        model = {"marks": values, "steps": np.array(7 + step, np.int64)}
+        if wrong:
+            return to_bytes(
+                {**model, "marks": values[:-1]} if fence % 2 else {**model, "marks": values * np.float32(np.nan)}
+            )
+        body = to_bytes(model)
+        digest = hashlib.sha256(body).hexdigest()
+        self.results.setdefault(digest, set()).add((run, round, fence))
+        return body
 
 
 def marks_in(checkpoint: bytes) -> Lanes:
@@ -102,7 +112,7 @@ def marks_in(checkpoint: bytes) -> Lanes:
 
 
 def next_model(
-    model: Lanes, ending: Ending, made: dict[str, Made], rule: dict[str, Any], moments: list[Lanes]
+    model: Lanes, ending: RoundEnding, made: dict[str, Made], rule: dict[str, Any], moments: list[Lanes]
 ) -> Lanes:
     """What the updates of a round give when they are added up again, each once, in Python's integers.
 
@@ -156,7 +166,7 @@ def _median(ordered: list[np.float32]) -> np.float32:
     return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / np.float32(2)
 
 
-def what_went_wrong(model: Lanes, found: Lanes, ending: Ending, made: dict[str, Made]) -> str:
+def what_went_wrong(model: Lanes, found: Lanes, ending: RoundEnding, made: dict[str, Made]) -> str:
     """Which invariant a wrong sum breaks, judged by the marks: each counted device's own lane should weigh the same."""
     shares = []
     for digest, weight in ending.reported.values():

@@ -1,23 +1,22 @@
 """The network between devices and replicas: it loses, delays, duplicates, reorders, and delivers again minutes later.
 
-A request and its answer are two journeys, and each may fail alone. Knows replicas by name and moments by the agenda;
-has never heard of what travels, except that it can be turned into JSON and back.
+A request and its answer are two journeys, and each may fail alone. What travels is turned into JSON and back, where
+the schedule's shape says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from client_sdk.device.actions import Send
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
-from simulation.explorer.serving import Answer, Request, serve
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
-    from simulation.explorer.world import World
+from simulation.explorer.replica import Replica
+from simulation.explorer.request import Answer, Request
+from simulation.explorer.serving import serve
+from simulation.explorer.world import World
 
 M = TypeVar("M", Message, Problem)
 
@@ -26,21 +25,22 @@ TIMEOUT_S = 60.0
 
 
 class Network:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, replicas: Sequence[Replica]) -> None:
         self._world = world
+        self._replicas = replicas
 
-    def send(self, request: Request, hear: Callable[[Answer], None], hold_s: float = 0.0) -> None:
-        """Delivers once, as a rule. ``hear`` is called at most once: with the answer, or None when there is none."""
+    def send(self, request: Request, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
+        """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None when there is none."""
         world, event = self._world, request.event
-        heard = [False]
+        answered_once = [False]
 
         def first(answer: Answer) -> None:
-            if not heard[0]:
-                heard[0] = True
-                hear(answer)
+            if not answered_once[0]:
+                answered_once[0] = True
+                respond(answer)
 
-        def never(_: Answer) -> None:
-            """Nobody listens to the answer of a copy."""
+        def ignore(_: Answer) -> None:
+            """The answer of a copy goes nowhere."""
 
         if world.shape.wire and isinstance(request.send, Send) and request.send.message is not None:
             request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
@@ -53,12 +53,12 @@ class Network:
         if world.strikes("duplicate", event):
             world.tally.duplicated += 1
             world.tell(f"a request will arrive twice: {event}")
-            world.agenda.after(self._delay(event), self._arrive, request, never)
+            world.agenda.after(self._delay(event), self._arrive, request, ignore)
         if world.strikes("redeliver-late", event):
             world.tally.duplicated += 1
             late_s = world.chance.between("late-s", 20.0, 200.0)
             world.tell(f"a request will arrive again {late_s:.0f} s later: {event}")
-            world.agenda.after(late_s, self._arrive, request, never)
+            world.agenda.after(late_s, self._arrive, request, ignore)
         world.agenda.after(TIMEOUT_S + hold_s, first, None)
 
     def _delay(self, event: str) -> float:
@@ -66,19 +66,19 @@ class Network:
             return self._world.chance.between("delay-s", 1.0, 30.0)
         return self._world.chance.between("way", 0.002, 0.1)
 
-    def _arrive(self, request: Request, hear: Callable[[Answer], None]) -> None:
+    def _arrive(self, request: Request, respond: Callable[[Answer], None]) -> None:
         world = self._world
         replica = self._choose()
         if replica is None:
-            hear(None)
+            respond(None)
             return
         if replica.busy():
-            world.agenda.after(0.7, self._arrive, request, hear)
+            world.agenda.after(0.7, self._arrive, request, respond)
             return
 
         def answered(answer: Answer) -> None:
             if answer is None:
-                hear(None)
+                respond(None)
                 return
             if world.strikes("lose-answer", request.event):
                 world.tally.lost += 1
@@ -86,13 +86,13 @@ class Network:
                 return
             if world.shape.wire and isinstance(answer, Message):
                 answer = _through_json(answer)
-            world.agenda.after(self._delay(request.event), hear, answer)
+            world.agenda.after(self._delay(request.event), respond, answer)
 
         serve(world, replica, request, answered)
 
     def _choose(self) -> Replica | None:
         """The replica behind the load balancer's pick: any one that lives."""
-        alive = [replica for replica in self._world.replicas if replica.up]
+        alive = [replica for replica in self._replicas if replica.up]
         return self._world.chance.pick("replica", alive) if alive else None
 
 

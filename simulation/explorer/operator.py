@@ -7,27 +7,31 @@ what is durable.
 from __future__ import annotations
 
 import hashlib
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CreateRun, MetricReport, RunView
 from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
 from coordinator.runtime.coordinator import Coordinator
-from simulation.explorer.endings import Broken
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
 from simulation.explorer.marks import first_model
+from simulation.explorer.replica import Replica
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.world import World
 
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
-
-DEEDS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
+ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
 class Operator:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, replicas: Sequence[Replica]) -> None:
         self._world = world
+        self._durable = durable
+        self._watch = watch
+        self._replicas = replicas
         body = to_bytes(first_model(world.shape.devices))
         self._body, self._init = body, hashlib.sha256(body).hexdigest()
 
@@ -35,8 +39,8 @@ class Operator:
         """Puts down when operators may act and clocks may jump."""
         world = self._world
         for _ in range(3):
-            for deed in DEEDS:
-                world.agenda.after(world.chance.between("deed", 0.0, world.shape.storm_s), self._act, deed)
+            for action in ACTIONS:
+                world.agenda.after(world.chance.between("deed", 0.0, world.shape.storm_s), self._act, action)
         for _ in range(2):
             for jump in ("clock-ahead", "clock-back"):
                 world.agenda.after(world.chance.between("jump", 0.0, world.shape.storm_s), self._jump, jump)
@@ -45,70 +49,72 @@ class Operator:
         """Uploads the first checkpoint and creates a run; again and again until it is answered."""
         world = self._world
 
-        plan = world.shape.second if world.watch.runs and world.shape.second is not None else world.shape.plan
+        plan = world.shape.second if self._watch.runs and world.shape.second is not None else world.shape.plan
 
         def work(coordinator: Coordinator) -> RunView:
-            with coordinator.blobs.spool() as spool:
+            with coordinator.core.blobs.spool() as spool:
                 spool.write(self._body)
-                coordinator.put_checkpoint(spool, self._init)
-            return coordinator.create_run(CreateRun(plan=plan, init=self._init, origin="explorer"))
+                coordinator.operators.put_checkpoint(spool, self._init)
+            return coordinator.operators.create_run(CreateRun(plan=plan, init=self._init, origin="explorer"))
 
         view = self._ask("create", work)
-        world.watch.discover()
-        world.watch.step()
+        self._watch.discover()
+        self._watch.step()
         if isinstance(view, RunView):
-            known = world.watch.runs.get(view.run)
+            known = self._watch.runs.get(view.run)
             # A run that was paused or stopped through another replica, before its first round, opens none.
             if known is None or (not known.round and known.status == "running"):
                 raise Broken("ack-durable", f"the operator was told of run {view.run}, which has not begun")
-        elif not world.watch.runs:
+        elif not self._watch.runs:
             world.agenda.after(2.0, self.create)
 
     def resume_all(self) -> None:
         """After the storm: nothing stays paused."""
-        for run in list(self._world.watch.runs.values()):
+        for run in list(self._watch.runs.values()):
             if run.status == "paused":
-                self._ask("resume", partial(Coordinator.resume, run=run.run))
+                self._ask("resume", lambda coordinator, name=run.run: coordinator.operators.resume(name))
 
-    def _act(self, deed: str) -> None:
+    def _act(self, action: str) -> None:
         world = self._world
-        if not world.strikes(deed, "operator") or not world.watch.runs:
+        if not world.strikes(action, "operator") or not self._watch.runs:
             return
-        run = world.chance.pick("run", list(world.watch.runs.values()))
+        run = world.chance.pick("run", list(self._watch.runs.values()))
         name, interruptions = run.run, world.interruptions
-        match deed:
+        match action:
             case "op-create":
-                if len(world.watch.runs) < 2:
+                if len(self._watch.runs) < 2:
                     self.create()
                 return
             case "op-pause":
-                view, status = self._ask("pause", lambda coordinator: coordinator.pause(name)), ("paused",)
+                view, status = self._ask("pause", lambda coordinator: coordinator.operators.pause(name)), ("paused",)
             case "op-resume":
-                view, status = self._ask("resume", lambda coordinator: coordinator.resume(name)), ("running",)
+                view, status = self._ask("resume", lambda coordinator: coordinator.operators.resume(name)), ("running",)
             case "op-stop":
-                view, status = self._ask("stop", lambda coordinator: coordinator.stop(name)), ("stopped",)
+                view, status = self._ask("stop", lambda coordinator: coordinator.operators.stop(name)), ("stopped",)
             case _:
                 self._score(name)
                 return
-        world.watch.step()
+        self._watch.step()
         if interruptions != world.interruptions:
             return  # what others did meanwhile may have changed it again
         if isinstance(view, RunView) and not run.over and run.status not in status and not run.ending:
-            raise Broken("ack-durable", f"the operator's {deed[3:]} of {name} was answered, the log says {run.status}")
+            raise Broken(
+                "ack-durable", f"the operator's {action[3:]} of {name} was answered, the log says {run.status}"
+            )
 
     def _score(self, name: str) -> None:
-        run = self._world.watch.runs[name]
-        row = self._world.durable.store.checkpoint(name, run.version)
+        run = self._watch.runs[name]
+        row = self._durable.store.checkpoint(name, run.version)
         if row is None:
             return
         score = Score(examples=10, metrics={"accuracy": 0.5})
         report = MetricReport(version=row.version, digest=row.digest, score=score)
-        answer = self._ask("score", lambda coordinator: coordinator.report_metrics(name, report))
-        if isinstance(answer, list) and not self._world.durable.store.metrics(name):
+        answer = self._ask("score", lambda coordinator: coordinator.operators.report_metrics(name, report))
+        if isinstance(answer, list) and not self._durable.store.metrics(name):
             raise Broken("ack-durable", f"a score of {name} was taken, and is not there")
 
     def _ask(self, event: str, work: Any) -> Any:
-        alive = [replica for replica in self._world.replicas if replica.up and not replica.busy()]
+        alive = [replica for replica in self._replicas if replica.up and not replica.busy()]
         if not alive:
             return None
         replica = self._world.chance.pick("operator's replica", alive)
@@ -120,7 +126,7 @@ class Operator:
 
     def _jump(self, jump: str) -> None:
         world = self._world
-        replica = world.chance.pick("clock", world.replicas)
+        replica = world.chance.pick("clock", self._replicas)
         if world.strikes(jump, replica.name):
             seconds = world.chance.pick("jump-s", JUMPS_S)
             replica.clock_offset_s += seconds if jump == "clock-ahead" else -seconds

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from coordinator.store.port import Json, Store, StoreError, Transaction
-from simulation.explorer.endings import Broken
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
+from simulation.explorer.faults import Broken
+from simulation.explorer.process import Process
 
 
 class FaultyStore:
     """Behaves as ``store`` where no fault strikes."""
 
-    def __init__(self, store: Store, replica: Replica) -> None:
+    def __init__(self, store: Store, replica: Process) -> None:
         self._store = store
         self._replica = replica
 
@@ -43,7 +41,7 @@ class FaultyStore:
         replica.point("transaction")
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
-        replica.world.watch.written = True
+        replica.watch.written = True
         with self._writing(), self._store.transaction(run) as inner:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
@@ -75,7 +73,7 @@ class FaultyStore:
 class Fenced:
     """Watches one transaction: which fence it raises, and that a commit is written under the newest one."""
 
-    def __init__(self, replica: Replica, transaction: Any) -> None:
+    def __init__(self, replica: Process, transaction: Any) -> None:
         self.run = ""
         self.raised = 0
         raise_fence, append = transaction.raise_fence, transaction.append
@@ -98,7 +96,7 @@ class Fenced:
 class _Torn:
     """A transaction one of whose statements fails, after which nothing of it can be committed."""
 
-    def __init__(self, inner: Transaction, replica: Replica) -> None:
+    def __init__(self, inner: Transaction, replica: Process) -> None:
         self._inner = inner
         self._left = replica.world.chance.below("torn-after", 6)
         self._void = False

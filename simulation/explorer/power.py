@@ -1,32 +1,29 @@
 """What a loss of power leaves of files that were not synced: names that never reached the folder, and torn contents.
 
 While ``watching``, the ``os`` of ``coordinator.blobs.files`` is this object: it passes everything on, notes which file
-and which folder was synced when, and is a place where the process may die, before and after each sync. It knows files;
-it has never heard of what is in them.
+and which folder was synced when, and is a place where the process may die, before and after each sync.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinator.blobs import files
-
-if TYPE_CHECKING:
-    from simulation.explorer.replica import Replica
-    from simulation.explorer.world import World
+from simulation.explorer.chance import Chance
 
 
 class UnsyncedFiles:
     """Stands in for the module ``os`` of the file blobs."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.replica: Replica | None = None
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self.die_at: Callable[[str], None] | None = None
+        """A place where the process that has the files open may die."""
         self._folders: dict[int, str] = {}
         self._names: dict[str, dict[str, int]] = {}
         """Folder -> name -> inode, as of its last sync."""
@@ -42,8 +39,8 @@ class UnsyncedFiles:
         return descriptor
 
     def fsync(self, descriptor: int) -> None:
-        if self.replica is not None:
-            self.replica.die_at("before fsync")
+        if self.die_at is not None:
+            self.die_at("before fsync")
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
             folder = self._folders[descriptor]
@@ -51,8 +48,8 @@ class UnsyncedFiles:
                 self._names[folder] = {entry.name: entry.inode() for entry in entries}
         else:
             self._contents[found.st_ino] = found.st_size
-        if self.replica is not None:
-            self.replica.die_at("after fsync")
+        if self.die_at is not None:
+            self.die_at("after fsync")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -71,7 +68,7 @@ class UnsyncedFiles:
             inside = folder / prefix
             synced = self._names.get(os.fspath(inside), {}) if prefix in root else {}
             for entry in sorted(os.scandir(inside), key=lambda entry: entry.name):
-                if self._world.chance.unit("power") < 0.3:
+                if self._chance.unit("power") < 0.3:
                     continue  # the kernel had written it back by itself
                 if synced.get(entry.name) != entry.inode():
                     Path(entry.path).unlink()

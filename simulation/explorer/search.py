@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 
-from simulation.explorer.coverage import Coverage
-from simulation.explorer.endings import Broken
+from simulation.explorer.counts import Coverage, ScheduleTally
+from simulation.explorer.faults import Broken
+from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import Shape
-from simulation.explorer.world import Tally, World
-from tests.faults.mutants import MUTANTS
+from simulation.explorer.world import World
 
 CHUNK = 40
 """Schedules that a process plays before it says how far it is."""
@@ -32,13 +32,13 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
-    tally: Tally = field(default_factory=Tally)
+class SearchReport:
+    tally: ScheduleTally = field(default_factory=ScheduleTally)
     coverage: Coverage = field(default_factory=Coverage)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
 
-    def __iadd__(self, other: Report) -> Report:
+    def __iadd__(self, other: SearchReport) -> SearchReport:
         self.tally += other.tally
         self.coverage += other.coverage
         self.findings += other.findings
@@ -60,44 +60,58 @@ class Report:
         }
 
 
-def shape_of(seed: int, mutant: str | None = None) -> Shape:
-    """The seed's shape; under a mutant every second one has the weather that shows it."""
-    shape = Shape.of(seed)
-    if mutant is None or seed % 2 or (MUTANTS[mutant].focus is None and not MUTANTS[mutant].shape):
-        return shape
-    focus = MUTANTS[mutant].focus or ("", "")
-    more = dict(MUTANTS[mutant].shape)
-    plan = {**shape.plan, **more.pop("plan", {})}
-    return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, plan=plan, **more)
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What schedules are played on: the product as it is.
+
+    A subclass may change the product while a schedule runs, and the shapes that are tried: tests seed bugs in this way.
+    It travels to other processes, so it can be pickled.
+    """
+
+    def shape(self, seed: int) -> Shape:
+        return Shape.of(seed)
+
+    def running(self) -> AbstractContextManager[object]:
+        """Return the context in which a schedule is played."""
+        return nullcontext()
+
+    def again(self, seed: int) -> str:
+        """Return the command that tells the story of one schedule."""
+        return f"quorate explore --seed {seed} --trace"
+
+
+PRODUCT = Product()
 
 
 def play(
     shape: Shape,
     *,
-    mutant: str | None = None,
+    product: Product = PRODUCT,
     without: frozenset[str] = frozenset(),
     story: list[str] | None = None,
 ) -> tuple[World, Broken | None]:
     """One schedule; with the invariant that broke, where one did."""
-    world = World(shape, without=without, story=story)
-    with MUTANTS[mutant].on() if mutant is not None else nullcontext():
+    schedule = Schedule(shape, without=without, story=story)
+    with product.running():
         try:
-            world.play()
+            schedule.play()
         except Broken as broken:
-            return world, broken
-    return world, None
+            return schedule.world, broken
+    return schedule.world, None
 
 
-def play_many(seeds: range, mutant: str | None = None, until: float = float("inf"), enough: int = 10**9) -> Report:
+def play_many(
+    seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9
+) -> SearchReport:
     """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
-    report = Report()
+    report = SearchReport()
     if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would stay for good
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
     for seed in seeds:
         if time.time() >= until or len(report.findings) >= enough:
             break
-        world, broken = play(shape_of(seed, mutant), mutant=mutant)
+        world, broken = play(product.shape(seed), product=product)
         report.tally += world.tally
         report.coverage += world.coverage
         if broken is not None:
@@ -110,17 +124,17 @@ def explore(
     schedules: int | None,
     *,
     seconds: float | None = None,
-    mutant: str | None = None,
+    product: Product = PRODUCT,
     jobs: int = 1,
     enough: int = 5,
-    progress: Callable[[Report], None] = lambda report: None,
-) -> Report:
+    progress: Callable[[SearchReport], None] = lambda report: None,
+) -> SearchReport:
     """Schedules ``first``, ``first + 1``, ...: so many, or for so long, or until ``enough`` of them broke."""
     began = time.time()
     until = began + seconds if seconds is not None else float("inf")
-    report = Report()
+    report = SearchReport()
 
-    def take_in(part: Report) -> bool:
+    def take_in(part: SearchReport) -> bool:
         nonlocal report
         report += part
         report.seconds = time.time() - began
@@ -129,10 +143,10 @@ def explore(
 
     if jobs == 1:
         for seeds in _chunks(first, schedules):
-            if not take_in(play_many(seeds, mutant, until, enough)):
+            if not take_in(play_many(seeds, product, until, enough)):
                 break
     else:
-        _in_processes(_chunks(first, schedules), jobs, mutant, until, enough, take_in)
+        _in_processes(_chunks(first, schedules), jobs, product, until, enough, take_in)
     report.seconds = time.time() - began
     return report
 
@@ -140,13 +154,13 @@ def explore(
 def _in_processes(
     chunks: Iterator[range],
     jobs: int,
-    mutant: str | None,
+    product: Product,
     until: float,
     enough: int,
-    take_in: Callable[[Report], bool],
+    take_in: Callable[[SearchReport], bool],
 ) -> None:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
-        running: set[Future[Report]] = set()
+        running: set[Future[SearchReport]] = set()
         more = True
         while more or running:
             while more and len(running) < jobs + 1:
@@ -154,7 +168,7 @@ def _in_processes(
                 if seeds is None:
                     more = False
                 else:
-                    running.add(pool.submit(play_many, seeds, mutant, until, enough))
+                    running.add(pool.submit(play_many, seeds, product, until, enough))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 more = take_in(future.result()) and more

@@ -1,211 +1,104 @@
-"""A request of a device or a worker at the other end: which calls of the Coordinator it is, as HTTP's edge makes them.
+"""A request of a device or a worker at the other end: an entry of the table of requests, served by a replica.
 
-An update, or a result, takes two calls with the body's journey between them: whether it is worth reading, and then
-the whole of it. The answer is a message, a problem document, or None where the connection broke. Knows routes;
-decides nothing.
+What the explorer serves is the table that is shipped. An update, or a result, takes two calls with the body's journey
+between them: whether it is worth reading, and then the whole of it. The answer is a message, a problem document, or
+None where the connection broke.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from client_sdk.device.actions import Fetch, Send
-from client_sdk.protocol.devices import Noted, Receipt
-from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, problem
-from client_sdk.protocol.workers import ResultReceipt
-from coordinator.blobs import Spool
+from client_sdk.protocol.problems import problem
+from coordinator import requests
+from coordinator.requests import Body, Direct, Entry, Held, Shape, identify
+from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.store.port import DeviceRow, WorkerRow
-from simulation.explorer.holds import Held
+from simulation.explorer import holds
 from simulation.explorer.replica import Replica
+from simulation.explorer.request import Request, Respond
+from simulation.explorer.world import World
 
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
-
-R = TypeVar("R", DeviceRow, WorkerRow)
-Answer = Message | Problem | bytes | None
-Respond = Callable[[Answer], None]
-
-EVENTS = {
-    Route.ENROL: "enrol",
-    Route.CHECK_IN: "check-in",
-    Route.STARTED: "started",
-    Route.UPDATE: "update",
-    Route.WITHDRAWN: "withdraw",
-    Route.OUTCOME: "outcome",
-    Route.LEASES: "poll",
-    Route.HEARTBEAT: "heartbeat",
-    Route.RESULT: "result",
-    Route.LEASE_END: "lease-end",
-}
-
-
-@dataclass(slots=True)
-class Request:
-    """One request on its way: what was asked, the body if it has one, and who asks."""
-
-    send: Send | Fetch
-    body: bytes = b""
-    gone: Callable[[], bool] = lambda: False
-    """Whether the client has cut the connection."""
-
-    @property
-    def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else EVENTS[self.send.route]
+Tell = Callable[[Any], None]
 
 
 def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
     """Has the replica serve one delivery of a request."""
-    send, event = request.send, request.event
-    token = send.token or ""
-
-    def answer(work: Callable[[Any, DeviceRow], Any]) -> None:
-        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate(token))))
-
-    def by_worker(work: Callable[[Any, WorkerRow], Any]) -> None:
-        tell(replica.attempt(event, lambda coordinator: work(coordinator, coordinator.authenticate_worker(token))))
+    send = request.send
 
     def tell(result: Any) -> None:
         if result is not None:
-            world.watch.answered(request, result, replica.disturbed)
+            replica.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):
-        tell(replica.attempt(event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
+        tell(replica.attempt(request.event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
         return
-    path: dict[str, Any] = send.path
-    message: Any = send.message
-    match send.route:
-        case Route.ENROL:
-            tell(replica.attempt(event, lambda coordinator: coordinator.enrol(message)))
-        case Route.CHECK_IN:
-            _check_in(replica, request, token, tell)
-        case Route.STARTED:
-            answer(lambda c, d: c.started(d.device, path["run"], path["round"], message.attempt) or Noted())
-        case Route.WITHDRAWN:
-            answer(
-                lambda c, d: (
-                    c.withdraw(d.device, path["run"], path["round"], message.attempt, message.reason) or Noted()
+    entry = request.table.find(send.method, send.route)
+    match entry.shape:
+        case Direct():
+            call = entry.shape.call
+            tell(
+                replica.attempt(
+                    entry.name, lambda coordinator: _asked(coordinator, entry, send).call(call, coordinator)
                 )
             )
-        case Route.OUTCOME:
-            answer(lambda c, d: c.outcome(d.device, path["run"], path["round"]))
-        case Route.UPDATE:
-            _update(world, replica, request, token, tell)
-        case Route.LEASES:
-            _poll(replica, request, token, tell)
-        case Route.HEARTBEAT:
-            by_worker(lambda c, w: c.heartbeat(w, path["run"], path["round"], message))
-        case Route.LEASE_END:
-            by_worker(lambda c, w: c.end_lease(w, path["run"], path["round"], message) or Noted())
-        case Route.RESULT:
-            _result(world, replica, request, token, tell)
-        case _:
-            raise ValueError(f"the explorer serves no {send.route}")
+        case Held():
+            _held(replica, request, entry, entry.shape, send, tell)
+        case Body():
+            _upload(world, replica, request, entry, entry.shape, send, tell)
 
 
-def _check_in(replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
-    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
-    message: Any = request.send.message
-
-    def call(coordinator: Coordinator) -> Any:
-        device = coordinator.authenticate(token)
-        return coordinator.check_in(device, message) or device
-
-    result = replica.attempt("check-in", call)
-    if isinstance(result, DeviceRow):
-        name = result.device
-        replica.holds.hold(
-            Held(
-                name,
-                f"device:{name}",
-                message.hold_s,
-                request.gone,
-                tell,
-                look=("assignment", lambda coordinator: coordinator.assignment(name)),
-                over=("hold-over", lambda coordinator: coordinator.hold_over(name, message)),
-                leave=("leave", lambda coordinator: coordinator.leave(name)),
-            )
-        )
-    else:
-        tell(result)
+def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
+    """The request, once it is known who asks."""
+    return requests.Request(entry, identify(coordinator, entry.permission, send.token or ""), send.message, send.path)
 
 
-def _poll(replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
-    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
-    message: Any = request.send.message
+def _held(replica: Replica, request: Request, entry: Entry[Shape], shape: Held, send: Send, tell: Tell) -> None:
+    def first(coordinator: Coordinator) -> tuple[requests.Request, Any]:
+        asked = _asked(coordinator, entry, send)
+        return asked, asked.call(shape.first, coordinator)
 
-    def call(coordinator: Coordinator) -> Any:
-        worker = coordinator.authenticate_worker(token)
-        return coordinator.poll(worker, message) or worker
-
-    result = replica.attempt("poll", call)
-    if not isinstance(result, WorkerRow):
-        tell(result)
+    result = replica.attempt(entry.name, first)
+    if not isinstance(result, tuple) or result[1] is not None:
+        tell(result[1] if isinstance(result, tuple) else result)
         return
-    worker = result
+    asked = result[0]
+
+    def step(handler: Callable[..., Any]) -> holds.Call:
+        return step_name(handler), lambda coordinator: asked.call(handler, coordinator)
+
     replica.holds.hold(
-        Held(
-            f"{worker.worker} {message.instance}",
-            "workers",
-            message.hold_s,
+        holds.Held(
+            shape.peer(asked.caller, asked.message),
+            shape.key(asked.caller, asked.message),
+            asked.message.hold_s,
             request.gone,
             tell,
-            look=("lease", lambda coordinator: coordinator.lease(worker, message)),
-            over=("poll-over", lambda coordinator: coordinator.hold_over_worker(worker, message)),
+            look=step(shape.again),
+            over=step(shape.expired),
+            leave=None if shape.gone is None else step(shape.gone),
         )
     )
 
 
-def _update(world: World, replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
-    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
-    path: dict[str, Any] = request.send.path
-    where = (path["run"], path["round"], path["attempt"])
-
-    def admit(coordinator: Coordinator) -> tuple[DeviceRow, int]:
-        device = coordinator.authenticate(token)
-        return device, coordinator.update_limit(device.device, *where)
-
-    def take(coordinator: Coordinator, device: DeviceRow, spool: Spool) -> Receipt:
-        return coordinator.report(device, *where, spool)
-
-    _upload(world, replica, request, ("admit", admit), ("update", take), tell)
-
-
-def _result(world: World, replica: Replica, request: Request, token: str, tell: Callable[[Any], None]) -> None:
-    assert isinstance(request.send, Send)  # noqa: S101 - narrowed for the type checker
-    path: dict[str, Any] = request.send.path
-    report: Any = request.send.message
-    where = (path["run"], path["round"], path["attempt"], report)
-
-    def admit(coordinator: Coordinator) -> tuple[WorkerRow, int]:
-        worker = coordinator.authenticate_worker(token)
-        return worker, coordinator.result_limit(worker, *where)
-
-    def take(coordinator: Coordinator, worker: WorkerRow, spool: Spool) -> ResultReceipt:
-        return coordinator.result(worker, *where, spool)
-
-    _upload(world, replica, request, ("admit-result", admit), ("result", take), tell)
-
-
 def _upload(
-    world: World,
-    replica: Replica,
-    request: Request,
-    admit: tuple[str, Callable[[Coordinator], tuple[R, int]]],
-    take: tuple[str, Callable[[Coordinator, R, Spool], Message]],
-    tell: Callable[[Any], None],
+    world: World, replica: Replica, request: Request, entry: Entry[Shape], shape: Body, send: Send, tell: Tell
 ) -> None:
     """A body that is worth reading, its journey, and what is made of it."""
-    admitted = replica.attempt(*admit)
+
+    def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
+        asked = _asked(coordinator, entry, send)
+        return asked, asked.call(shape.limit, coordinator)
+
+    admitted = replica.attempt(step_name(shape.limit), admit)
     if not isinstance(admitted, tuple):
         tell(admitted)
         return
-    peer, limit = admitted
+    asked, limit = admitted
     life = replica.life
     body, expected = request.body, hashlib.sha256(request.body).hexdigest()
     truncated = world.strikes("truncate", "body")
@@ -222,10 +115,10 @@ def _upload(
         if replica.busy():
             world.agenda.after(0.5, finish)
             return
-        tell(replica.attempt(take[0], receive))
+        tell(replica.attempt(entry.name, receive))
 
-    def receive(coordinator: Coordinator) -> Message:
-        with coordinator.blobs.spool(limit) as spool:
+    def receive(coordinator: Coordinator) -> Any:
+        with coordinator.core.blobs.spool(limit) as spool:
             middle = len(body) // 2
             for part in (body[:middle], body[middle:]):
                 if part:
@@ -234,10 +127,10 @@ def _upload(
                 raise problem("truncated", "The body ended early.")
             if spool.digest != expected:
                 raise problem("digest-mismatch", "The bytes received are not those announced.")
-            return take[1](coordinator, peer, spool)
+            return asked.call(shape.stored, coordinator, spool)
 
     world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
 
 
 def _read(coordinator: Coordinator, digest: str) -> bytes:
-    return coordinator.checkpoint_file(digest).read_bytes()
+    return coordinator.operators.checkpoint_file(digest).read_bytes()

@@ -202,10 +202,6 @@ def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
     return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}
 
 
-CENTER: dict[str, Any] = {
-    "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
-}
-"""The section of a plan that is often in the datacenter: of mutants that show there."""
 OF_DEVICES = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
 OF_WORKERS = ("worker-slow", "worker-cannot", "worker-wrong")
 OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")

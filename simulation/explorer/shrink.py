@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from simulation.explorer.search import play
+from simulation.explorer.search import PRODUCT, Product, play
 from simulation.explorer.shape import Shape
 
 QUIET = (" hears wait", " hears noted", " hears enrolled", " lies: ")
@@ -27,7 +27,7 @@ class Shrunk:
     story: tuple[str, ...]
 
 
-def shrink(shape: Shape, invariant: str, *, mutant: str | None = None, seconds: float = 20.0) -> Shrunk:
+def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds: float = 20.0) -> Shrunk:
     """The smallest schedule found in this time that still breaks the invariant."""
     until = time.time() + seconds
 
@@ -35,7 +35,7 @@ def shrink(shape: Shape, invariant: str, *, mutant: str | None = None, seconds: 
         """The faults of a schedule that still fails; None where it does not, or where there is no time left."""
         if time.time() > until:
             return None
-        world, broken = play(candidate, mutant=mutant, without=without)
+        world, broken = play(candidate, product=product, without=without)
         return list(world.chance.struck) if broken is not None and broken.invariant == invariant else None
 
     for change in ({"replicas": 1, "lost_replicas": 0}, {"liars": 0}, {"dead": 0}, {"enrolments": 0}, {"wire": False}):
@@ -57,7 +57,7 @@ def shrink(shape: Shape, invariant: str, *, mutant: str | None = None, seconds: 
                 break
             size = max(1, size // 2)
     story: list[str] = []
-    world, broken = play(shape, mutant=mutant, without=without, story=story)
+    world, broken = play(shape, product=product, without=without, story=story)
     story = [line for line in story if not any(quiet in line for quiet in QUIET)]
     if broken is not None:
         story.append(f"BROKEN  {broken}")

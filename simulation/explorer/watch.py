@@ -8,55 +8,51 @@ which no log has grown costs one small read for each run.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from client_sdk.protocol.devices import Enrolled, Noted, Receipt
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
-from client_sdk.protocol.workers import Lease, LeaseKept, ResultReceipt
+from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt
+from coordinator.store.port import EventRow
 from simulation.explorer import invariants
-from simulation.explorer.endings import Broken
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-
-if TYPE_CHECKING:
-    from simulation.explorer.serving import Request
-    from simulation.explorer.world import World
+from simulation.explorer.request import Request
+from simulation.explorer.world import World
 
 
-class Watch:
+class InvariantWatch:
     """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:
         self.world = world
+        self.durable = durable
+        self._cohort_drawn = cohort_drawn
         self.runs: dict[str, Followed] = {}
         self.written = True
         """Whether a transaction has begun since the last look."""
         self.acknowledged: dict[tuple[str, int, str], str] = {}
         """(run, round, device) -> digest of the update for which a receipt was given."""
 
-    @property
-    def phase(self) -> str:
-        """Of the first run; ``idle`` before there is one."""
-        for run in self.runs.values():
-            return run.phase
-        return "idle"
-
     def step(self) -> None:
         """After each step: whatever has changed is read and checked. Where nobody wrote, nothing has."""
         if not self.written:
             return
         self.written = False
-        store = self.world.durable.store
+        store = self.durable.store
         for run in list(self.runs.values()):
             if store.head(run.run) != run.head:
                 self._read(run)
 
     def discover(self) -> None:
         """Looks for runs that were created."""
-        for row in self.world.durable.store.runs():
+        for row in self.durable.store.runs():
             if row.run not in self.runs:
                 run = self.runs[row.run] = Followed(row)
-                invariants.begun(self.world, run)
+                invariants.begun(self.durable, run)
                 self._read(run)
 
     def run(self, name: str) -> Followed:
@@ -66,23 +62,38 @@ class Watch:
         return self.runs[name]
 
     def _read(self, run: Followed) -> None:
-        for event in self.world.durable.store.events(run.run, run.head, 1_000_000):
+        for event in self.durable.store.events(run.run, run.head, 1_000_000):
             ended = run.follow(event)
+            self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
-            self.world.tell_event(run, event)
+            self._tell(run, event)
             if event.kind == "Drawn" and run.phase == "collecting":
-                self.world.expect_wake_ups(run)
+                self._cohort_drawn(run)
             for ending in ended:
-                invariants.round_ended(self.world, run, ending)
-        invariants.rows_agree(self.world, run)
+                self.world.tally.commits += ending.committed
+                self.world.tally.abandoned += not ending.committed
+                invariants.round_ended(self.world.register, self.durable, run, ending)
+        invariants.rows_agree(self.durable, run)
+
+    def _tell(self, run: Followed, event: EventRow) -> None:
+        if self.world.story is not None:
+            about = {
+                name: event.body[name]
+                for name in ("round", "device", "worker", "fence", "cohort", "digest", "reason", "by_s")
+                if event.body.get(name) is not None
+            }
+            shown = ", ".join(f"{name} {value}" for name, value in about.items())
+            self.world.tell(
+                f"    {run.run} #{event.seq} {event.kind}: {shown} -> round {run.round}, {run.phase}, {run.status}"
+            )
 
     def crashed(self) -> None:
         """After each crash: what was promised is still there."""
         self.written = True
         self.step()
         for run in self.runs.values():
-            invariants.spooled(self.world, run)
-            invariants.whole_blobs(self.world, run)
+            invariants.spooled(self.durable, run)
+            invariants.whole_blobs(self.durable, run)
 
     def answered(self, request: Request, answer: Any, disturbed: bool) -> None:
         """A replica has answered: what it promises is durable at this moment.
@@ -102,20 +113,20 @@ class Watch:
                         "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not know it"
                     )
                 if run.round == answer.round:
-                    invariants.spooled(self.world, run, only=answer.digest)
+                    invariants.spooled(self.durable, run, only=answer.digest)
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
             case ResultReceipt():
                 self._result_taken(answer)
             case Problem() if request.event == "result":
                 self._refused_result(request, answer)
-            case Lease() | LeaseKept() if not disturbed:
+            case Lease() | LeaseRenewed() if not disturbed:
                 self._lease_held(request, answer)
             case Enrolled() if not disturbed:
-                invariants.enrolled(self.world, answer)
+                invariants.enrolled(self.durable, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
-                device = self.world.device_of(request.send.token)
+                device = self.durable.device_of(request.send.token)
                 run = self.run(path["run"])
                 if run.round == path["round"] and run.phase == "collecting" and device not in run.withdrawn:
                     raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not know it")
@@ -127,7 +138,7 @@ class Watch:
     def _refused_update(self, request: Request, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         run, number = self.run(path["run"]), int(path["round"])
-        known = run.known(number, self.world.device_of(request.send.token))
+        known = run.known(number, self.durable.device_of(request.send.token))
         ending = run.ended.get(number)
         open_or_counted = run.round == number if ending is None else ending.committed
         same = known is not None and known[0] == hashlib.sha256(request.body).hexdigest()
@@ -145,43 +156,39 @@ class Watch:
         """Its reason is kept; and one that was taken is not refused when it is sent again."""
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         report: Any = request.send.message  # type: ignore[union-attr]
-        run, number, worker = self.run(path["run"]), int(path["round"]), self.world.worker_of(request.send.token)
+        run, number, worker = self.run(path["run"]), int(path["round"]), self.durable.worker_of(request.send.token)
         ending = run.ended.get(number)
         taken = ending is not None and ending.committed and ending.lease[0::2] == (worker, report.fence)
         same = ending is not None and ending.digest == hashlib.sha256(request.body).hexdigest()
         if taken and same and answer.advice == "drop" and answer.kind != "invalid-update":
             raise Broken("receipt", f"the result of round {number} was sent again, and got: {answer}")
         if answer.kind == "lease-lost" and 1 <= number <= run.round:
-            known = {(row.device, row.kind) for row in self.world.durable.store.refusals(run.run, number)}
+            known = {(row.device, row.kind) for row in self.durable.store.refusals(run.run, number)}
             if (worker, "lease-lost") not in known:
                 raise Broken("named", f"a result of {worker} for round {number} was refused, and nothing says why")
 
-    def _lease_held(self, request: Request, answer: Lease | LeaseKept) -> None:
+    def _lease_held(self, request: Request, answer: Lease | LeaseRenewed) -> None:
         """Whoever is told that it has a round, has it at this moment."""
         message: Any = request.send.message  # type: ignore[union-attr]
         if isinstance(answer, Lease):
             run, told = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
         else:
             run = self.run(str(request.send.path["run"]))  # type: ignore[union-attr]
-            told = (self.world.worker_of(request.send.token), message.attempt, message.fence)
+            told = (self.durable.worker_of(request.send.token), message.attempt, message.fence)
         if run.phase != "training" or run.lease != told:
             raise Broken("lease", f"{told} was told that it has the round; the log says {run.lease}, {run.phase}")
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run."""
         for run in self.runs.values():
-            if self.world.durable.store.head(run.run) != run.head:
+            if self.durable.store.head(run.run) != run.head:
                 raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")
 
     def finish(self) -> None:
-        """At the end: everything, from the beginning."""
+        """At the end: every run, from the beginning."""
         self.written = True
         self.step()
         for run in self.runs.values():
-            invariants.rows_agree(self.world, run)
-            invariants.whole_blobs(self.world, run)
-            invariants.spooled(self.world, run)
-        invariants.records(self.world)
-        invariants.leases(self.world)
-        if self.world.shape.seed % 4 == 0 or self.world.shape.store != "memory":
-            invariants.verified(self.world)
+            invariants.rows_agree(self.durable, run)
+            invariants.whole_blobs(self.durable, run)
+            invariants.spooled(self.durable, run)

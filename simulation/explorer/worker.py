@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -24,28 +32,31 @@ from coordinator.datacenter.worker.actions import (
     Going,
     Halt,
     Job,
-    Train,
+    TrainLease,
     WorkerAction,
     WorkerReply,
 )
 from coordinator.datacenter.worker.session import WorkerSession, work
-from simulation.explorer.endings import Broken
-from simulation.explorer.marks import result_of
-from simulation.explorer.serving import Answer, Request
+from simulation.explorer.faults import Broken
+from simulation.explorer.network import Network
+from simulation.explorer.request import Answer, Request
 from simulation.explorer.shape import DATA, LEARNER
-
-if TYPE_CHECKING:
-    from simulation.explorer.world import World
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.world import World
 
 HOLD_S = 25.0
 LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
-class Worker:
+class ExplorerWorker:
     """``twin``: one that works under another's name and token, as another instance."""
 
-    def __init__(self, world: World, name: str, token: str, twin: bool = False) -> None:
+    def __init__(
+        self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
+    ) -> None:
         self.world = world
+        self.network = network
+        self.watch = watch
         self.name = f"{name}'s twin" if twin else name
         self.worker = name
         self.token = token
@@ -117,7 +128,7 @@ class Worker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.tell(f"a second process starts as {self.worker}")
-            twin = Worker(world, self.worker, self.token, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
@@ -180,7 +191,7 @@ class Worker:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
         request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
-        self.world.network.send(request, hear, hold_s)
+        self.network.send(request, hear, hold_s)
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
         at = self.world.agenda.now
@@ -201,7 +212,7 @@ class Worker:
 
     def _begin(self, job: Job, ticket: tuple[int, int]) -> None:
         match job:
-            case Train():
+            case TrainLease():
                 self._train(job.lease, ticket)
             case Send() | Fetch():
                 if isinstance(job, Send) and isinstance(job.message, ResultReport):
@@ -236,7 +247,7 @@ class Worker:
             world.agenda.after(self._done_at - at, self._trained, lease, ticket)
             return
         self._training = None
-        body = result_of(world, lease.run, lease.round, lease.fence, self._fetched, wrong=self._wrong)
+        body = world.register.result_of(lease.run, lease.round, lease.fence, self._fetched, wrong=self._wrong)
         digest = hashlib.sha256(body).hexdigest()
         self._bodies = {digest: body}
         self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=at))
@@ -246,7 +257,7 @@ class Worker:
             return
         self._job_reply = reply
         if self._attending is not None:
-            self._heard_of_job(self._attending)
+            self._end_attending(self._attending)
 
     def _attend(self, for_s: float, ticket: tuple[int, int]) -> None:
         world = self.world
@@ -257,9 +268,9 @@ class Worker:
             self._attending = None  # not even its own job's end reaches it
         elif self._job_reply is not None:
             for_s = 0.0
-        world.agenda.after(for_s, self._heard_of_job, ticket)
+        world.agenda.after(for_s, self._end_attending, ticket)
 
-    def _heard_of_job(self, ticket: tuple[int, int]) -> None:
+    def _end_attending(self, ticket: tuple[int, int]) -> None:
         if ticket != (self.life, self._waiting_for):
             return
         self._attending = None
@@ -279,11 +290,11 @@ class Worker:
         lie = world.chance.pick("worker-lie", LIES)
         world.tell(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
         under = {"attempt": lease.attempt, "fence": lease.fence}
-        run = world.watch.run(lease.run)
+        run = self.watch.run(lease.run)
         current = run.phase == "training" and run.fence == lease.fence
         match lie:
             case "heartbeat":
-                self._say(Route.HEARTBEAT, lease, LeaseKept, Heartbeat(**under, step=1))
+                self._say(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
                 self._say(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
             case "next-fence":
@@ -296,12 +307,12 @@ class Worker:
     def _say(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
-        self.world.network.send(Request(send), _shrug)
+        self.network.send(Request(send), _ignore)
 
     def _send_result(self, lease: Lease, fence: int, attempt: int) -> None:
         if not self._fetched:
             return
-        body = result_of(self.world, "a lie", lease.round, 60 + fence, self._fetched)
+        body = self.world.register.result_of("a lie", lease.round, 60 + fence, self._fetched)
         send = Send(
             method="PUT",
             route=Route.RESULT,
@@ -311,8 +322,8 @@ class Worker:
             update=hashlib.sha256(body).hexdigest(),
             token=self.token,
         )
-        self.world.network.send(Request(send, body), _shrug)
+        self.network.send(Request(send, body), _ignore)
 
 
-def _shrug(_: Answer) -> None:
-    """Who lies does not listen."""
+def _ignore(_: Answer) -> None:
+    """A liar needs no answer."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Event
 
-from client_sdk.device.checkpoint_cache import Checkpoints, Download, MemoryCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, Download, MemoryCheckpoints
 from client_sdk.device.storage import FileStorage
 from client_sdk.protocol.devices import CheckpointRef
 
@@ -57,10 +57,10 @@ class SharedCheckpoints:
 class FleetStorage(FileStorage):
     """A device's folder without checkpoints of its own, and without fsync: it survives its process, not the machine."""
 
-    def __init__(self, folder: Path | str, shared: Checkpoints) -> None:
+    def __init__(self, folder: Path | str, shared: CheckpointCache) -> None:
         super().__init__(folder, durable=False)
         self._shared = shared
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._shared

@@ -1,20 +1,20 @@
 """Who is slow, who vanishes, who sends too late: the fleet's behaviour, drawn from a seed.
 
-This file knows chance as a hash: every draw is a function of (seed, what, device, round), so round 7 of a device is the
-same whatever happened before. It has never heard of time, threads or training.
+Every draw is a hash of (seed, what, device, round), so round 7 of a device is the same whatever happened before.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+
+from client_sdk.chance import labelled, sha256_word, unit
 
 SLOWEST = 4.0
 """A slow device takes up to this many times as long as it would."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conduct:
+class FleetConduct:
     """What one device does in one round."""
 
     slowness: float = 1.0
@@ -28,7 +28,7 @@ class Conduct:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Habits:
+class FleetHabits:
     """Shares of the fleet, each from 0 to 1. ValueError for others."""
 
     slow: float = 0.1
@@ -44,15 +44,14 @@ class Habits:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} is a share of devices: from 0 to 1")
 
-    def conduct(self, device: int, round: int) -> Conduct:
+    def conduct(self, device: int, round: int) -> FleetConduct:
         """What device number ``device`` does in this round."""
         is_slow = self._draw("slow", device, 0) < self.slow
         slowness = 1.5 + (SLOWEST - 1.5) * self._draw("slowness", device, round) if is_slow else 1.0
         if self._draw("vanish", device, round) < self.vanish:
-            return Conduct(slowness=slowness, vanishes=True, away=1.0 + self._draw("away", device, round))
-        return Conduct(slowness=slowness, late=self._draw("late", device, round) < self.late)
+            return FleetConduct(slowness=slowness, vanishes=True, away=1.0 + self._draw("away", device, round))
+        return FleetConduct(slowness=slowness, late=self._draw("late", device, round) < self.late)
 
     def _draw(self, what: str, device: int, round: int) -> float:
         """A number from [0, 1): the first 53 bits of a SHA-256."""
-        text = f"quorate habits v1\n{what}\n{self.seed}\n{device}\n{round}"
-        return (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11) / 2.0**53
+        return unit(sha256_word(labelled("habits", what, self.seed, device, round)))

@@ -1,6 +1,6 @@
 """A fleet's options checked, and cut into orders for its worker processes.
 
-This file knows options and asks the coordinator one question: whether it is there. It starts nothing.
+It asks the coordinator one question: whether it is there. It starts nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import cast, get_args
 
 from client_sdk.http.operator import OperatorClient
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import By, Split
-from simulation.fleet.worker import Orders
+from simulation.fleet.worker import WorkerOrders
 
 
 def split_of(*, data: str, devices: int, by: str, alpha: float, size_sigma: float, seed: int) -> Split:
@@ -21,23 +21,23 @@ def split_of(*, data: str, devices: int, by: str, alpha: float, size_sigma: floa
     return Split(data=data, devices=devices, by=cast("By", by), alpha=alpha, size_sigma=size_sigma, seed=seed)
 
 
-def muster(
+def worker_orders(
     split: Split,
-    habits: Habits,
+    habits: FleetHabits,
     *,
     coordinator: str,
     enrolment_token: str,
     folder: Path,
     learner: str,
     processes: int,
-) -> list[Orders]:
-    """One Orders for each worker process that has a device. ProblemError where no coordinator answers."""
+) -> list[WorkerOrders]:
+    """Orders for each worker process that has a device. ProblemError where no coordinator answers."""
     with OperatorClient(coordinator) as operator:
         operator.runs()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     workers = min(processes, split.devices)
     return [
-        Orders(
+        WorkerOrders(
             coordinator=operator.coordinator,
             enrolment_token=enrolment_token,
             folder=folder.resolve(),

@@ -1,4 +1,4 @@
-"""Which rounds are over, as far as the devices of one process were told, and how long a round takes.
+"""Which rounds are over, as far as the devices of one process know, and how long a round takes.
 
 This file knows runs and rounds by name and a clock that it is given. It asks nobody: what it knows, devices heard as
 they took part. Safe from any thread.
@@ -33,7 +33,7 @@ class Pulse:
         """Seconds between the last two rounds' beginnings."""
         return self._round_s
 
-    def hear(self, happening: Happening) -> None:
+    def note(self, happening: Happening) -> None:
         """Learn from what happened to a device: work in round n says that earlier ones are over, a refusal that n
         is."""
         run, number = happening.run, happening.round

@@ -1,7 +1,6 @@
 """One device's trainer: the learner's own work, with the device's habits put around it.
 
-This file knows a learner, a shard and a conduct. The work is real; only when it ends, and whether it is told, is acted.
-It has never heard of HTTP.
+The work is real; only when it ends, and whether it is reported, is acted.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.pulse import Pulse
 
 LONGEST_HOLD = 2.0
-"""A late device gives up waiting for the round's end after so many rounds' durations: nobody may be left to tell."""
+"""A late device gives up waiting for the round's end after so many rounds' durations: it may never learn of it."""
 
 
 class Vanished(BaseException):
-    """The device stops as if it had lost power: nothing is said to anyone. Not an Exception, since no code of the
+    """The device stops as if it had lost power: nobody hears of it. Not an Exception, since no code of the
     device may handle it."""
 
     def __init__(self, away: float) -> None:
@@ -42,7 +41,7 @@ class FleetTrainer:
         catalogue: Catalogue,
         *,
         learner: str,
-        habits: Habits,
+        habits: FleetHabits,
         pulse: Pulse,
         turn: Lock,
         stop: Event,

@@ -1,12 +1,13 @@
 """One process of a fleet: many devices, a thread each, idle in a long poll most of the time.
 
-This file knows orders on standard input, threads and counts on standard output. What a device does is ``Client``'s.
+It reads its orders from standard input and writes counts to standard output. ``Client`` decides what a device does.
 
 ::
 
-    standard input     one line: Orders, JSON. Then nothing; its end (also by the death of whoever gave it) means stop
-    standard output    one line for each half second in which something happened: Tally, JSON; a last one at the end
-    exit code          0 stopped as told, 1 the tally's ``fatal`` says why in one sentence
+    standard input     one line: WorkerOrders, JSON. Then nothing; its end means that the parent is gone
+    standard output    a line for each half second in which something happened: FleetTally, JSON; a last one at the end
+    SIGTERM            stops it
+    exit code          0 stopped as asked, 1 the tally's ``fatal`` says why in one sentence
 
 The data set is loaded once; its devices' shards are copied out of it and the rest is let go. Each device has its own
 connection, as it would have on its own machine: a pool that hundreds of threads share spends its time on its lock.
@@ -32,20 +33,23 @@ from client_sdk.device.requests import Pacing
 from client_sdk.http.client import Client, Happening
 from client_sdk.learners import Catalogue, catalogue_for
 from client_sdk.terminal import sentence_of
+from coordinator.child_processes import end_with_parent
 from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.pulse import Pulse
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import FleetTrainer, Vanished
 
 REPORT_S = 0.5
 GRACE_S = 2.0
-"""How long threads have to end once told; the process ends then whatever they do."""
+"""How long threads have to end once they are asked to; the process ends then whatever they do."""
+STOP_S = GRACE_S + 0.6
+"""How long a worker may take to end once it is asked to; then it is killed."""
 HOLD_S = 50.0
 PACING = Pacing(withdrawn_s=(1.0, 3.0))
 
 
-class Orders(BaseModel):
+class WorkerOrders(BaseModel):
     """What one worker is to do."""
 
     model_config = ConfigDict(extra="forbid")
@@ -54,7 +58,7 @@ class Orders(BaseModel):
     enrolment_token: str
     folder: Path
     split: Split
-    habits: Habits
+    habits: FleetHabits
     learner: str
     """Name of an installed learner, or ``module:attribute``."""
     worker: int
@@ -66,7 +70,7 @@ class Orders(BaseModel):
         return range(self.worker, self.split.devices, self.workers)
 
 
-class Tally(BaseModel):
+class FleetTally(BaseModel):
     """What happened to this process's devices so far, counted."""
 
     worker: int
@@ -88,10 +92,10 @@ class Tally(BaseModel):
         )
 
 
-class Worker:
+class FleetWorker:
     """The devices of one process."""
 
-    def __init__(self, orders: Orders, stop: Event) -> None:
+    def __init__(self, orders: WorkerOrders, stop: Event) -> None:
         """Loads the learner and the data. LearnerError, DataError or ValueError where they cannot be had."""
         self._orders = orders
         self._stop = stop
@@ -109,8 +113,8 @@ class Worker:
             for number in self._orders.numbers
         ]
 
-    def run(self, report: Callable[[Tally], None]) -> str | None:
-        """Run all devices until ``stop``. Returns why, where one of them was told that it may not take part."""
+    def run(self, report: Callable[[FleetTally], None]) -> str | None:
+        """Run all devices until ``stop``. Returns why, where one of them may not take part."""
         for thread in self._threads:
             thread.start()
         last = None
@@ -124,9 +128,9 @@ class Worker:
         report(self.tally())
         return self._fatal
 
-    def tally(self) -> Tally:
+    def tally(self) -> FleetTally:
         with self._counting:
-            return Tally(
+            return FleetTally(
                 worker=self._orders.worker,
                 devices=len(self._shards),
                 examples=sum(len(shard) for shard in self._shards.values()),
@@ -152,15 +156,15 @@ class Worker:
                 with FleetStorage(self._orders.folder / f"device-{number:04d}", self._checkpoints) as storage:
                     away = self._take_part(number, storage, trainer)
                 self._stop.wait(away * self._pulse.round_s)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the fleet's owner is told in one sentence)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the fleet's owner gets one sentence)
             self._fatal = self._fatal or f"{self._orders.split.label(number)}: {sentence_of(error)}"
             self._stop.set()
 
     def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer) -> float:
         """Until stopped or vanished. Returns how long the device stays away, in rounds' durations."""
 
-        def hear(happening: Happening) -> None:
-            self._pulse.hear(happening)
+        def note(happening: Happening) -> None:
+            self._pulse.note(happening)
             self._count(number, happening.kind)
 
         record = storage.load()
@@ -175,7 +179,7 @@ class Worker:
                 label=self._orders.split.label(number),
                 hold_s=HOLD_S,
                 pacing=PACING,
-                on_happening=hear,
+                on_happening=note,
             ) as client:
                 client.run(stop=self._stop)
         except Vanished as vanished:
@@ -210,26 +214,21 @@ def _one_thread() -> None:
 def main() -> int:
     """Run the orders that standard input holds."""
     stop = Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the whole group; the crew decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    orders = Orders.model_validate_json(sys.stdin.readline())
+    orders = WorkerOrders.model_validate_json(sys.stdin.readline())
+    end_with_parent(STOP_S)
 
-    def listen() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    def report(tally: Tally) -> None:
+    def report(tally: FleetTally) -> None:
         try:
             print(tally.model_dump_json(), flush=True)
         except BrokenPipeError:
             stop.set()
 
-    Thread(target=listen, daemon=True).start()
     try:
-        worker = Worker(orders, stop)
+        worker = FleetWorker(orders, stop)
         _one_thread()
-    except Exception as error:  # noqa: BLE001  (told in one sentence, by whoever gave the orders)
-        report(Tally(worker=orders.worker, fatal=sentence_of(error)))
+    except Exception as error:  # noqa: BLE001  (whoever gave the orders tells it in one sentence)
+        report(FleetTally(worker=orders.worker, fatal=sentence_of(error)))
         return 1
     return 1 if worker.run(report) is not None else 0
 

@@ -1,8 +1,19 @@
 """What a run was: read from any store, drawn, tabled, and kept as a coordinator's data folder."""
 
 from simulation.history.folder import HistoryError, writing
-from simulation.history.history import Curve, History
+from simulation.history.history import History
 from simulation.history.ledger import Copied, copy_blobs, copy_run
-from simulation.history.rounds import Round, Withdrawal
+from simulation.history.recorded_run import Curve
+from simulation.history.rounds import DeviceWithdrawal, Round
 
-__all__ = ["Copied", "Curve", "History", "HistoryError", "Round", "Withdrawal", "copy_blobs", "copy_run", "writing"]
+__all__ = [
+    "Copied",
+    "Curve",
+    "DeviceWithdrawal",
+    "History",
+    "HistoryError",
+    "Round",
+    "copy_blobs",
+    "copy_run",
+    "writing",
+]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,17 +17,15 @@ from matplotlib.figure import Figure
 from simulation.history.folder import HistoryError
 from simulation.history.metrics_panel import metrics_panel
 from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, finish, legend, say
+from simulation.history.recorded_run import RecordedRun
+from simulation.history.rounds import Round
 from simulation.history.tables import standing
-
-if TYPE_CHECKING:
-    from simulation.history.history import History
-    from simulation.history.rounds import Round
 
 _BARS = 60
 """Up to so many rounds are drawn as bars; more become areas."""
 
 
-class Picture(Figure):
+class HistoryFigure(Figure):
     """A figure that a notebook shows when it is the last line of a cell."""
 
     def _repr_png_(self) -> bytes:
@@ -37,9 +34,9 @@ class Picture(Figure):
         return kept.getvalue()
 
 
-def draw(history: History) -> Picture:
+def draw(history: RecordedRun) -> HistoryFigure:
     """The picture; 13 by 4.4 inches."""
-    figure = Picture(figsize=(13, 4.4), layout="constrained")
+    figure = HistoryFigure(figsize=(13, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 5, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=11, fontweight="bold")
@@ -114,7 +111,7 @@ def _funnel(axes: Axes, rounds: tuple[Round, ...]) -> None:
 # ------------------------------------------------------------ participation
 
 
-def _participation(axes: Axes, history: History) -> None:
+def _participation(axes: Axes, history: RecordedRun) -> None:
     """Devices in order of how often they counted."""
     axes.set_title("Participation", fontsize=10)
     axes.set_xlabel("devices, the most frequent first")

@@ -27,7 +27,7 @@ from coordinator.store.port import (
     TERMINAL,
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     Conflict,
     ContributionRow,
     DeviceRow,
@@ -87,7 +87,7 @@ class _News:
     refusals: list[RefusalRow]
     audit: list[AuditRow]
     metrics: list[MetricRow]
-    claims: list[Claim]
+    claims: list[ClaimRow]
     devices: list[DeviceRow]
 
 
@@ -304,7 +304,7 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
     _write_claims(tx, run, news.claims)
 
 
-def _write_claims(tx: Transaction, run: str, claims: Sequence[Claim]) -> None:
+def _write_claims(tx: Transaction, run: str, claims: Sequence[ClaimRow]) -> None:
     """The claims of this run. A device that works for another run in the target has its claim left out: it has one."""
     everyone = {claim.device: claim for claim in tx.claims()}
     wanted = {claim.device: claim for claim in claims}

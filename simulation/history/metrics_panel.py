@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, finish, legend, say
-
-if TYPE_CHECKING:
-    from simulation.history.history import Curve, History
+from simulation.history.recorded_run import Curve, RecordedRun
 
 Key = tuple[str, str]
 """(source, name)."""
@@ -33,7 +31,7 @@ _NAMES = 2
 _LEGEND = 12
 
 
-def metrics_panel(axes: Axes, history: History) -> None:
+def metrics_panel(axes: Axes, history: RecordedRun) -> None:
     """Draws it."""
     axes.set_title("Metrics of the model", fontsize=10)
     axes.set_xlabel("version (committed rounds)")

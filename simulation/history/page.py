@@ -8,18 +8,15 @@ from __future__ import annotations
 import base64
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING
 
-from simulation.history.tables import COLUMNS, cells, newest_scores, standing, told_reasons
-
-if TYPE_CHECKING:
-    from simulation.history.history import History
+from simulation.history.recorded_run import RecordedRun
+from simulation.history.tables import COLUMNS, cells, newest_scores, reasons_of, standing
 
 _LAST = 5
 _CELL = "text-align:{side};padding:0.15em 0.7em;white-space:nowrap"
 
 
-def page(history: History) -> str:
+def page(history: RecordedRun) -> str:
     """The whole representation; without the picture where matplotlib is not installed."""
     scores = "; ".join(newest_scores(history.curves))
     head = (
@@ -28,7 +25,7 @@ def page(history: History) -> str:
     return f"<div>{head}{_picture(history)}{_table(history)}{_reasons(history)}</div>"
 
 
-def _picture(history: History) -> str:
+def _picture(history: RecordedRun) -> str:
     try:
         from simulation.history.figure import draw
     except ModuleNotFoundError:
@@ -40,7 +37,7 @@ def _picture(history: History) -> str:
     return f'<img alt="{escape(told)}" style="max-width:100%" src="data:image/png;base64,{content}">'
 
 
-def _table(history: History) -> str:
+def _table(history: RecordedRun) -> str:
     rounds = history.rounds[-_LAST:]
     if not rounds:
         return "<p>No round has been opened yet.</p>"
@@ -58,9 +55,9 @@ def _line(tag: str, texts: list[str], sides: list[str]) -> str:
     return f"<tr>{''.join(shown)}</tr>"
 
 
-def _reasons(history: History) -> str:
+def _reasons(history: RecordedRun) -> str:
     told = ""
-    for title, reasons in told_reasons(history):
+    for title, reasons in reasons_of(history):
         lines = "".join(f"<li>{escape(reason)}: {escape(when)}</li>" for reason, when in reasons)
         told += f"<p>{title}</p><ul>{lines}</ul>"
     return told

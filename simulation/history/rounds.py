@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from client_sdk.protocol.operators import RoundView
-from coordinator.engine import events, rounds, state
-from coordinator.engine.plan import Plan
+from coordinator.engine import events, rounds
 from coordinator.engine.state import RunState
 from coordinator.runtime import views
+from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
@@ -61,7 +61,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
+class DeviceWithdrawal:
     """A device that was selected and said that it will not report."""
 
     round: int
@@ -86,21 +86,18 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
         after = page[-1].seq
 
 
-def withdrawal_of(event: EventRow) -> Withdrawal | None:
+def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
     """What an event says of a device that withdrew; None for any other event."""
     happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.__name__ else None
     if not isinstance(happened, events.Withdrew):
         return None
-    return Withdrawal(round=happened.round, device=happened.device, reason=happened.reason)
+    return DeviceWithdrawal(round=happened.round, device=happened.device, reason=happened.reason)
 
 
 def current_state(reader: Reader, row: RunRow) -> RunState:
     """The run's state now: its snapshot, and the tail of the log folded onto it."""
-    if row.snapshot is None:
-        now = rounds.begin(row.run, Plan.parse(row.plan), row.init)
-    else:
-        now = state.from_json(row.snapshot)
-    for event in read_events(reader, row.run, row.snapshot_seq):
+    now, seq = start_of(row)
+    for event in read_events(reader, row.run, seq):
         now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))
     return now
 

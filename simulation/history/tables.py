@@ -1,6 +1,6 @@
 """A history in columns: pandas frames, a text table, and the one line that names it.
 
-pandas is imported when a frame is asked for; everything else needs nothing. Draws nothing.
+pandas is imported when a frame is asked for; everything else needs nothing.
 """
 
 from __future__ import annotations
@@ -8,16 +8,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
-from simulation.history.rounds import Round, Withdrawal, read_events
+from simulation.history.recorded_run import Curve, RecordedRun
+from simulation.history.rounds import DeviceWithdrawal, Round, read_events
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulation.history.history import Curve, History, Table
+
+Table = Literal["rounds", "metrics", "participation", "withdrawals", "events"]
 
 _KIB = 1024
 _MOST_SCORES = 6
@@ -29,7 +31,7 @@ COLUMNS = (
 """Of the table that people read."""
 
 
-def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
+def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
     """One of the tables. HistoryError when there is no such table, or no pandas."""
     try:
         import pandas as pd
@@ -46,7 +48,7 @@ def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
             return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
         case "withdrawals":
             gone = [dataclasses.asdict(one) for one in history.withdrawals]
-            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(Withdrawal)])
+            return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(DeviceWithdrawal)])
         case "events":
             began = history.created_at
             rows = [
@@ -58,7 +60,7 @@ def frame(history: History, store: Reader, what: Table) -> pd.DataFrame:
     raise HistoryError(f"There is no table {what!r}: give {known}.")
 
 
-def _rounds(history: History, pd: Any) -> pd.DataFrame:
+def _rounds(history: RecordedRun, pd: Any) -> pd.DataFrame:
     """One row a round; its training metrics are columns ``training.<name>``."""
     began = history.created_at
     names = [
@@ -77,7 +79,7 @@ def _rounds(history: History, pd: Any) -> pd.DataFrame:
     return made[front + [name for name in made.columns if name not in front]] if rows else made
 
 
-def _metrics(history: History, pd: Any) -> pd.DataFrame:
+def _metrics(history: RecordedRun, pd: Any) -> pd.DataFrame:
     began = history.created_at
     rows = [
         {
@@ -96,12 +98,12 @@ def _metrics(history: History, pd: Any) -> pd.DataFrame:
 # ------------------------------------------------------------ for people
 
 
-def headline(history: History) -> str:
+def headline(history: RecordedRun) -> str:
     """The run, where it stands and its newest scores, in one line."""
     return " · ".join([f"run {history.run}: {standing(history)}", *newest_scores(history.curves)])
 
 
-def standing(history: History) -> str:
+def standing(history: RecordedRun) -> str:
     """How far the run is, in words."""
     rounds, committed, wanted = history.rounds, len(history), history.plan.finish.rounds
     abandoned = sum(row.status == "abandoned" for row in rounds)
@@ -143,13 +145,13 @@ def human_bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def summary(history: History, last: int) -> str:
+def summary(history: RecordedRun, last: int) -> str:
     """Headline, the last rounds in columns, why rounds were abandoned and why devices withdrew."""
     rounds = history.rounds
     lines = [headline(history)]
     if rounds:
         lines += ["", *columns([COLUMNS, *(cells(row) for row in rounds[-max(last, 1) :])])]
-    for title, reasons in told_reasons(history):
+    for title, reasons in reasons_of(history):
         lines += ["", title, *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
     return "\n".join(lines)
 
@@ -167,7 +169,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def told_reasons(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
     """What went wrong, by title: (reason, when), the most frequent first. Nothing where nothing did."""
     rounds = history.rounds
     abandoned = _together((row.reason, row.round) for row in rounds if row.status == "abandoned")

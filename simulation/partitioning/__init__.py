@@ -13,7 +13,7 @@ clients.draw("who-holds-what.svg")
 
 from __future__ import annotations
 
-from simulation.clients.skew import label_skew
+from simulation.clients.clients import label_skew
 from simulation.partitioning.front import partition
 from simulation.partitioning.indices import split_indices
 from simulation.partitioning.options import By

@@ -1,10 +1,11 @@
 """``partition``: a data set in, ``Clients`` out.
 
-This file knows which way goes with which arguments. It has never heard of training, and copies no example.
+It decides which way goes with which arguments and which examples each client holds out. It copies no example.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +16,10 @@ from simulation.clients import Clients
 from simulation.clients.holdings import Shares
 from simulation.clients.naming import Names, Numbered, names_of
 from simulation.clients.noise import Noise, check_features
-from simulation.partitioning.held_out import check_fraction, hold_out
+from simulation.clients.pool import Indices
 from simulation.partitioning.indices import grouped, owners
-from simulation.partitioning.options import NEEDS_LABELS, By, Options
+from simulation.partitioning.options import NEEDS_LABELS, By, PartitionOptions, require_number
 from simulation.partitioning.source import Source, source_of, user_numbers
-from simulation.partitioning.ways import Indices
 
 
 def partition(
@@ -76,7 +76,7 @@ def partition(
     Every way is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that do
     not go together, also for an option that the way does not use.
     """
-    options = Options(
+    options = PartitionOptions(
         by=by,
         alpha=alpha,
         seed=seed,
@@ -113,7 +113,9 @@ def partition(
     )
 
 
-def _by_users(source: Source, users: Any | None, clients: int | None, options: Options) -> tuple[Indices, Names]:
+def _by_users(
+    source: Source, users: Any | None, clients: int | None, options: PartitionOptions
+) -> tuple[Indices, Names]:
     column = source.users if users is None else users
     if column is None:
         raise ValueError("by='natural' needs users=, whose each example is: the data set has no .users")
@@ -130,3 +132,28 @@ def _by_users(source: Source, users: Any | None, clients: int | None, options: O
     if smallest < options.min_examples:
         raise ValueError(f"a user has only {smallest} examples, less than min_examples={options.min_examples}")
     return owner_N, names_of(names)
+
+
+def hold_out(positions: Indices, offsets: Indices, fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """(positions with each client's held-out ones last, where each client's training ones end [clients]).
+
+    Client k holds out floor(fraction * n_k + 1/2) of its n_k examples, at most n_k - 1, drawn uniformly by a stream of
+    its own: the seed deals the same examples to the same clients with any fraction. Positions ascend in both parts.
+    """
+    sizes_K = np.diff(offsets)
+    held_K = np.clip(np.floor(fraction * sizes_K + 0.5).astype(np.int64), 0, np.maximum(sizes_K - 1, 0))
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,))))
+    owner_N = np.repeat(np.arange(len(sizes_K)), sizes_K)
+    drawn = np.lexsort((rng.random(len(positions)), owner_N))
+    is_held_N = np.arange(len(positions)) - np.repeat(offsets[:-1], sizes_K) < np.repeat(held_K, sizes_K)
+    chosen = positions[drawn]
+    return chosen[np.lexsort((chosen, is_held_N, owner_N))], offsets[1:] - held_K
+
+
+def check_fraction(fraction: float) -> None:
+    """``ValueError`` unless a client can hold out this fraction."""
+    require_number("held_out", fraction)
+    if fraction is None or not (math.isfinite(fraction) and 0.0 <= fraction < 1.0):
+        raise ValueError(
+            f"held_out={fraction} must be from 0 (nothing) to below 1: a client keeps examples to train on"
+        )

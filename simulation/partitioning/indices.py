@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulation.partitioning import ways
-from simulation.partitioning.options import NEEDS_LABELS, By, Options, check_counts
+from simulation.partitioning.options import NEEDS_LABELS, By, PartitionOptions, check_counts
 from simulation.partitioning.ways import Indices
 
 
@@ -34,7 +34,7 @@ def split_indices(
     ``partition``. Returns ``clients`` arrays of positions (int64, ascending). Raises ``ValueError`` for arguments that
     cannot be met.
     """
-    options = Options(
+    options = PartitionOptions(
         by=by,
         alpha=alpha,
         seed=seed,
@@ -50,7 +50,7 @@ def split_indices(
     return np.split(positions, offsets[1:-1])
 
 
-def owners(n: int, y: Indices | None, clients: int, options: Options) -> Indices:
+def owners(n: int, y: Indices | None, clients: int, options: PartitionOptions) -> Indices:
     """The client of each example, [n]. ``y``: the labels, for the ways that need them.
 
     Raises ``ValueError`` where the options cannot be met.
@@ -90,7 +90,7 @@ def checked_labels(labels: Any) -> Indices:
     return y.astype(np.int64, copy=False)
 
 
-def _by_labels(y: Indices, clients: int, options: Options, rng: np.random.Generator) -> Indices:
+def _by_labels(y: Indices, clients: int, options: PartitionOptions, rng: np.random.Generator) -> Indices:
     match options.by:
         case "dirichlet":
             sizes_K = ways.log_normal_sizes(len(y), clients, options.min_examples, options.value("size_sigma"), rng)

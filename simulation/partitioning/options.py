@@ -29,7 +29,7 @@ NEEDS_LABELS = ("dirichlet", "shards", "labels")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PartitionOptions:
     """Everything that decides a partition but the data. ``None``: not given. See ``partition`` for their meaning.
 
     Raises ``ValueError``, in a sentence, for an unknown way, an option that the way does not use, and values out of

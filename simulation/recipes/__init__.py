@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from simulation.recipes.baseline import Baseline
 from simulation.recipes.baselines import centralized, local_only
-from simulation.recipes.compare import Drawn, draw, rounds_to
+from simulation.recipes.compare import HasCurves, draw, rounds_to
 from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
-from simulation.simulator.options import Options
+from simulation.simulator.options import SimulateOptions
 
 __all__ = [
     "Baseline",
-    "Drawn",
-    "Options",
+    "HasCurves",
+    "SimulateOptions",
     "centralized",
     "draw",
     "fedavg",

@@ -14,10 +14,10 @@ import numpy as np
 from simulation.history import Curve, HistoryError
 
 if TYPE_CHECKING:
-    from simulation.history.figure import Picture
+    from simulation.history.figure import HistoryFigure
 
 
-class Drawn(Protocol):
+class HasCurves(Protocol):
     """Whatever has curves: a ``History`` or a ``Baseline``."""
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
@@ -25,13 +25,13 @@ class Drawn(Protocol):
 
 
 def draw(
-    runs: Mapping[str, Drawn],
+    runs: Mapping[str, HasCurves],
     metric: str = "accuracy",
     source: str = "evaluator",
     *,
     title: str = "",
     path: str | Path | None = None,
-) -> Picture:
+) -> HistoryFigure:
     """The metric of each run over its rounds, in one picture of 6.5 by 4 inches; ``path``: also written there.
 
     HistoryError for a run without this metric, or where matplotlib is not installed.
@@ -40,13 +40,13 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.ticker import MaxNLocator
 
-        from simulation.history.figure import Picture, write
+        from simulation.history.figure import HistoryFigure, write
         from simulation.history.panel import BLUE, GREEN, ORANGE, PINK, RED, SKY
     except ModuleNotFoundError:
         raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None
     if not runs:
         raise HistoryError("There are no runs to draw.")
-    figure = Picture(figsize=(6.5, 4.0), layout="constrained")
+    figure = HistoryFigure(figsize=(6.5, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     colours, styles = (BLUE, RED, GREEN, ORANGE, PINK, SKY), ("-", "--", ":")

@@ -12,7 +12,7 @@ from typing import Any, Literal, Unpack
 from coordinator.engine.plan import Plan
 from simulation.history import History
 from simulation.simulator.checks import require_whole
-from simulation.simulator.options import ClientsLike, Options
+from simulation.simulator.options import ClientsLike, SimulateOptions
 from simulation.simulator.simulate import simulate
 from simulation.virtual.behaviour import Behaviour
 
@@ -57,7 +57,7 @@ def fedavg(
     learning_rate: float = 0.1,
     server_learning_rate: float = 1.0,
     target: float | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SimulateOptions],
 ) -> History:
     """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
 
@@ -86,7 +86,7 @@ def fedsgd(
     per_round: int | None = None,
     learning_rate: float = 0.1,
     target: float | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SimulateOptions],
 ) -> History:
     """FederatedSGD (arXiv:1602.05629, section 2): each client takes one step along the gradient of all its data, so
     the round takes one step of length ``learning_rate`` along the gradient of all data of its clients,
@@ -112,7 +112,7 @@ def fedprox_with_stragglers(
     batch_size: int = 10,
     learning_rate: float = 0.03,
     target: float | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SimulateOptions],
 ) -> History:
     """FedProx where some clients get through only part of their epochs (Li et al. 2020, arXiv:1812.06127, Algorithm 2
     and section 5.2).

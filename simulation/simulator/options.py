@@ -22,7 +22,7 @@ ClassesLike = Mapping[str, str] | Callable[[str], str] | None
 InitLike = Tensors | str | PathLike[str] | None
 
 
-class Options(TypedDict, total=False):
+class SimulateOptions(TypedDict, total=False):
     """Of any run."""
 
     test: Any
@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
     progress: bool | None
 
 
-class AllOptions(Options, total=False):
+class AllSimulateOptions(SimulateOptions, total=False):
     """Those too that recipes decide themselves."""
 
     datacenter: Mapping[str, Any] | None

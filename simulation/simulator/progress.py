@@ -18,7 +18,7 @@ _NOTEBOOK_OFTEN_S = 0.5
 _CLEAR = "\r\x1b[2K"
 
 
-class Progress:
+class RoundProgress:
     """``wanted``: True: a line a round in any case; False: nothing; None: live lines on a terminal or in a notebook,
     nothing in a log."""
 

@@ -28,13 +28,13 @@ from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
-from simulation.engines import EngineName, Failed, Job, MakeEngine, engine_called
+from simulation.engines import EngineName, Job, JobFailed, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
-from simulation.simulator.options import AllOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
-from simulation.simulator.progress import Progress
+from simulation.simulator.options import AllSimulateOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
+from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
 from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source
 from simulation.virtual.behaviour import Habits
@@ -46,7 +46,7 @@ ABANDONED_MOST = 25
 
 @overload
 def simulate(
-    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllOptions]
+    plan: PlanLike, learner: Any, clients: ClientsLike, *, only: str, round: int, **options: Unpack[AllSimulateOptions]
 ) -> Update: ...
 @overload
 def simulate(
@@ -56,7 +56,7 @@ def simulate(
     *,
     only: None = None,
     round: None = None,
-    **options: Unpack[AllOptions],
+    **options: Unpack[AllSimulateOptions],
 ) -> History: ...
 def simulate(
     plan: PlanLike,
@@ -157,7 +157,7 @@ def simulate(
     with simulation:
         failing.model = simulation.model
         left = asked.plan.finish.rounds - simulation.state.version
-        shown = Progress(left if rounds is None else min(left, rounds), progress)
+        shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
         return _led(simulation, learner, asked, rounds, shown)
 
 
@@ -194,7 +194,7 @@ def _asked(
     return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
 
 
-def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: Progress) -> History:
+def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: RoundProgress) -> History:
     """Round after round, until the run is over or enough have been played."""
     wall: dict[int, float] = {}
     interrupted = False
@@ -210,14 +210,15 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
             if state.version != before.version and (state.over or state.version % asked.score_every == 0):
                 scores = _score(simulation, learner, asked)
             simulation.keep()
-            wall[before.round] = time.monotonic() - began
-            shown.ended(simulation.ended(before.round), scores)
-            if state.abandoned_in_a_row >= ABANDONED_MOST:
-                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round]
+            wall[before.round_number] = time.monotonic() - began
+            shown.ended(simulation.ended(before.round_number), scores)
+            if state.fallback.abandoned_in_a_row >= ABANDONED_MOST:
+                gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
                 raise Stalled(
-                    f"{state.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
-                    f"{simulation.ended(before.round).reason}{why}. A simulated fleet does not change by itself: "
+                    f"{state.fallback.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
+                    f"{simulation.ended(before.round_number).reason}{why}. "
+                    "A simulated fleet does not change by itself: "
                     f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
                 )
     except KeyboardInterrupt:
@@ -226,7 +227,7 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
         error.history = simulation.history(wall, interrupted=True)
         raise
     except (StoreError, BlobError) as error:
-        broken = SimulationError(f"round {simulation.state.round} could not be kept: {error}")
+        broken = SimulationError(f"round {simulation.state.round_number} could not be kept: {error}")
         broken.history = simulation.history(wall, interrupted=True)
         raise broken from error
     finally:
@@ -271,7 +272,7 @@ class _Failing:
         self._folder = folder
         self.model: Callable[[], Tensors] | None = None
 
-    def __call__(self, job: Job, failed: Failed) -> None:
+    def __call__(self, job: Job, failed: JobFailed) -> None:
         where, init = f"folder={str(self._folder)!r}", None
         if self._folder is None and self.model is not None:
             path = Path(mkdtemp(prefix="quorate-failed-")) / f"round-{job.round}.safetensors"

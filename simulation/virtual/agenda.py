@@ -1,4 +1,7 @@
-"""Virtual time: what will happen when. The only clock of a simulated world: nothing in it sleeps or reads another."""
+"""Virtual time: what will happen when (``Agenda``), and the clock that shows it (``VirtualClock``).
+
+Nothing in a simulated world sleeps or reads another clock.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 
 class Agenda:
-    """Happenings in order of time; those of one moment in the order in which they were put down."""
+    """Calls in order of time; those of one moment in the order in which they were added."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -30,3 +33,13 @@ class Agenda:
         at, _, do, arguments = heappop(self._heap)
         self.now = max(self.now, at)
         return do, arguments
+
+
+class VirtualClock:
+    """The ``Clock`` port over an agenda's time."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+
+    def now(self) -> float:
+        return self._agenda.now

@@ -1,8 +1,7 @@
 """How simulated devices behave: how fast they train, who vanishes, who gets through only part of the work.
 
-A simple model of probabilities and speeds. Every draw is a function of (seed, what, device, round) alone, so round 7 of
-a device is the same whatever happened before and whoever else takes part. This file has never heard of time, sessions
-or training.
+A simple model of probabilities and speeds. Every draw is a hash of (seed, what, device, round) alone, so round 7 of a
+device is the same whatever happened before and whoever else takes part.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from hashlib import blake2b
 from numbers import Real
-from statistics import NormalDist
 
-_NORMAL = NormalDist()
+from client_sdk.chance import blake2b_word, labelled, normal_of, unit
+
 _SURELY_S = 1e-6
 """A report that is closer to the deadline is not there before it: floating point could have it either way."""
 
@@ -108,11 +106,10 @@ class Habits:
 
     def unit(self, what: str, device: str, round: int) -> float:
         """Uniform on [0, 1): the first 53 bits of a hash."""
-        text = f"quorate behaviour v1\n{what}\n{self._seed}\n{device}\n{round}"
-        return (int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 11) / 2.0**53
+        return unit(blake2b_word(labelled("behaviour", what, self._seed, device, round)))
 
     def _normal(self, what: str, device: str, round: int) -> float:
-        return _NORMAL.inv_cdf(self.unit(what, device, round) or 2.0**-54)
+        return normal_of(self.unit(what, device, round))
 
 
 def work_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """A simulated datacenter: a worker that takes a run's datacenter rounds, in this process and in virtual time.
 
-It asks for leases and delivers results at the coordinator's desk for workers, and trains by the function that a real
-worker's processes run, as one process. This file has never heard of devices.
+It asks for leases and delivers results over the coordinator's table of requests, and trains by the function that a real
+worker's processes run, as one process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from client_sdk.data import training_part
+from client_sdk.protocol.names import Message
 from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.requests import Entry, Request
+from coordinator.requests.workers import HEARTBEAT, LEASE_END, POLL, RESULT
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
 from simulation.virtual.agenda import Agenda
@@ -26,7 +29,7 @@ _BEATS = 4
 _NAME = "simulated"
 
 
-class Datacenter:
+class SimulatedDatacenter:
     """``data``: what the datacenter holds, by the names that plans use."""
 
     def __init__(self, coordinator: Coordinator, agenda: Agenda, learner: Any, data: Mapping[str, Any]) -> None:
@@ -35,14 +38,14 @@ class Datacenter:
         self._learner = learner
         self._data = data
         self._worker = WorkerRow(worker=_NAME, token_hash="", label="simulated", created_at=agenda.now)
-        with coordinator.store.transaction() as tx:
+        with coordinator.core.store.transaction() as tx:
             if tx.worker(_NAME) is None:
                 tx.insert_worker(self._worker)
 
     def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
         """Trains the round that is open and delivers its model. False where the coordinator gives it none: the fleet
         is back. ``meanwhile`` is called once while it trains."""
-        lease = self._coordinator.poll(self._worker, self._poll(state.plan))
+        lease = self._asked(POLL, self._poll(state.plan)).call(POLL.shape.first, self._coordinator)
         if not isinstance(lease, Lease):
             return False
         meanwhile()
@@ -50,16 +53,21 @@ class Datacenter:
             model, report = self._trained(lease)
         except Exception as error:
             failed = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=True, reason=str(error)[:500])
-            self._coordinator.end_lease(self._worker, lease.run, lease.round, failed)
+            self._asked(LEASE_END, failed, lease).call(LEASE_END.shape.call, self._coordinator)
             raise
         if not self._time_passes(lease, report.steps * STEP_S):
             return True
         metrics = {"loss": report.loss} if math.isfinite(report.loss) else {}
         result = ResultReport(fence=lease.fence, steps=report.steps, examples=report.examples_seen, metrics=metrics)
-        with self._coordinator.blobs.spool() as spool:
+        request = self._asked(RESULT, result, lease, attempt=lease.attempt)
+        with self._coordinator.core.blobs.spool() as spool:
             spool.write(to_bytes(model))
-            self._coordinator.result(self._worker, lease.run, lease.round, lease.attempt, result, spool)
+            request.call(RESULT.shape.stored, self._coordinator, spool)
         return True
+
+    def _asked(self, entry: Entry[Any], message: Message, lease: Lease | None = None, **more: int) -> Request:
+        where = {} if lease is None else {"run": lease.run, "round": lease.round, **more}
+        return Request(entry, self._worker, message, where)
 
     def _poll(self, plan: Plan) -> WorkerPoll:
         nproc = plan.datacenter.nproc if plan.datacenter is not None else 1
@@ -70,7 +78,7 @@ class Datacenter:
         from coordinator.datacenter.leased import recipe_of
         from coordinator.datacenter.training import train
 
-        with self._coordinator.blobs.open(lease.checkpoint.digest) as file:
+        with self._coordinator.core.blobs.open(lease.checkpoint.digest) as file:
             model = from_bytes(file.read())
         return train(self._learner, model, training_part(self._data[lease.datacenter.data]), recipe_of(lease))
 
@@ -80,8 +88,8 @@ class Datacenter:
         while self._agenda.now < until:
             self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)
             self._coordinator.tick()
-            if self._coordinator.state(lease.run).round != lease.round:
+            if self._coordinator.core.state(lease.run).round_number != lease.round:
                 return False
             beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
-            self._coordinator.heartbeat(self._worker, lease.run, lease.round, beat)
+            self._asked(HEARTBEAT, beat, lease).call(HEARTBEAT.shape.call, self._coordinator)
         return True

@@ -8,7 +8,7 @@ and training, is left to the world, which knows the hour. This file has never he
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never, Protocol
 
 from client_sdk.device.actions import (
     Action,
@@ -29,12 +29,11 @@ from client_sdk.device.session import Session, participate
 from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Noted, Receipt, UpdateReport, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
+from coordinator.requests import TABLE, Body, Direct, Held, Request
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import Arrived
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
-
-if TYPE_CHECKING:
-    from simulation.virtual.world import World
 
 URL = "simulation"
 
@@ -51,13 +50,28 @@ class _NoKey:
 _NO_KEY: Any = _NoKey()
 
 
+class Surroundings(Protocol):
+    """What a device needs of the world around it."""
+
+    coordinator: Coordinator
+
+    @property
+    def now(self) -> float: ...
+
+    def size_of(self, report: str) -> int:
+        """Return the bytes of an update with this report."""
+
+    def begins_training(self, device: Device) -> None:
+        """The device trains from here on; ``trained`` ends it."""
+
+
 class Device:
     """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
     once its part has ended."""
 
     __slots__ = ("_made", "_session", "_world", "assignment", "number", "offer", "over", "row", "update")
 
-    def __init__(self, world: World, number: int, row: DeviceRow, offer: CheckIn) -> None:
+    def __init__(self, world: Surroundings, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
         self.number = number
         self.row = row
@@ -150,20 +164,17 @@ class Device:
             return Refused(error.problem, self._world.now)
 
     def _asked(self, send: Send) -> Message:
-        desk, path, message = self._world.coordinator, send.path, send.message
-        match send.route:
-            case Route.WITHDRAWN:
-                withdrawal: Any = message
-                where = (str(path["run"]), int(path["round"]))
-                desk.withdraw(self.row.device, *where, withdrawal.attempt, withdrawal.reason)
-                return Noted()
-            case Route.OUTCOME:
-                return desk.outcome(self.row.device, str(path["run"]), int(path["round"]))
-            case Route.UPDATE:
-                place = (str(path["run"]), int(path["round"]), int(path["attempt"]))
-                desk.update_limit(self.row.device, *place)
+        entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
+        request = Request(entry, self.row, send.message, send.path)
+        match entry.shape:
+            case Direct():
+                answer: Message = request.call(entry.shape.call, coordinator)
+                return answer
+            case Body():
+                request.call(entry.shape.limit, coordinator)
                 raise RuntimeError("an update that was never made would have been read")
-        raise TypeError(f"a simulated device sends nothing to {send.route}")
+            case Held():
+                raise TypeError(f"a simulated device waits for no answer of {send.route}")
 
 
 _LATER = object()

@@ -39,16 +39,16 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
     """The parts of a cohort that begins now, by device; those who will vanish have none."""
     plan, found = state.plan, {}
     due_s = due_in_s(now, state)
-    for name in state.members:
-        conduct = habits.conduct(name, state.round)
+    for name in state.current.members:
+        conduct = habits.conduct(name, state.round_number)
         if conduct.vanishes:
             continue
         whole = planned(clients.examples(name))
         steps, train_s = work_done(conduct, whole, due_s, plan.task.time_budget_s)
         job = Job(
             run=state.run,
-            round=state.round,
-            attempt=state.attempt,
+            round=state.round_number,
+            attempt=state.current.attempt,
             device=name,
             cost=steps,
             steps=None if steps == whole else steps,
@@ -58,7 +58,7 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
         refused = steps < whole and plan.aggregation.partial == "refuse"
         found[name] = Part(
             at=now + conduct.network_s + train_s,
-            order=habits.unit("order", name, state.round),
+            order=habits.unit("order", name, state.round_number),
             job=None if refused or not steps else job,
         )
     return found

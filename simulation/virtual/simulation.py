@@ -1,43 +1,48 @@
 """One run, put together: a coordinator on a store in memory, an engine, a world; and a data folder kept in step.
 
-This file knows how the parts fit. It decides nothing about rounds, and has never heard of progress or of users.
+The coordinator decides about rounds; ``simulator`` shows progress to users.
 """
 
 from __future__ import annotations
 
-import hashlib
+import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client_sdk import codecs
+from client_sdk.chance import labelled, shake_bytes
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
+from client_sdk.tensors.exact_sum import ExactSum
+from coordinator.blobs import Blobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
+from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import MakeSums
+from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from simulation.clients import Clients
-from simulation.engines import Failed, Job, Kernel, MakeEngine
+from simulation.engines import Job, JobFailed, Kernel, MakeEngine
+from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
-from simulation.virtual.agenda import Agenda
+from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
-from simulation.virtual.clock import VirtualClock
-from simulation.virtual.datacenter import Datacenter
-from simulation.virtual.settled import settled
-from simulation.virtual.sums import sums_of
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import World
 
@@ -61,7 +66,7 @@ class Simulation:
         origin: str,
         folder: Path | None,
         seed: int,
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         datacenter: Mapping[str, Any],
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
@@ -69,7 +74,7 @@ class Simulation:
         FolderError, StoreError, ProblemError where it cannot begin.
         """
         self._exits = ExitStack()
-        self._exits.enter_context(settled())
+        self._exits.enter_context(garbage_frozen())
         try:
             self._folder: Store | None = None
             if folder is None:
@@ -118,7 +123,7 @@ class Simulation:
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
-                datacenter=Datacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
+                datacenter=SimulatedDatacenter(self.coordinator, agenda, learner, datacenter) if datacenter else None,
             )
             self._exits.callback(self.world.close)
             if before is not None:
@@ -135,7 +140,7 @@ class Simulation:
 
     @property
     def state(self) -> RunState:
-        return self.coordinator.state(self.run)
+        return self.coordinator.core.state(self.run)
 
     @property
     def _store_of_folder(self) -> Store:
@@ -149,7 +154,7 @@ class Simulation:
 
     def ended(self, round: int) -> RoundView:
         """What became of a round."""
-        return self.coordinator.round(self.run, round)
+        return self.coordinator.operators.round(self.run, round)
 
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
         """A view on what was reached, which outlives this simulation. ``wall``: seconds by round."""
@@ -169,7 +174,7 @@ class Simulation:
         """Keeps a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
         state = self.state
         report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
-        self.coordinator.report_metrics(self.run, report)
+        self.coordinator.operators.report_metrics(self.run, report)
 
     # ------------------------------------------------------------ inside
 
@@ -187,17 +192,17 @@ class Simulation:
         name = digest(body)
         with self.blobs.spool() as spool:
             spool.write(body)
-            self.coordinator.put_checkpoint(spool, name)
+            self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
         request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin)
-        return self.coordinator.create_run(request, taken=taken).run
+        return self.coordinator.operators.create_run(request, taken=taken).run
 
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:
             return from_bytes(file.read())
 
     def _begin(self, state: RunState) -> None:
-        self.engine.begin(state.round, self._tensors(state.checkpoint))
+        self.engine.begin(state.round_number, self._tensors(state.checkpoint))
 
 
 class _Sizes:
@@ -224,6 +229,65 @@ def _entropy(seed: int) -> Callable[[int], bytes]:
     def read(count: int) -> bytes:
         nonlocal asked
         asked += 1
-        return hashlib.shake_256(f"quorate simulation v1\n{seed}\n{asked}".encode()).digest(count)
+        return shake_bytes(labelled("simulation", seed, asked), count)
 
     return read
+
+
+class EngineSums:
+    """The coordinator's ``Sums`` over updates that stay in an engine, which adds one up when it has trained it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def remember(self, digest: str, measures: Measures) -> None:
+        pass
+
+    def fold(self, round: int, item: Contribution) -> None:
+        pass
+
+    def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
+        return self._engine.total({item.device: item.weight for item in items})
+
+    def columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
+        return self._engine.columns([item.device for item in items])
+
+    def forget(self, round: int) -> None:
+        pass
+
+
+def sums_of(engine: Engine) -> MakeSums:
+    """What a coordinator is given to make its sums with."""
+
+    def make(engine: Engine, blobs: Blobs, plan: Plan, delta: Manifest) -> EngineSums:
+        return EngineSums(engine)
+
+    return partial(make, engine)
+
+
+_frozen_for = 0
+"""How many blocks of ``garbage_frozen`` are running."""
+
+
+@contextmanager
+def garbage_frozen() -> Iterator[None]:
+    """While the block runs, Python's collector leaves alone what was there before.
+
+    A round makes hundreds of small records, and Python looks for garbage whenever enough have been made: through the
+    modules, the user's data and whatever else the process holds, which takes longer than the records themselves (a
+    fifth of all that a simulation does besides training). The last block that ends gives everything back to the
+    collector. Does nothing where the user has frozen objects (``gc.freeze``): they would come back with ours.
+    """
+    global _frozen_for
+    if not _frozen_for and gc.get_freeze_count():
+        yield
+        return
+    if not _frozen_for:
+        gc.freeze()
+    _frozen_for += 1
+    try:
+        yield
+    finally:
+        _frozen_for -= 1
+        if not _frozen_for:
+            gc.unfreeze()

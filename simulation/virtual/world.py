@@ -22,17 +22,19 @@ from operator import attrgetter
 
 import numpy as np
 
-from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.devices import CheckIn, Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
+from coordinator.requests import Request
+from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
-from simulation.engines.port import Engine, Failed, Job
+from simulation.engines.port import Engine, Job, JobFailed
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
-from simulation.virtual.datacenter import Datacenter
+from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, device_row
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
@@ -61,9 +63,9 @@ class World:
         planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
-        failed: Callable[[Job, Failed], None],
+        failed: Callable[[Job, JobFailed], None],
         class_of: Callable[[str], str],
-        datacenter: Datacenter | None = None,
+        datacenter: SimulatedDatacenter | None = None,
     ) -> None:
         """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
         starts to train. ``failed``: told when the user's own code raised; may raise itself."""
@@ -80,7 +82,7 @@ class World:
         self._failed = failed
         self._class_of = class_of
         self._datacenter = datacenter
-        task = coordinator.state(run).plan.task
+        task = coordinator.core.state(run).plan.task
         self._learner, self._version = task.learner, task.learner_version or "simulated"
         self._known: dict[int, DeviceRow] = {}
         self._present: dict[str, Device] = {}
@@ -104,12 +106,12 @@ class World:
         ``trained(round, done, of)`` is called for each client that has trained.
         """
         self._clear()
-        state = self.coordinator.state(self._run)
-        number, self._trained = state.round, trained
-        while state.round == number and not state.over:
+        state = self.coordinator.core.state(self._run)
+        number, self._trained = state.round_number, trained
+        while state.round_number == number and not state.over:
             self._perform()
-            state = self.coordinator.state(self._run)
-            if state.round != number or state.over:
+            state = self.coordinator.core.state(self._run)
+            if state.round_number != number or state.over:
                 break
             if state.phase == "selecting":
                 self._arrive(state)
@@ -117,13 +119,15 @@ class World:
                 self._lease(state)
             self.coordinator.tick()
             self._perform()
-            state = self.coordinator.state(self._run)
-            if state.phase == "collecting" and state.round == number:
+            state = self.coordinator.core.state(self._run)
+            if state.phase == "collecting" and state.round_number == number:
                 self._assign(state)
                 self._collect(number)
-            elif state.phase in ("selecting", "leasing") and state.round == number and state.deadline is not None:
+            elif (
+                state.phase in ("selecting", "leasing") and state.round_number == number and state.deadline is not None
+            ):
                 self._wait(state.deadline)
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
@@ -149,7 +153,7 @@ class World:
             device.vanish()
             self._leave(device)
         if waiting:
-            with self.coordinator.store.transaction() as tx:
+            with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
         self._turned_away.clear()
         self._draws, self._asked_at = 0, self.now
@@ -160,7 +164,7 @@ class World:
             self._check_in(self._waiting(), [])
             self._asked_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._made(number) for number in self._order(state.round, missing)]
+            arriving = [self._made(number) for number in self._order(state.round_number, missing)]
             if not arriving:
                 return
             self._enrol(arriving)
@@ -189,7 +193,7 @@ class World:
             self._present[device.row.device] = device
             device.arrive()
         asking = waiting + arriving
-        answers = self.coordinator.check_in_all([(device.row, device.offer) for device in asking])
+        answers = CHECK_IN.together(self.coordinator, [Request(CHECK_IN, one.row, one.offer) for one in asking])
         for device, answer in zip(asking, answers, strict=True):
             if answer is not None:
                 device.answered(answer)
@@ -200,7 +204,7 @@ class World:
         new = [device for device in devices if device.number not in self._known]
         if not new:
             return
-        with self.coordinator.store.transaction() as tx:
+        with self.coordinator.core.store.transaction() as tx:
             for device in new:
                 if tx.device(device.row.device) is None:
                     tx.insert_device(device.row)
@@ -220,17 +224,21 @@ class World:
         drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
         return [int(number) for number in drawn if int(number) not in out][:count]
 
-    def _made(self, number: int) -> Device:
+    def _row(self, number: int) -> DeviceRow:
         name = self._clients.id(number)
         examples = self._clients.holdings.examples(number)
-        row = self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
-        learners = {self._learner: self._version}
-        return Device(self, number, row, CheckIn(examples=examples, learners=learners, hold_s=0))
+        return self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
+
+    def _made(self, number: int) -> Device:
+        offer = CheckIn(
+            examples=self._clients.holdings.examples(number), learners={self._learner: self._version}, hold_s=0
+        )
+        return Device(self, number, self._row(number), offer)
 
     def _lease(self, state: RunState) -> None:
         """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
         they have come by now, and the fleet may have its turn again."""
-        if not state.planned and state.away_since != state.round:
+        if not state.current.planned and state.fallback.away_since != state.round_number:
             self._arrive(state)
         if self._datacenter is not None:
             self._datacenter.take(state, lambda: self._arrive(state))
@@ -245,17 +253,20 @@ class World:
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._engine.submit(coming[: state.plan.cohort.goal])
         self._training = []
-        absent = [self._made(self._clients.number(name)) for name in state.members if name not in self._present]
+        members = state.current.members
+        absent = [self._made(self._clients.number(name)) for name in members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
-        cohort = [self._present[name] for name in sorted(state.members) if name in self._present]
+        cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
             if device.assignment is None:
-                assignment = self.coordinator.assignment(device.row.device)
+                request = Request(CHECK_IN, device.row, device.offer)
+                assignment = request.call(CHECK_IN.shape.again, self.coordinator)
                 if assignment is not None:
                     device.answered(assignment)
         starting = [device for device in cohort if not device.over]
-        self.coordinator.started_all(self._run, state.round, state.attempt, [device.row.device for device in starting])
+        message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
+        STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
         for device in starting:
             device.started()
         for device in cohort:
@@ -277,9 +288,9 @@ class World:
         Updates that arrive one after another are handed over together, each with its own time: before anything else
         happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
         """
-        state = self.coordinator.state(self._run)
-        self._reported = state.count("reported")
-        while state.round == round and state.phase == "collecting" and state.deadline is not None:
+        state = self.coordinator.core.state(self._run)
+        self._reported = self._received()
+        while state.round_number == round and state.phase == "collecting" and state.deadline is not None:
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
             if self._agenda.next_at < state.deadline and missing > 0:
                 self._happen()
@@ -288,7 +299,7 @@ class World:
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
-            state = self.coordinator.state(self._run)
+            state = self.coordinator.core.state(self._run)
         self._perform()
         self._sent.clear()
 
@@ -297,13 +308,13 @@ class World:
         if device.over:
             return
         assignment = device.assignment
-        state = self.coordinator.state(self._run)
-        if assignment is None or state.round != assignment.round or state.phase != "collecting":
+        state = self.coordinator.core.state(self._run)
+        if assignment is None or state.round_number != assignment.round or state.phase != "collecting":
             device.trained(None)
         elif job is None:
             self._hand_over()
             device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
-        elif isinstance(result := self._engine.result(job, self._meanwhile), Failed):
+        elif isinstance(result := self._engine.result(job, self._meanwhile), JobFailed):
             self._hand_over()
             if result.trace:
                 self._failed(job, result)
@@ -312,18 +323,19 @@ class World:
             device.trained(result)
             if device.update is not None:
                 self._sent.append(device)
-            self._trained(state.round, self._reported + len(self._sent), state.plan.cohort.goal)
+            self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
         self._leave(device)
 
     def _comes_late(self, one: Unfinished) -> None:
         """A device has trained for a round that is over: it offers its update, which is not read."""
         del self._elsewhere[one.device]
+        where = {"run": self._run, "round": one.round, "attempt": 0}
         with suppress(ProblemError):
-            self.coordinator.update_limit(one.device, self._run, one.round, 0)
+            Request(UPDATE, self._row(one.number), None, where).call(UPDATE.shape.limit, self.coordinator)
 
     def _meanwhile(self) -> None:
         """While the engine trains the next: what would be left to do when it has trained the last is done now."""
-        if len(self._sent) * _PARTS >= self.coordinator.state(self._run).plan.cohort.goal:
+        if len(self._sent) * _PARTS >= self.coordinator.core.state(self._run).plan.cohort.goal:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -331,11 +343,16 @@ class World:
         sent, self._sent = self._sent, []
         if not sent:
             return
-        answers = self.coordinator.count_all(self._run, [device.update for device in sent if device.update is not None])
+        answers = UPDATE.from_memory(self.coordinator, [device.update for device in sent if device.update is not None])
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._leave(device)
-        self._reported = self.coordinator.state(self._run).count("reported")
+        self._reported = self._received()
+
+    def _received(self) -> int:
+        """Updates that the round under way has received."""
+        current = self.coordinator.core.state(self._run).round
+        return 0 if current is None else current.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
@@ -343,4 +360,4 @@ class World:
                 self.coordinator.perform(task)
 
 
-_OUT_OF_TIME = Failed(reason="The time ran out before one step of training could be done.")
+_OUT_OF_TIME = JobFailed(reason="The time ran out before one step of training could be done.")

@@ -28,18 +28,18 @@ def crowd() -> Crowd:
 
 def test_a_device_plays_its_whole_attempt(crowd: Crowd) -> None:
     device = OneDevice(crowd, 7)
-    said = device.play()
-    assert list(said) == ["advertise", "share", "mask", "survivors", "unmask"]
-    device.require_right(said)
+    messages = device.play()
+    assert list(messages) == ["advertise", "share", "mask", "survivors", "unmask"]
+    device.require_right(messages)
 
 
 def test_a_wrong_vector_is_never_measured(crowd: Crowd) -> None:
     device = OneDevice(crowd, 7)
-    said = device.play()
+    messages = device.play()
     lanes, bits = crowd.header.lanes, crowd.cohort.roster.lane_bits
-    other = replace(said["mask"], blob=pack(np.zeros(lanes, np.uint32), bits))
+    other = replace(messages["mask"], blob=pack(np.zeros(lanes, np.uint32), bits))
     with pytest.raises(SystemExit, match="wrong results"):
-        device.require_right({**said, "mask": other})
+        device.require_right({**messages, "mask": other})
 
 
 def test_the_server_opens_the_integer_sum(crowd: Crowd) -> None:

@@ -84,6 +84,6 @@ def test_the_simulation_benchmark_reports_its_rows(
     assert rows["start_s"]["value"] == pytest.approx(3.0, abs=0.5)
     for name in ("mlp_vs_bare", "cnn_vs_bare", "engine_ms_per_client", "processes_2_speedup"):
         assert 0 < rows[f"{name}_q1"]["value"] <= rows[name]["value"] <= rows[f"{name}_q3"]["value"]
-        assert rows[name]["met"] is None, "quick cannot hold it"
+        assert rows[name]["met"] is None, "quick claims nothing"
     assert rows["mlp_vs_flower"]["value"] is None
     assert rows["mlp_vs_pfl_research"]["value"] is None

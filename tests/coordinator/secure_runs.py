@@ -65,25 +65,25 @@ def check_in(world: World) -> None:
 
 
 def state(world: World, run: str = "secret") -> RunState:
-    return world.coordinator.state(run)
+    return world.coordinator.core.state(run)
 
 
 def happens(world: World, kind: type, run: str = "secret", **fields: Any) -> list[fx.Effect]:
     """One event of the attempt under way, as the runtime would submit it."""
 
     def make(tx: object, now_in: RunState, at: float) -> ev.Event:
-        usual = {"at": at, "round": now_in.round, "attempt": now_in.attempt}
+        usual = {"at": at, "round": now_in.round_number, "attempt": now_in.current.attempt}
         made: ev.Event = kind(**{**usual, **fields})
         return made
 
-    return world.coordinator._log(run).submit(make)
+    return world.coordinator.core.log(run).submit(make)
 
 
 def says(world: World, kind: type, *devices: str, run: str = "secret") -> list[str]:
     """These devices say what this exchange is for; a blob stands for each message. Their digests."""
     now_in, digests = state(world, run), []
     for device in devices:
-        body = f"{kind.__name__} {device} {run} {now_in.round} {now_in.attempt}".encode()
+        body = f"{kind.__name__} {device} {run} {now_in.round_number} {now_in.current.attempt}".encode()
         digests.append(world.blobs.put(body))
         happens(world, kind, run, device=device, digest=digests[-1], bytes=len(body))
     return digests
@@ -92,9 +92,9 @@ def says(world: World, kind: type, *devices: str, run: str = "secret") -> list[s
 def to_the_list(world: World, run: str = "secret") -> tuple[str, ...]:
     """From the draw to the survivor list, with whoever was drawn."""
     happens(world, ev.Announced, run, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
-    cohort = tuple(sorted(state(world, run).members))
+    cohort = tuple(sorted(state(world, run).current.members))
     says(world, ev.Advertised, *cohort, run=run)
-    roster = world.blobs.put(f"roster {run} {state(world, run).round}".encode())
+    roster = world.blobs.put(f"roster {run} {state(world, run).round_number}".encode())
     happens(world, ev.Rostered, run, digest=roster, order=cohort, threshold=3, signers=3, fewest=3)
     says(world, ev.Shared, *cohort, run=run)
     says(world, ev.Masked, *cohort, run=run)

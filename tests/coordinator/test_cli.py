@@ -142,8 +142,8 @@ def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> Non
         assert time.monotonic() < ends_at
         time.sleep(0.02)
     assert "no worker has it yet" in " ".join(quorate.text("rounds", run).split())
-    said = quorate.text("worker", "add", "--label", "cluster 2").splitlines()
-    name, token = said[0].split()[0], said[1]
+    printed = quorate.text("worker", "add", "--label", "cluster 2").splitlines()
+    name, token = printed[0].split()[0], printed[1]
     headers = {"Quorate-Protocol": "1", "Authorization": f"Bearer {token}"}
     poll = {"instance": "i", "learners": {"tests:marks": "1"}, "data": ["proxy"], "hold_s": 20}
     assert server.http.post("/v1/leases", json=poll, headers=headers).json()["kind"] == "lease"

@@ -166,7 +166,7 @@ def test_command_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
     assert {path: path.read_bytes() for path in (folder / "blobs").rglob("*") if path.is_file()} == before
 
 
-def test_command_refuses_what_is_no_database(tmp_path: Path) -> None:
+def test_command_refuses_what_is_not_a_database(tmp_path: Path) -> None:
     for argument in (str(tmp_path / "none.db"), f"sqlite:///{tmp_path / 'none.db'}", str(tmp_path)):
         result = CliRunner().invoke(app, ["verify", argument])
         assert result.exit_code == 1
@@ -175,4 +175,4 @@ def test_command_refuses_what_is_no_database(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
     result = CliRunner().invoke(app, ["verify", str(tmp_path / "other.db")])
     assert result.exit_code == 1
-    assert "is no database of Quorate" in result.stderr
+    assert "is not a database of Quorate" in result.stderr

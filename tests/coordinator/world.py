@@ -33,6 +33,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import Blobs, MemoryBlobs
+from coordinator.engine import effects as fx
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.settings import Settings
 from coordinator.store.memory import MemoryStore
@@ -40,6 +41,8 @@ from coordinator.store.port import DeviceRow, Store
 
 TOKEN = "let-me-in-please"
 LEARNER = "tests:marks"
+SECURE = fx.Announce | fx.Gather | fx.Route | fx.Open | fx.CommitSum
+"""Actions that a coordinator refuses to perform: the tests of secure runs submit what comes of them themselves."""
 
 
 class StandingClock:
@@ -84,10 +87,10 @@ class World:
         for number in range(devices):
             key = DeviceKey(hashlib.sha256(f"device {number}".encode()).digest())
             proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
-            enrolled = self.coordinator.enrol(
+            enrolled = self.coordinator.devices.enrol(
                 EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
             )
-            self.rows.append(self.coordinator.authenticate(enrolled.token))
+            self.rows.append(self.coordinator.devices.authenticate(enrolled.token))
 
     def boot(self) -> Coordinator:
         """A coordinator on what is durable, as after a crash."""
@@ -122,13 +125,15 @@ class World:
     def create(self, model: Tensors | None = None, **sections: Any) -> RunView:
         body = to_bytes(model or self.model())
         digest = hashlib.sha256(body).hexdigest()
-        with self.coordinator.blobs.spool() as spool:
+        with self.coordinator.core.blobs.spool() as spool:
             spool.write(body)
-            self.coordinator.put_checkpoint(spool, digest)
-        return self.coordinator.create_run(CreateRun(plan=self.plan(**sections), init=digest, origin="test"))
+            self.coordinator.operators.put_checkpoint(spool, digest)
+        return self.coordinator.operators.create_run(CreateRun(plan=self.plan(**sections), init=digest, origin="test"))
 
     def checkpoint(self, run: str = "marks") -> Tensors:
-        return from_bytes(self.coordinator.checkpoint_file(self.coordinator.run(run).checkpoint).read_bytes())
+        return from_bytes(
+            self.coordinator.operators.checkpoint_file(self.coordinator.operators.run(run).checkpoint).read_bytes()
+        )
 
     # ------------------------------------------------------------ time
 
@@ -139,7 +144,8 @@ class World:
             self.coordinator.tick()
             task = self.coordinator.take_task()
             while task is not None:
-                self.coordinator.perform(task)
+                if not isinstance(task[1], SECURE):
+                    self.coordinator.perform(task)
                 task = self.coordinator.take_task()
             if before == [(row.run, row.seq) for row in self.store.runs()]:
                 return
@@ -157,7 +163,9 @@ class World:
     def check_in(self, *numbers: int, examples: int = 10, version: str = "1", **policy: Any) -> list[Any]:
         """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order."""
         message = self.message(examples=examples, version=version, **policy)
-        answers = [self.coordinator.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))]
+        answers = [
+            self.coordinator.devices.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))
+        ]
         self.settle()
         return answers
 
@@ -166,7 +174,7 @@ class World:
         return CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
 
     def assignment(self, number: int) -> Assignment | None:
-        return self.coordinator.assignment(self.rows[number].device)
+        return self.coordinator.devices.assignment(self.rows[number].device)
 
     def cohort(self) -> list[int]:
         """Numbers of the devices that have a live assignment."""
@@ -194,10 +202,10 @@ class World:
     def send(self, number: int, body: bytes, round: int = 1, *, run: str = "marks", attempt: int = 0) -> Receipt:
         """One device sends these bytes for this round."""
         device = self.rows[number]
-        limit = self.coordinator.update_limit(device.device, run, round, attempt)
-        with self.coordinator.blobs.spool(limit) as spool:
+        limit = self.coordinator.devices.update_limit(device.device, run, round, attempt)
+        with self.coordinator.core.blobs.spool(limit) as spool:
             spool.write(body)
-            receipt = self.coordinator.report(device, run, round, attempt, spool)
+            receipt = self.coordinator.devices.report(device, run, round, attempt, spool)
         self.settle()
         return receipt
 
@@ -208,7 +216,7 @@ class World:
         """All check in, the first of the cohort to the goal report. Who counted."""
         self.check_in()
         cohort = self.cohort()
-        goal = self.coordinator.run("marks").plan["cohort"]["goal"]  # type: ignore[index]
+        goal = self.coordinator.operators.run("marks").plan["cohort"]["goal"]  # type: ignore[index]
         self.report(*cohort[:goal], round=round)
         return cohort[:goal]
 

@@ -26,7 +26,7 @@ from client_sdk.protocol.devices import Task, Work
 from client_sdk.protocol.operators import RunView
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
-from simulation.demo.bare_loop import Part, Recipe, fedavg
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
 from tests.coordinator.service.conftest import Server
 
 SIZES = (3, 17, 40, 41, 64, 90)
@@ -114,7 +114,7 @@ def test_federated_rounds_equal_a_hand_written_loop(server: Server, name: str, r
     _, line, ids = federate(server, name, learner, initial, 3, **rule)
 
     weigh = {"tests:examples": int, "tests:equal": lambda size: 1, "tests:capped": lambda size: min(size, 30)}[name]
-    recipe = Recipe(
+    recipe = LoopRecipe(
         model=network,
         loss=nn.functional.cross_entropy,
         epochs=2,
@@ -124,7 +124,7 @@ def test_federated_rounds_equal_a_hand_written_loop(server: Server, name: str, r
         weigh=weigh,
         server_learning_rate=rate,
     )
-    cohorts = [[Part(round=number, device=one, shard=ids[one]) for one in ids] for number in (1, 2, 3)]
+    cohorts = [[LoopPart(round=number, device=one, shard=ids[one]) for one in ids] for number in (1, 2, 3)]
     assert {key: value.tolist() for key, value in line[0].items()} == {k: v.tolist() for k, v in initial.items()}
     for number, by_hand in enumerate(fedavg(recipe, initial, shards(), cohorts), start=1):
         largest = max(float(tensor.abs().max()) for tensor in by_hand.values())

@@ -6,6 +6,8 @@ The budget rotates: each day begins elsewhere. ``EXPLORE_SCHEDULES`` and ``EXPLO
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,24 +15,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from simulation.cli import app
 from simulation.explorer.invariants import INVARIANTS
-from simulation.explorer.search import Report, explore, play, play_many, shape_of
+from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
-from simulation.explorer.soak import add_to_count
-from tests.faults.mutants import MUTANTS
+from tests.faults.mutants import MUTANTS, Spoilt
+from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
+from tests.faults.mutants.__main__ import main as mutants_command
+from tests.faults.soak_page import add_to_count
 
 IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
 SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "20000" if IN_CI else "2000"))
 SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000_000)))
-MUTANT_BUDGET = 1500
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 
-def told(report: Report) -> str:
+def told(report: SearchReport) -> str:
     """What is broken, and how to see it."""
     lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
     return "\n".join(lines)
@@ -53,7 +57,7 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
-    report = play_many(range(MUTANT_BUDGET), name, enough=1)
+    report = play_many(range(MUTANT_BUDGET), Spoilt(name), enough=1)
     assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].story}"
     assert report.findings[0].invariant in MUTANTS[name].breaks, told(report)
 
@@ -87,10 +91,11 @@ def test_fault_that_is_left_out_leaves_all_other_draws_as_they_were() -> None:
 
 
 def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
-    found = play_many(range(400), "nobody-takes-over", enough=1).findings[0]
-    shape = shape_of(found.seed, "nobody-takes-over")
-    world, _ = play(shape, mutant="nobody-takes-over")
-    shrunk = shrink(shape, found.invariant, mutant="nobody-takes-over", seconds=10)
+    spoilt = Spoilt("nobody-takes-over")
+    found = play_many(range(400), spoilt, enough=1).findings[0]
+    shape = spoilt.shape(found.seed)
+    world, _ = play(shape, product=spoilt)
+    shrunk = shrink(shape, found.invariant, product=spoilt, seconds=10)
     assert 1 <= len(shrunk.faults) <= 5
     assert len(shrunk.faults) < len(world.chance.struck)
     assert shrunk.story[-1].startswith("BROKEN  liveness")
@@ -160,18 +165,61 @@ def test_command_tells_the_story_of_a_seed(quorate: Callable[..., tuple[int, str
     assert "Created" in out
 
 
-def test_command_names_the_invariant_that_a_mutant_breaks(quorate: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = quorate("explore", "--schedules", "60", "--mutant", "double-count", "--json")
-    assert code == 1
+def test_command_knows_no_mutants(quorate: Callable[..., tuple[int, str, str]]) -> None:
+    """They are test code, and the wheel has none of it."""
+    assert quorate("explore", "--schedules", "1", "--mutant", "double-count")[0] == 2
+    code = "import sys, simulation.explorer.search, simulation.cli; print([m for m in sys.modules if m[:5] == 'tests'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def mutants() -> Callable[..., tuple[int, str, str]]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(mutants_command)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, list(arguments))
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def test_mutants_are_listed(mutants: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = mutants("--list")
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()[1:]} == set(MUTANTS)
+
+
+def test_mutant_is_found_and_its_story_shown(mutants: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = mutants("double-count", "--schedules", "60", "--json")
+    assert code == 0
     assert "BROKEN  counts-once" in err
+    assert "(python -m tests.faults.mutants double-count --seed " in err
     assert "The shortest story found" in err
-    assert '"broken":0' not in out
+    assert '"broken":1' in out
+    seed = err.partition("double-count --seed ")[2].split()[0]
+    code, out, err = mutants("double-count", "--seed", seed, "--trace")
+    assert code == 0
+    assert "BROKEN  counts-once" in err
+    assert "r0 starts" in out
 
 
-def test_command_refuses_an_unknown_mutant(quorate: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, err = quorate("explore", "--schedules", "1", "--mutant", "no-such")
+def test_mutant_that_survives_is_named(mutants: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = mutants("fence-not-checked", "--schedules", "1", "--seed", "1")
+    assert code == 1
+    assert f"fence-not-checked was not found: {MUTANTS['fence-not-checked'].story}" in err
+
+
+def test_unknown_mutant_is_refused(mutants: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = mutants("no-such", "--schedules", "1")
     assert code == 1
     assert "There is no mutant no-such" in err
+
+
+def test_mutant_travels_to_other_processes() -> None:
+    report = explore(0, 80, product=Spoilt("double-count"), jobs=2, enough=1)
+    assert report.findings[0].invariant == "counts-once"
 
 
 def test_count_so_far_grows(tmp_path: Path) -> None:

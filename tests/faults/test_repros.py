@@ -61,7 +61,7 @@ def test_repro_commit_stalls_when_the_replica_that_closed_the_round_dies() -> No
         device, body = world.rows[number], world.body(number)
         with world.blobs.spool() as spool:
             spool.write(body)
-            world.coordinator.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)
     world.coordinator = other
     world.settle()
     world.pass_time(20)
@@ -76,7 +76,7 @@ def test_repro_run_never_begins_when_its_first_event_is_cut_off() -> None:
     with pytest.raises(StoreError):
         world.create()
     world.pass_time(40)
-    assert world.coordinator.run("marks").phase == "selecting"
+    assert world.coordinator.operators.run("marks").phase == "selecting"
 
 
 def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() -> None:
@@ -88,7 +88,7 @@ def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() 
     world.boot()
     world.settle()
     world.pass_time(11)
-    assert world.coordinator.run("marks").round == 2, (
+    assert world.coordinator.operators.run("marks").round == 2, (
         "the first round was given up at its deadline, for want of devices"
     )
 
@@ -113,8 +113,8 @@ class SlowBlobs(MemoryBlobs):
 
     meanwhile: Callable[[], object] | None = None
 
-    def keep(self, digest: str, data: bytes) -> None:
-        super().keep(digest, data)
+    def add(self, digest: str, data: bytes) -> None:
+        super().add(digest, data)
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()

@@ -25,12 +25,17 @@ def top_level_modules_after(statement: str) -> set[str]:
     [
         pytest.param("from client_sdk import Client, Update, participate", id="front door"),
         pytest.param("import client_sdk.cli", id="cli"),
+        pytest.param("from quorate import Client, Update", id="quorate"),
     ],
 )
 def test_the_sdk_comes_alone(statement: str) -> None:
     loaded = top_level_modules_after(statement)
     assert "client_sdk" in loaded
     assert not loaded & (KEPT_OUT | OTHER_ROOMS)
+
+
+def test_importing_quorate_imports_no_room() -> None:
+    assert not top_level_modules_after("import quorate, quorate.__main__") & (OTHER_ROOMS | {"client_sdk", "numpy"})
 
 
 def test_the_coordinator_needs_no_torch() -> None:

@@ -1,6 +1,7 @@
 """The import graph has one direction, and the contracts in `pyproject.toml` that hold it do catch what breaks them.
 
-`client_sdk <- coordinator.engine <- coordinator.secure <- coordinator.runtime <- {service, datacenter, simulation}`
+`client_sdk <- coordinator.engine <- folding <- secure <- runtime <- requests <- {service, datacenter} <- simulation
+<- quorate`
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("client_sdk", "coordinator", "simulation", "dashboards")
+PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards")
 
 
 def lint_imports(folder: Path) -> tuple[bool, str]:
@@ -25,13 +26,13 @@ def lint_imports(folder: Path) -> tuple[bool, str]:
 
 @pytest.fixture
 def skeleton(tmp_path: Path) -> Path:
-    """Return a folder with this project's contracts and its rooms, all of them empty."""
+    """Return a folder with this project's contracts and its packages, all of them empty."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    rooms = ("engine", "folding", "secure", "runtime", "service", "store", "datacenter")
-    for package in (*ROOMS, *(f"coordinator/{room}" for room in rooms), "client_sdk/learning"):
-        (tmp_path / package).mkdir(parents=True, exist_ok=True)
-        (tmp_path / package / "__init__.py").touch()
-
+    for package in PACKAGES:
+        for module in (ROOT / package).rglob("*.py"):
+            copy = tmp_path / module.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.touch()
     return tmp_path
 
 
@@ -49,6 +50,8 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [
+        ("simulation/wrong.py", "import quorate", "One direction"),
+        ("client_sdk/wrong.py", "import quorate", "One direction"),
         ("client_sdk/wrong.py", "import coordinator", "client_sdk imports no other room"),
         ("client_sdk/wrong.py", "import fastapi", "client_sdk needs no server packages"),
         ("client_sdk/wrong.py", "import torch", "torch stays in client_sdk.learning"),
@@ -59,6 +62,27 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
         ("coordinator/engine/wrong.py", "import coordinator.secure", "One direction"),
         ("coordinator/secure/wrong.py", "import coordinator.runtime", "Secure rounds are performed over"),
         ("coordinator/secure/wrong.py", "import sqlalchemy", "Secure rounds are performed over"),
+        ("coordinator/folding/wrong.py", "import coordinator.runtime", "One direction"),
+        ("coordinator/folding/wrong.py", "import coordinator.secure", "One direction"),
+        ("coordinator/engine/wrong.py", "import coordinator.folding", "One direction"),
+        ("coordinator/engine/phases/wrong.py", "import coordinator.engine.rounds", "In the engine"),
+        ("coordinator/engine/state.py", "import coordinator.engine.phases", "In the engine"),
+        ("coordinator/engine/events.py", "import coordinator.engine.state", "In the engine"),
+        ("coordinator/store/wrong.py", "import coordinator.engine", "Stores and blobs are ports"),
+        ("coordinator/blobs/wrong.py", "import coordinator.runtime", "Stores and blobs are ports"),
+        ("client_sdk/protocol/wrong.py", "import client_sdk.tensors", "In client_sdk"),
+        ("client_sdk/protocol/wrong.py", "import client_sdk.device", "In client_sdk"),
+        ("client_sdk/tensors/wrong.py", "import client_sdk.codecs", "In client_sdk"),
+        ("client_sdk/device/wrong.py", "import client_sdk.http", "In client_sdk"),
+        ("client_sdk/http/wrong.py", "import client_sdk.commands", "In client_sdk"),
+        ("client_sdk/commands/wrong.py", "import client_sdk.learning", "In client_sdk"),
+        ("client_sdk/device/wrong.py", "import httpx2", "Messages and a device's session"),
+        ("client_sdk/device/wrong.py", "import socket", "Messages and a device's session"),
+        ("client_sdk/protocol/wrong.py", "import http.client", "Messages and a device's session"),
+        ("client_sdk/protocol/wrong.py", "import time", "Messages and a device's session"),
+        ("coordinator/runtime/wrong.py", "import coordinator.requests", "One direction"),
+        ("coordinator/requests/wrong.py", "import coordinator.service", "One direction"),
+        ("coordinator/requests/wrong.py", "import fastapi", "The table of requests needs no server"),
         ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
         ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def without_path() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command outside the checkout, so that nothing is imported from its working folder."""
+    """Run a command outside the checkout, so that nothing is imported from its working folder or from PYTHONPATH."""
     return subprocess.run(
         [str(part) for part in command],
         cwd="/",
+        env=without_path(),
         capture_output=True,
         text=True,
         check=False,

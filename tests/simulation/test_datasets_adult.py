@@ -85,7 +85,7 @@ class TestParquet:
 
     def test_without_pyarrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-        with pytest.raises(DataUnavailable, match=r"pip install 'quorate\[simulation\]'"):
+        with pytest.raises(DataUnavailable, match=r"pip install 'quorate\[datasets\]'"):
             read_parquet(b"")
 
 

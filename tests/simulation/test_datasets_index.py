@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.datasets import DataCorrupt, DataUnavailable
-from simulation.datasets.python_index import PipSettings, index_file, pip_settings
+from simulation.datasets import DataCorrupt, DataUnavailable, cache, python_index
+from simulation.datasets.python_index import PipSettings, pip_settings
 
 FILE = "Some_Data-1.0.tar.gz"
 BODY = b"the archive's bytes"
@@ -55,6 +56,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_CACHE", str(tmp_path / "cache"))
+
+
+def index_file(project: str, filename: str, sha256: str, limit: int) -> bytes:
+    """As on a machine that has nothing in its cache."""
+    shutil.rmtree(cache.cache_folder(), ignore_errors=True)
+    return python_index.index_file(project, filename, sha256, limit)
 
 
 @pytest.fixture
@@ -163,6 +175,7 @@ class TestFinding:
         only_index(monkeypatch, f"http://{index.host}/simple", local.as_uri(), find_links=(str(links),))
         index.pages["/simple/some-data/"] = html("Some_Data-0.9.tar.gz")
         (local / "some-data" / FILE).write_bytes(BODY)
+        (local / "some-data" / "index.html").write_bytes(html(FILE)[1])
         assert index_file("some-data", FILE, SHA256, 100) == BODY
         (local / "some-data" / FILE).unlink()
         (local / "some-data" / "index.html").write_bytes(html(f"http://{index.host}/files/{FILE}")[1])
@@ -202,11 +215,47 @@ class TestFinding:
         assert index_file("some-data", FILE, SHA256, 100) == BODY
 
 
+class TestCache:
+    def test_an_archive_is_fetched_once(
+        self, index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        only_index(monkeypatch, f"http://me:secret@{index.host}/simple")
+        index.pages["/simple/some-data/"] = html(f"/files/{FILE}")
+        assert index_file("some-data", FILE, SHA256, 100) == BODY
+        index.asked.clear()
+        assert python_index.index_file("some-data", FILE, SHA256, 100) == BODY
+        assert index.asked == []
+        (cache.cache_folder() / "archives" / FILE).write_bytes(b"damaged")
+        assert python_index.index_file("some-data", FILE, SHA256, 100) == BODY
+        assert len(index.asked) == 2
+        assert "secret" not in capsys.readouterr().err
+
+    def test_what_is_refused_leaves_nothing(self, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+        only_index(monkeypatch, f"http://{index.host}/simple")
+        index.pages["/simple/some-data/"] = html(f"/files/{FILE}")
+        for digest, limit in (("0" * 64, 100), (SHA256, 5)):
+            with pytest.raises(DataCorrupt):
+                index_file("some-data", FILE, digest, limit)
+            assert list((cache.cache_folder() / "archives").iterdir()) == []
+
+
 class TestRefusals:
+    def test_a_host_without_tls_counts_only_where_pip_trusts_it(
+        self, index: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As pip does: what an address without TLS names is not followed, unless it is this machine."""
+        only_index(monkeypatch, f"http://{index.host}/simple", "http://index.invalid/simple")
+        index.pages["/simple/some-data/"] = html("x-1.tar.gz")
+        with pytest.raises(DataUnavailable, match=f"http://index.invalid/simple has no {FILE}"):
+            index_file("some-data", FILE, SHA256, 100)
+        assert "not being trusted" in caplog.text
+
     def test_wrong_bytes_and_too_many(self, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         only_index(monkeypatch, f"http://{index.host}/simple")
         index.pages["/simple/some-data/"] = html(f"/files/{FILE}")
-        with pytest.raises(DataCorrupt, match=r"the file Some_Data-1\.0\.tar\.gz has SHA-256 .* it was not opened"):
+        with pytest.raises(
+            DataCorrupt, match=r"Some_Data-1\.0\.tar\.gz was not opened: SHA256 hash .* expected sha256:0+ "
+        ):
             index_file("some-data", FILE, "0" * 64, 100)
         with pytest.raises(DataCorrupt, match=r"holds more than 18 bytes"):
             index_file("some-data", FILE, SHA256, len(BODY) - 1)
@@ -224,9 +273,9 @@ class TestRefusals:
         with pytest.raises(DataUnavailable) as caught:
             index_file("some-data", FILE, SHA256, 100)
         words = str(caught.value)
-        assert f"{tmp_path} has no {FILE}; http://{index.host}/simple/some-data/ has no {FILE};" in words
-        assert f"http://{host}/simple/some-data/ cannot be read (this machine seems to be offline" in words
-        assert "No such file" in words
+        assert f"{tmp_path} has no {FILE}; http://{index.host}/simple has no {FILE};" in words
+        assert f"http://{host}/simple cannot be read (this machine seems to be offline" in words
+        assert f"{places[2]} has no {FILE}." in words
         assert "secret" not in words
 
     def test_certificates_that_are_not_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from client_sdk.learning.data import as_examples
 from client_sdk.protocol.names import DeviceId
 from simulation import datasets
-from simulation.datasets import DataCorrupt, Dataset, DataUnavailable, Examples, Windows
+from simulation.datasets import DataCorrupt, Dataset, DataUnavailable, LabelledExamples, Windows
 from simulation.datasets.plays import speeches
 from simulation.datasets.shakespeare_roles import CONTEXT, PLAYS, VOCABULARY, dataset, encode
 
@@ -133,7 +133,7 @@ class TestWindows:
             Windows(self.TEXT, np.array([0, start]), 3)
 
     def test_they_are_examples_that_learners_take(self) -> None:
-        part = Examples(Windows(self.TEXT, np.arange(10), 4), np.arange(10), np.arange(10, dtype=np.int32) // 5)
+        part = LabelledExamples(Windows(self.TEXT, np.arange(10), 4), np.arange(10), np.arange(10, dtype=np.int32) // 5)
         taken = part.take([7, 2])
         assert isinstance(taken.x, Windows)
         assert taken.users is not None
@@ -204,9 +204,11 @@ class TestSamples:
 class TestClients:
     @staticmethod
     def owned(users: list[int], test_users: list[int]) -> Dataset:
-        def part(owners: list[int]) -> Examples:
+        def part(owners: list[int]) -> LabelledExamples:
             n = len(owners)
-            return Examples(np.arange(n, dtype=np.float32)[:, None], np.zeros(n, np.int64), np.array(owners, np.int32))
+            return LabelledExamples(
+                np.arange(n, dtype=np.float32)[:, None], np.zeros(n, np.int64), np.array(owners, np.int32)
+            )
 
         return Dataset("d", part(users), part(test_users), ("a",), "CC0", "nobody", ("zoe", "ann", "tom"))
 
@@ -234,13 +236,13 @@ class TestClients:
             data.clients(0)
 
     def test_data_without_users(self) -> None:
-        one = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
+        one = LabelledExamples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
         with pytest.raises(ValueError, match="d has no users"):
             Dataset("d", one, one, ("a",), "CC0", "nobody").clients()
         with pytest.raises(ValueError, match="train users run from 0 to 3; there are 3 names"):
             self.owned([0, 3], [])
         with pytest.raises(ValueError, match="users are of shape"):
-            Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), np.zeros(2, np.int32))
+            LabelledExamples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), np.zeros(2, np.int32))
 
 
 def load_or_skip(name: str) -> Dataset:

@@ -23,13 +23,13 @@ from client_sdk.protocol.operators import Funnel, MetricView, RoundView, RunView
 from client_sdk.terminal import Failure
 from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens
-from simulation.demo.children import Children, Stopped
+from simulation.demo.children import CommandChildren, StoppedByUser
 from simulation.demo.command import loading
 from simulation.demo.compare import recipe_of
-from simulation.demo.curve import plot
 from simulation.demo.journal import Journal, read
+from simulation.demo.screen import plot
 from simulation.demo.setting import Setting
-from simulation.fleet.habits import Habits
+from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
 from tests.simulation import synthetic
 
@@ -38,7 +38,7 @@ SMALL = ["--devices", "12", "--select", "8", "--goal", "6", "--rounds", "2"]
 
 
 def setting(**more: object) -> Setting:
-    return Setting(split=Split(data="mnist", devices=400), habits=Habits(), **more)
+    return Setting(split=Split(data="mnist", devices=400), habits=FleetHabits(), **more)
 
 
 # ------------------------------------------------------------ setting
@@ -57,7 +57,7 @@ def test_every_number_of_the_setting_reaches_the_plan():
         tomllib.loads(
             Setting(
                 split=Split(data="a/My Data.npz", devices=20, seed=5),
-                habits=Habits(),
+                habits=FleetHabits(),
                 select=10,
                 goal=7,
                 rounds=3,
@@ -228,7 +228,7 @@ def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
 
 def test_a_child_that_ends_is_told_in_its_own_words(tmp_path: Path):
     lines: list[str] = []
-    with Children(tmp_path, Event(), lines.append) as children:
+    with CommandChildren(tmp_path, Event(), lines.append) as children:
         with pytest.raises(Failure, match="'quorate status' ended with code 1: No coordinator answers"):
             children.run("status", "status", "--coordinator", "http://127.0.0.1:9")
     assert lines == ["quorate status --coordinator http://127.0.0.1:9"]
@@ -236,11 +236,11 @@ def test_a_child_that_ends_is_told_in_its_own_words(tmp_path: Path):
 
 def test_no_child_is_left_when_the_user_stops(tmp_path: Path):
     stop = Event()
-    with Children(tmp_path, stop, lambda line: None) as children:
+    with CommandChildren(tmp_path, stop, lambda line: None) as children:
         server = children.start("serve", "serve", "--data", str(tmp_path / "c"), "--port", "0", "--json")
         assert json.loads(children.first_line(server, 60))["url"].startswith("http://127.0.0.1:")
         stop.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedByUser):
             children.look()
         assert server.process.poll() is None
     assert server.process.returncode == 0
@@ -313,7 +313,7 @@ def test_the_demo_at_small_scale_on_made_up_data(folder: Path, data: Path, tmp_p
     start = next(number for number, line in enumerate(lines) if line.endswith("Load it in Python:")) + 1
     code = [line.strip() for line in lines[start : lines.index("", start)]]
     assert code == loading(
-        Setting(split=Split(data=str(data), devices=400), habits=Habits()), folder / "model.safetensors"
+        Setting(split=Split(data=str(data), devices=400), habits=FleetHabits()), folder / "model.safetensors"
     )
     made: dict[str, object] = {}
     exec("\n".join(code), made)

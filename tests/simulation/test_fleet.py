@@ -20,13 +20,13 @@ from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
 from simulation.fleet.checkpoints import SharedCheckpoints
-from simulation.fleet.habits import SLOWEST, Habits
-from simulation.fleet.orders import muster, split_of
-from simulation.fleet.processes import Crew, CrewFailed
+from simulation.fleet.habits import SLOWEST, FleetHabits
+from simulation.fleet.orders import split_of, worker_orders
+from simulation.fleet.processes import FleetFailed, FleetProcesses
 from simulation.fleet.pulse import FIRST_GUESS_S, Pulse
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
-from simulation.fleet.worker import Orders, catalogue_of
+from simulation.fleet.worker import WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 
 TINY = {"w": np.zeros(3, np.float32)}
@@ -79,7 +79,7 @@ def test_a_way_to_split_that_is_not_known_is_refused():
 
 
 def test_habits_are_the_shares_they_say():
-    habits = Habits(slow=0.1, vanish=0.05, late=0.03, seed=5)
+    habits = FleetHabits(slow=0.1, vanish=0.05, late=0.03, seed=5)
     conducts = [habits.conduct(device, number) for device in range(400) for number in range(1, 26)]
     count = len(conducts)
     vanished = sum(c.vanishes for c in conducts) / count
@@ -94,19 +94,21 @@ def test_habits_are_the_shares_they_say():
 
 
 def test_a_slow_device_is_slow_in_every_round_and_draws_do_not_depend_on_order():
-    habits = Habits(slow=0.3, seed=1)
+    habits = FleetHabits(slow=0.3, seed=1)
     for device in range(50):
         assert len({habits.conduct(device, number).slowness > 1 for number in range(1, 10)}) == 1
-    again = Habits(slow=0.3, seed=1)
+    again = FleetHabits(slow=0.3, seed=1)
     assert again.conduct(41, 7) == habits.conduct(41, 7)
-    assert [Habits(seed=2).conduct(d, 1) for d in range(99)] != [Habits(seed=3).conduct(d, 1) for d in range(99)]
+    assert [FleetHabits(seed=2).conduct(d, 1) for d in range(99)] != [
+        FleetHabits(seed=3).conduct(d, 1) for d in range(99)
+    ]
 
 
 @pytest.mark.parametrize("name", ["slow", "vanish", "late"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_a_share_is_from_0_to_1(name: str, value: float):
     with pytest.raises(ValueError, match=f"{name}=.* from 0 to 1"):
-        Habits(**{name: value})
+        FleetHabits(**{name: value})
 
 
 # ------------------------------------------------------------ pulse
@@ -120,27 +122,27 @@ def test_work_in_a_round_says_that_earlier_ones_are_over():
     now = [10.0]
     pulse = Pulse(lambda: now[0])
     assert pulse.round_s == FIRST_GUESS_S
-    pulse.hear(happening("waiting", None, None))
-    pulse.hear(happening("assigned", 1))
+    pulse.note(happening("waiting", None, None))
+    pulse.note(happening("assigned", 1))
     assert not pulse.is_over("r", 1)
     now[0] = 13.5
-    pulse.hear(happening("assigned", 2))
+    pulse.note(happening("assigned", 2))
     assert pulse.is_over("r", 1)
     assert not pulse.is_over("r", 2)
     assert not pulse.is_over("other", 1)
     assert pulse.round_s == 3.5
     now[0] = 99.0
-    pulse.hear(happening("assigned", 2))
-    pulse.hear(happening("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
+    pulse.note(happening("assigned", 2))
+    pulse.note(happening("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
     assert pulse.round_s == 3.5
 
 
 def test_a_refusal_says_that_its_round_is_over():
     pulse = Pulse()
-    pulse.hear(happening("assigned", 4))
-    pulse.hear(happening("receipt", 4))
+    pulse.note(happening("assigned", 4))
+    pulse.note(happening("receipt", 4))
     assert not pulse.is_over("r", 4)
-    pulse.hear(happening("refused", 4))
+    pulse.note(happening("refused", 4))
     assert pulse.is_over("r", 4)
 
 
@@ -157,7 +159,7 @@ def test_waiting_for_the_end_of_a_round_ends_by_time_and_by_stop():
     assert 5.0 <= now[0] < 5.5
     stop.set()
     assert not pulse.wait_over("r", 1, 5.0, stop)
-    pulse.hear(happening("assigned", 2))
+    pulse.note(happening("assigned", 2))
     assert pulse.wait_over("r", 1, 0.0, stop)
 
 
@@ -250,7 +252,7 @@ def assignment(number: int) -> Assignment:
     )
 
 
-def trainer(habits: Habits, pulse: Pulse, stop: Event) -> FleetTrainer:
+def trainer(habits: FleetHabits, pulse: Pulse, stop: Event) -> FleetTrainer:
     return FleetTrainer(
         0,
         Examples(np.zeros((5, 2)), np.zeros(5, np.int64)),
@@ -269,7 +271,7 @@ def train(who: FleetTrainer, number: int = 1) -> Update:
 
 def test_an_ordinary_device_trains_and_reports_at_once():
     stop = Clockwork()
-    who = trainer(Habits(slow=0, vanish=0, late=0), Pulse(), stop)
+    who = trainer(FleetHabits(slow=0, vanish=0, late=0), Pulse(), stop)
     assert who.learners == {"tests:marks": "0"}
     assert who.examples == 5
     update = train(who)
@@ -279,13 +281,13 @@ def test_an_ordinary_device_trains_and_reports_at_once():
 
 def test_a_slow_device_takes_a_multiple_of_its_own_time():
     stop = Clockwork()
-    train(trainer(Habits(slow=1, vanish=0, late=0), Pulse(), stop))
+    train(trainer(FleetHabits(slow=1, vanish=0, late=0), Pulse(), stop))
     assert len(stop.waited) == 1
     assert stop.waited[0] >= 0.5 * 0.02
 
 
 def test_a_device_vanishes_once_a_round_and_then_works():
-    who = trainer(Habits(slow=0, vanish=1, late=0), Pulse(), Clockwork())
+    who = trainer(FleetHabits(slow=0, vanish=1, late=0), Pulse(), Clockwork())
     with pytest.raises(Vanished) as vanished:
         train(who, 1)
     assert 1.0 <= vanished.value.away <= 2.0
@@ -303,10 +305,10 @@ def test_a_late_device_holds_its_update_until_the_round_is_over():
         def wait(self, timeout: float | None = None) -> bool:
             now[0] += timeout or 0.0
             if now[0] > 3.0:
-                pulse.hear(happening("assigned", 2))
+                pulse.note(happening("assigned", 2))
             return super().wait(timeout)
 
-    train(trainer(Habits(slow=0, vanish=0, late=1), pulse, Ends()), 1)
+    train(trainer(FleetHabits(slow=0, vanish=0, late=1), pulse, Ends()), 1)
     assert 3.0 < now[0] < 3.3
 
 
@@ -318,7 +320,7 @@ def test_a_late_device_that_hears_nothing_gives_up_waiting():
             now[0] += timeout or 0.0
             return super().wait(timeout)
 
-    train(trainer(Habits(slow=0, vanish=0, late=1), Pulse(lambda: now[0]), Passing()), 1)
+    train(trainer(FleetHabits(slow=0, vanish=0, late=1), Pulse(lambda: now[0]), Passing()), 1)
     assert LONGEST_HOLD * FIRST_GUESS_S <= now[0] < LONGEST_HOLD * FIRST_GUESS_S + 0.5
 
 
@@ -331,18 +333,18 @@ def test_a_learner_that_is_not_there_is_named():
     assert "simulation.learners:mnist_mlp" in catalogue_of("simulation.learners:mnist_mlp").versions
 
 
-def orders(folder: Path, data: str, **more: object) -> Orders:
+def orders(folder: Path, data: str, **more: object) -> WorkerOrders:
     given = {
         "coordinator": "http://127.0.0.1:9",
         "enrolment_token": "none",
         "folder": folder,
         "split": Split(data=data, devices=3),
-        "habits": Habits(),
+        "habits": FleetHabits(),
         "learner": "simulation.learners:mnist_mlp",
         "worker": 0,
         "workers": 1,
     }
-    return Orders.model_validate(given | more)
+    return WorkerOrders.model_validate(given | more)
 
 
 def test_no_fleet_without_a_coordinator(tmp_path: Path):
@@ -369,38 +371,38 @@ def test_no_fleet_without_a_coordinator(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_begin_says_why_in_one_sentence(tmp_path: Path):
-    with Crew([orders(tmp_path, "no-such-data")]) as crew:
-        with pytest.raises(CrewFailed, match="There is no data 'no-such-data'"):
-            crew.watch(Event())
+    with FleetProcesses([orders(tmp_path, "no-such-data")]) as running:
+        with pytest.raises(FleetFailed, match="There is no data 'no-such-data'"):
+            running.watch(Event())
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_fleet(tmp_path: Path, data: str):
-    with Crew([orders(tmp_path, data)]) as crew:
-        crew._processes[0].kill()
-        with pytest.raises(CrewFailed, match="ended by itself"):
-            crew.watch(Event())
+    with FleetProcesses([orders(tmp_path, data)]) as running:
+        running._children._children[0].kill()
+        with pytest.raises(FleetFailed, match="was killed by SIGKILL, and nobody had asked it to end"):
+            running.watch(Event())
 
 
 OWNER = """
 import sys, time
-from simulation.fleet.processes import Crew
-from simulation.fleet.worker import Orders
-with Crew([Orders.model_validate_json(sys.argv[1])]) as crew:
-    print(crew._processes[0].pid, flush=True)
+from simulation.fleet.processes import FleetProcesses
+from simulation.fleet.worker import WorkerOrders
+with FleetProcesses([WorkerOrders.model_validate_json(sys.argv[1])]) as running:
+    print(running._children._children[0].pid, flush=True)
     time.sleep(60)
 """
 
 
 @pytest.mark.slow
 def test_workers_end_soon_when_told_and_when_their_owner_dies(tmp_path: Path, data: str):
-    with Crew([orders(tmp_path / "a", data)]) as crew:
-        tally = crew.watch(Event())
+    with FleetProcesses([orders(tmp_path / "a", data)]) as running:
+        tally = running.watch(Event())
         assert tally is not None
         assert (tally.devices, tally.examples, tally.enrolled) == (3, 600, 0)
         began = time.monotonic()
     assert time.monotonic() - began < 3
-    assert crew._processes[0].returncode == 0
+    assert running._children._children[0].returncode == 0
 
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, orders(tmp_path / "b", data).model_dump_json()],
@@ -426,18 +428,18 @@ def test_a_restarted_fleet_goes_on_with_the_same_devices(tmp_path: Path, data: s
     try:
         ids: list[set[str]] = []
         for _ in range(2):
-            mustered = muster(
+            given = worker_orders(
                 Split(data=data, devices=4),
-                Habits(),
+                FleetHabits(),
                 coordinator=server.url,
                 enrolment_token=server.token,
                 folder=tmp_path / "devices",
                 learner="simulation.learners:mnist_mlp",
                 processes=2,
             )
-            assert [o.numbers for o in mustered] == [range(0, 4, 2), range(1, 4, 2)]
-            with Crew(mustered) as crew:
-                while (tally := crew.watch(Event())) is not None and tally.enrolled < 4:
+            assert [o.numbers for o in given] == [range(0, 4, 2), range(1, 4, 2)]
+            with FleetProcesses(given) as running:
+                while (tally := running.watch(Event())) is not None and tally.enrolled < 4:
                     pass
             with OperatorClient(server.url) as operator:
                 ids.append({device.device for device in operator.devices()})

@@ -325,7 +325,7 @@ def test_repro_folder_that_cannot_be_used_is_a_simulation_error(tmp_path: Path) 
         simulate(plan(), NET, clients(), folder=tmp_path / "busy", progress=False)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "quorate.sqlite3").write_text("no database" * 99)
-    with pytest.raises(SimulationError, match="other: The file is no SQLite database"):
+    with pytest.raises(SimulationError, match="other: The file is not a SQLite database"):
         simulate(plan(), NET, clients(), folder=tmp_path / "other", progress=False)
 
 

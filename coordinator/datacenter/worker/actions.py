@@ -1,14 +1,14 @@
-"""What a worker's session asks of whoever drives it, and what it is told in return.
+"""What a worker's session asks of whoever drives it, and what it gets in return.
 
-This file knows the words between ``worker_session.work`` and its drivers: the HTTP worker, the fault explorer. It
-performs nothing. Fetching, training and sending a result take longer than a lease lasts unheard, so they are *jobs*:
-begun, and attended to while heartbeats go out.
+These are the actions and replies between ``worker.session.work`` and its drivers: the HTTP worker, the fault explorer.
+Fetching, training and sending a result take longer than a lease lasts without a heartbeat, so they are *jobs*: begun,
+and attended to while heartbeats go out.
 
 ============ ================================================ ==========================================================
 action       the driver                                       and sends back
 ============ ================================================ ==========================================================
 Send         delivers one request, once                       Answered, Refused, Unreachable
-Begin        begins a job: Fetch, Train, or Send of a result  None
+Begin        begins a job: Fetch, TrainLease or Send          None
 Attend       waits for the job, so long at most               Going; or, once it has ended, what came of it: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
 Halt         stops the job; what training saved stays         None
@@ -37,14 +37,14 @@ class Unable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
+class TrainLease:
     """Train from the checkpoint that was fetched last; be done by ``due_at`` (Unix seconds, driver's clock)."""
 
     lease: Lease
     due_at: float
 
 
-Job = Fetch | Train | Send
+Job = Fetch | TrainLease | Send
 
 
 @dataclass(frozen=True, slots=True)

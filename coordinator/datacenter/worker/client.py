@@ -1,11 +1,11 @@
-"""Worker: a datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
+"""A datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
 
-This file performs what the session asks for, and tells whoever watches. It decides nothing about leases
-(``worker_session``), and has never heard of torch: the trainer is whoever launches the processes.
+This file performs what the session asks for, and reports to whoever watches. ``worker.session`` decides about leases.
+It needs no torch: the trainer is whoever launches the processes.
 
 A worker in five lines::
 
-    worker = Worker("https://coordinator.example", token, trainer, Path("/var/lib/quorate-worker"))
+    worker = DatacenterWorker("https://coordinator.example", token, trainer, Path("/var/lib/quorate-worker"))
     with worker:
         worker.run(stop=stop)
 """
@@ -41,17 +41,17 @@ from coordinator.datacenter.worker.actions import (
     Finished,
     Halt,
     Job,
-    Train,
+    TrainLease,
     Unable,
     WorkerAction,
     WorkerReply,
 )
-from coordinator.datacenter.worker.jobs import Progress, RunningJob, WorkerFolder
+from coordinator.datacenter.worker.jobs import RunningJob, TrainingProgress, WorkerFolder
 from coordinator.datacenter.worker.session import work
 
 log = logging.getLogger("quorate.worker")
 HALT_S = 60.0
-"""How long a job that was told to stop is waited for before the worker goes on without it."""
+"""How long a job that was asked to stop is waited for before the worker goes on without it."""
 
 
 class TrainingFailed(Exception):
@@ -63,11 +63,11 @@ class NotNow(Exception):
 
 
 class Halted(Exception):
-    """The trainer stopped because it was told to."""
+    """The trainer stopped because it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class WorkerOffer:
     """What this worker has: decides which rounds it can take."""
 
     learners: dict[str, str]
@@ -88,14 +88,14 @@ class TrainedCheckpoint:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Trainer(Protocol):
+class LeaseTrainer(Protocol):
     """Who trains. The port between the worker and torch."""
 
-    def offer(self) -> Offer:
+    def offer(self) -> WorkerOffer:
         """Asked before each poll."""
 
     def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
+        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
         """Trains from ``checkpoint`` to the end of the lease's task; called in a thread of its own.
 
@@ -105,7 +105,7 @@ class Trainer(Protocol):
         """
 
 
-class Worker:
+class DatacenterWorker:
     """One worker of one coordinator.
 
     ``folder`` keeps the checkpoints received, and says who this is when it is started again: two workers have two.
@@ -118,7 +118,7 @@ class Worker:
         self,
         coordinator: str,
         token: str,
-        trainer: Trainer,
+        trainer: LeaseTrainer,
         folder: Path,
         *,
         http: httpx2.Client | None = None,
@@ -188,7 +188,7 @@ class Worker:
         if self._own_http:
             self._http.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> DatacenterWorker:
         return self
 
     def __exit__(
@@ -225,7 +225,7 @@ class Worker:
         return Unreachable(reply.reason, reply.at) if isinstance(reply, Unreadable) else reply
 
     def _begin(self, job: Job) -> None:
-        if isinstance(job, Train):
+        if isinstance(job, TrainLease):
             self._tell("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
         self._job = RunningJob(lambda running: self._do(job, running), self._now)
 
@@ -237,10 +237,10 @@ class Worker:
                     return self._exchange.fetch(job)
                 case Send():
                     return self._send(job)
-                case Train():
+                case TrainLease():
                     return self._train(job, running)
 
-    def _train(self, job: Train, running: RunningJob) -> WorkerReply:
+    def _train(self, job: TrainLease, running: RunningJob) -> WorkerReply:
         lease = job.lease
         try:
             result = self._trainer.train(
@@ -280,8 +280,8 @@ class Worker:
             if left_s <= 0:
                 going = job.going()
                 if going.step:
-                    told = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
-                    self._tell("progress", f"Step {going.step}" + (f": {told}" if told else ""))
+                    measured = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
+                    self._tell("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
                 return going
         raise Interrupted
 

@@ -1,7 +1,4 @@
-"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write.
-
-Knows threads and files. It has never heard of leases' rules or of HTTP.
-"""
+"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 from client_sdk.device.actions import Failed
-from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints
+from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints
 from client_sdk.http.transport import Interrupted
 from coordinator.datacenter.worker.actions import Going, WorkerReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """How far a training is."""
 
     step: int
@@ -38,12 +35,12 @@ class RunningJob:
         self._do = do
         self._now = now
         self._lock = Lock()
-        self._progress = Progress(step=0)
+        self._progress = TrainingProgress(step=0)
         self._reply: WorkerReply = None
         self._error: BaseException | None = None
         Thread(target=self._run, name="quorate-job", daemon=True).start()
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: TrainingProgress) -> None:
         """The job has come so far. From any thread."""
         with self._lock:
             self._progress = progress
@@ -92,7 +89,7 @@ class WorkerFolder:
         return drawn
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> CheckpointCache:
         return self._checkpoints
 
     def path(self, digest: str) -> Path:

@@ -25,7 +25,15 @@ from client_sdk.device.requests import Pacing, short
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeaseKept, ResultReceipt, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -34,7 +42,7 @@ from coordinator.datacenter.worker.actions import (
     Going,
     Halt,
     Job,
-    Train,
+    TrainLease,
     Unable,
     WorkerAction,
     WorkerReply,
@@ -54,10 +62,10 @@ def work(
 
     Raises ProblemError where the coordinator wants no more of this worker (wrong protocol version, token not valid).
     """
-    return _Session(token, offer, pacing or Pacing()).life(leases)
+    return _WorkerSession(token, offer, pacing or Pacing()).life(leases)
 
 
-class _Session:
+class _WorkerSession:
     def __init__(self, token: str, offer: Callable[[], WorkerPoll], pacing: Pacing) -> None:
         self.token = token
         self.offer = offer
@@ -115,12 +123,12 @@ class _Session:
                 wrong += reply.problem.kind == "digest-mismatch"
                 final = reply.problem.advice == "drop" and reply.problem.is_ours
                 if wrong >= 2 or final:
-                    told = f"The checkpoint cannot be had. {reply.problem}"
-                    return (yield from self._give_back(lease, "given-back", told))
+                    reason = f"The checkpoint cannot be had. {reply.problem}"
+                    return (yield from self._give_back(lease, "given-back", reason))
             lost = yield from self._pause(lease, reply, failures)
             if lost is not None:
                 return Ended(lease=lease, result="lost", reason=lost)
-        trained = yield from self._while_kept(lease, Train(lease=lease, due_at=due_at))
+        trained = yield from self._while_kept(lease, TrainLease(lease=lease, due_at=due_at))
         if isinstance(trained, str):
             return Ended(lease=lease, result="lost", reason=trained)
         if isinstance(trained, Failed):
@@ -128,10 +136,10 @@ class _Session:
         if isinstance(trained, Unable):
             return (yield from self._give_back(lease, "given-back", trained.reason))
         if not isinstance(trained, Finished):
-            raise TypeError(f"the driver answered Train with {trained!r}")
+            raise TypeError(f"the driver answered TrainLease with {trained!r}")
         if trained.bytes > lease.max_result_bytes:
-            told = f"The result has {trained.bytes} bytes; the coordinator takes {lease.max_result_bytes}."
-            return (yield from self._give_back(lease, "failed", told))
+            reason = f"The result has {trained.bytes} bytes; the coordinator takes {lease.max_result_bytes}."
+            return (yield from self._give_back(lease, "failed", reason))
         return (yield from self._deliver(lease, trained))
 
     def _while_kept(
@@ -141,10 +149,10 @@ class _Session:
         lost: str | None = None
         yield Begin(job)
         while True:
-            reply = self._heard((yield Attend(lease.heartbeat_s)))
+            reply = self._noted((yield Attend(lease.heartbeat_s)))
             if not isinstance(reply, Going):
                 return reply
-            if isinstance(job, Train):
+            if isinstance(job, TrainLease):
                 self.going = reply
             if lost is None:
                 lost = yield from self._keep(lease)
@@ -157,7 +165,7 @@ class _Session:
         message = Heartbeat(
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
-        reply = self._heard((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseKept, message)))
+        reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseRenewed, message)))
         if isinstance(reply, Refused) and reply.problem.is_ours and reply.problem.advice != "retry":
             return str(reply.problem)
         return None
@@ -224,7 +232,7 @@ class _Session:
         """The good answer, or the problem that is final. Silence and passing problems: again, ever more slowly."""
         failures = 0
         while True:
-            reply = self._heard((yield send))
+            reply = self._noted((yield send))
             if isinstance(reply, Answered):
                 return reply.message
             if isinstance(reply, Refused):
@@ -239,7 +247,7 @@ class _Session:
             low, high = self._backoff(reply, failures)
             yield Sleep(min_s=low, max_s=high, reason=_why(reply), trouble=True)
 
-    def _heard(self, reply: WorkerReply) -> WorkerReply:
+    def _noted(self, reply: WorkerReply) -> WorkerReply:
         if reply is not None:
             self.now = reply.at
         return reply

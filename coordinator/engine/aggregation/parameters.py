@@ -28,23 +28,20 @@ class Parameter:
     least: float = -math.inf
     below: float = math.inf
     """The values taken are ``least <= value < below``."""
-    open: bool = False
-    """Whether ``least`` itself is refused."""
 
     @property
     def range(self) -> str:
         """The values that are taken, in words."""
         bounds = []
         if self.least > -math.inf:
-            bounds.append(f"{'above' if self.open else 'from'} {self.least:g}")
+            bounds.append(f"from {self.least:g}")
         if self.below < math.inf:
             bounds.append(f"below {self.below:g}")
         return " and ".join(bounds) or "any finite number"
 
     def takes(self, value: float) -> bool:
         """Whether ``value`` is in range."""
-        above = value > self.least if self.open else value >= self.least
-        return math.isfinite(value) and above and value < self.below
+        return math.isfinite(value) and self.least <= value < self.below
 
 
 def settings(what: str, field: str, declared: Mapping[str, Parameter], given: Mapping[str, float]) -> Settings:

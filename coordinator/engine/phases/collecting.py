@@ -18,7 +18,7 @@ def started(state: RunState, event: ev.Started) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    member = state.members[event.device]
+    member = state.current.members[event.device]
     if member.status != "selected" or state.phase != "collecting":
         return state, []
     return state.with_member(event.device, altered(member, status="training")), []
@@ -29,7 +29,8 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against, event if against[0] == "late" else None)
-    member = state.members[event.device]
+    current = state.current
+    member = current.members[event.device]
     if member.digest == event.digest:
         return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
     against = _against_update(state, member, event)
@@ -53,9 +54,9 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     state = state.with_member(event.device, member)
     effects: list[fx.Effect] = [
         fx.Accepted(device=event.device, digest=event.digest, weight=weight),
-        fx.Release(round=state.round, devices=(event.device,)),
+        fx.Release(round=current.number, devices=(event.device,)),
         fx.Fold(
-            round=state.round, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)
+            round=current.number, contribution=fx.Contribution(device=event.device, digest=event.digest, weight=weight)
         ),
     ]
     following, more = _close_if_complete(state, event.at)
@@ -66,7 +67,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    member = state.members[event.device]
+    member = state.current.members[event.device]
     if member.status == "withdrawn" or state.phase == "committing":
         return state, []
     if member.status == "reported":
@@ -77,9 +78,9 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def close(state: RunState, at: float) -> Step:
-    closed = replace(state, phase="committing", deadline=None)
+    closed = state.with_round(replace(state.current, phase="committing", deadline=None))
     return closed, [
-        fx.Release(round=state.round, devices=None),
+        fx.Release(round=state.round_number, devices=None),
         record(closed, "open", closed_at=at),
         commit_action(closed),
     ]
@@ -112,24 +113,25 @@ def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None =
 
 def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
     """Why this device has no open place in this round: (kind, reason), or None."""
-    if round > state.round:
-        return "stale", f"round {round} has not been opened: the run is at round {state.round}"
-    if round == state.round and attempt > state.attempt:
-        return "stale", f"attempt {attempt} of round {round} has not been opened: it is at attempt {state.attempt}"
-    if round < state.round or state.phase == "idle":
+    current = state.round
+    if round > state.round_number:
+        return "stale", f"round {round} has not been opened: the run is at round {state.round_number}"
+    if current is None or round < current.number:
         return "late", f"round {round} is over"
-    if device not in state.members:
+    if attempt > current.attempt:
+        return "stale", f"attempt {attempt} of round {round} has not been opened: it is at attempt {current.attempt}"
+    if device not in current.members:
         return "not-selected", f"device {device} was not selected for round {round}"
-    if attempt < state.attempt:
-        return "stale", f"attempt {attempt} of round {round} is over: it is at attempt {state.attempt}"
+    if attempt < current.attempt:
+        return "stale", f"attempt {attempt} of round {round} is over: it is at attempt {current.attempt}"
     return None
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
     """Closes at goal, or when nobody is left to hear of; abandons when the quorum is out of reach."""
     cohort = state.plan.cohort
-    heard = [member.status for member in state.members.values()]
-    have, withdrawn, selected = heard.count("reported"), heard.count("withdrawn"), len(heard)
+    statuses = [member.status for member in state.current.members.values()]
+    have, withdrawn, selected = statuses.count("reported"), statuses.count("withdrawn"), len(statuses)
     if have >= cohort.goal or (have + withdrawn == selected and have >= cohort.quorum_count):
         return close(state, at)
     if selected - withdrawn < cohort.quorum_count:

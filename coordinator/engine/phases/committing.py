@@ -15,22 +15,22 @@ from coordinator.engine.state import RunState
 
 def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: str | None, origin: str = "") -> Step:
     """The round under way is committed: this durable checkpoint is the model."""
-    version = state.version + 1
+    version, current = state.version + 1, state.current
     effects: list[fx.Effect] = [
         fx.RecordCheckpoint(
             version=version,
             digest=digest,
             parent=state.version,
-            round=state.round,
+            round=current.number,
             bytes=size,
             optimizer=optimizer,
-            contributions=contributions(state),
+            contributions=contributions(current),
             origin=origin,
         ),
         record(state, "committed", closed_at=at, version=version, digest=digest),
         *forget(state),
     ]
-    scored = [(m.held_out_examples, m.held_out) for _, m in sorted(state.members.items()) if m.held_out_examples]
+    scored = [(m.held_out_examples, m.held_out) for _, m in sorted(current.members.items()) if m.held_out_examples]
     examples = sum(count for count, _ in scored)
     held_out = mean_metrics(scored)
     if held_out:
@@ -41,8 +41,7 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
         version=version,
         checkpoint=digest,
         optimizer=optimizer,
-        abandoned_in_a_row=0,
-        fleet_first=False,
+        fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False),
         spent=(),
         exhausted="",
     )

@@ -55,28 +55,34 @@ def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
     A run that fell back goes as soon as a whole cohort waits; where nobody takes the round a quorum is enough, as it
     is when a cohort is drawn. A round that is the datacenter's by plan first waits ``wait_s`` for a worker.
     """
-    section = state.plan.datacenter
-    if section is None or state.phase != "leasing" or state.deadline is None:
+    section, current = state.plan.datacenter, state.round
+    if section is None or current is None or current.phase != "leasing" or current.deadline is None:
         return False
-    if not state.planned and waiting >= section.devices_back(state.plan.cohort):
+    if not current.planned and waiting >= section.devices_back(state.plan.cohort):
         return True
-    return at >= state.deadline and waiting >= state.plan.cohort.quorum_count
+    return at >= current.deadline and waiting >= state.plan.cohort.quorum_count
 
 
 def leased(state: RunState, event: ev.Leased) -> Step:
-    section, lease = state.plan.datacenter, state.lease
-    if section is None or event.round != state.round or state.phase not in ("leasing", "training"):
+    section, current = state.plan.datacenter, state.round
+    if (
+        section is None
+        or current is None
+        or event.round != current.number
+        or current.phase not in ("leasing", "training")
+    ):
         return _refuse("stale", f"round {event.round} is not to be had", state)
-    if state.phase == "training" and lease is not None:
+    lease = current.lease
+    if current.phase == "training" and lease is not None:
         if lease.worker != event.worker:
             return _refuse("conflict", f"round {event.round} is in the hands of worker {lease.worker}", state)
         if lease.instance == event.instance:
             return state, [_granted(state, lease)]
         if event.installation is not None and not is_restart(lease, event.installation):
             return _refuse("conflict", f"another process of worker {lease.worker} has round {event.round}", state)
-    if event.attempt != state.attempt + 1 or event.fence != state.fence + 1:
-        return _refuse("stale", f"the next lease is attempt {state.attempt + 1}, fence {state.fence + 1}", state)
-    give_up_at = event.at + section.max_s if state.give_up_at is None else state.give_up_at
+    if event.attempt != current.attempt + 1 or event.fence != state.fence + 1:
+        return _refuse("stale", f"the next lease is attempt {current.attempt + 1}, fence {state.fence + 1}", state)
+    give_up_at = event.at + section.max_s if current.give_up_at is None else current.give_up_at
     lease = Lease(
         worker=event.worker,
         instance=event.instance,
@@ -85,31 +91,32 @@ def leased(state: RunState, event: ev.Leased) -> Step:
         renewed_at=event.at,
         installation=event.installation or "",
     )
-    state = replace(
-        state,
+    current = replace(
+        current,
         phase="training",
         attempt=event.attempt,
-        fence=event.fence,
         lease=lease,
         waiting=event.waiting,
-        collecting_at=event.at if state.collecting_at is None else state.collecting_at,
+        collecting_at=event.at if current.collecting_at is None else current.collecting_at,
         give_up_at=give_up_at,
         deadline=min(event.at + section.lease_s, give_up_at),
     )
+    state = replace(state, round=current, fence=event.fence)
     return state, [record(state, "open"), _granted(state, lease)]
 
 
 def heartbeat(state: RunState, event: ev.Heartbeat) -> Step:
-    section, lease = state.plan.datacenter, state.lease
+    section, current = state.plan.datacenter, state.round
+    lease = None if current is None else current.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)
-    if against is not None or section is None or lease is None or state.deadline is None:
+    if against is not None or section is None or current is None or lease is None or current.deadline is None:
         return _refuse("lease-lost", against or "no lease is held", state)
     if 0 <= event.at - lease.renewed_at < section.lease_s / RENEWALS:
-        return state, [fx.Kept(ends_at=state.deadline)]
+        return state, [fx.Kept(ends_at=current.deadline)]
     lease = replace(lease, renewed_at=event.at, step=event.step, metrics=event.metrics)
     ends_at = event.at + section.lease_s
-    state = replace(state, lease=lease, deadline=min(ends_at, state.give_up_at or ends_at))
-    return state, [fx.Kept(ends_at=state.deadline or ends_at)]
+    ends_at = min(ends_at, current.give_up_at or ends_at)
+    return state.with_round(replace(current, lease=lease, deadline=ends_at)), [fx.Kept(ends_at=ends_at)]
 
 
 def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:
@@ -124,64 +131,71 @@ def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:
 def delivered(state: RunState, event: ev.Delivered) -> Step:
     """A result under the live lease is committed at once: it was validated and durable before. Where enough devices
     wait by then, a run that had fallen back returns to them."""
-    section, lease = state.plan.datacenter, state.lease
+    section, current, fallback = state.plan.datacenter, state.round, state.fallback
+    lease = None if current is None else current.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)
-    if against is not None or section is None or lease is None:
+    if against is not None or section is None or current is None or lease is None:
         reason = against or "no lease is held"
         refusal = fx.RecordRefusal(
             round=event.round, device=event.worker, digest=event.digest, kind="lease-lost", reason=reason
         )
         return state, [fx.Refused(kind="lease-lost", reason=reason), refusal]
     lease = replace(lease, renewed_at=event.at, step=event.steps, bytes=event.bytes, metrics=event.metrics)
-    state = replace(state, lease=lease, failures=0, rests_until=None)
-    if state.away_since is not None and (event.waiting or 0) >= section.devices_back(state.plan.cohort):
-        state = replace(state, away_since=None, back_with=event.waiting)
+    fallback = replace(fallback, failures=0, rests_until=None)
+    if fallback.away_since is not None and (event.waiting or 0) >= section.devices_back(state.plan.cohort):
+        fallback = replace(fallback, away_since=None, back_with=event.waiting)
+    state = replace(state, round=replace(current, lease=lease), fallback=fallback)
     following, effects = advance(
         state,
         event.at,
         digest=event.digest,
         size=event.bytes,
         optimizer=event.optimizer,
-        origin=f"round {state.round}, in the datacenter by {event.worker}",
+        origin=f"round {current.number}, in the datacenter by {event.worker}",
     )
     return following, [fx.Taken(version=following.version), *effects]
 
 
 def fleet_returned(state: RunState, event: ev.FleetReturned) -> Step:
-    if event.round != state.round or not fleet_is_back(state, event.at, event.waiting):
+    if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting):
         return _refuse("stale", f"round {event.round} does not wait for devices", state)
-    state = replace(state, waiting=event.waiting)
+    state = state.with_round(replace(state.current, waiting=event.waiting))
     return _give_up(state, event.at, f"{event.waiting} eligible devices wait, and no worker has the round")
 
 
 def tick(state: RunState, at: float, section: Datacenter) -> Step:
     """A lease that nobody keeps ends; a round that takes too long is given up."""
-    if state.give_up_at is not None and at >= state.give_up_at:
-        return _give_up(state, at, f"no result within {section.max_s:g} s of the first lease ({state.attempt} in all)")
-    if state.phase == "training" and state.deadline is not None and at >= state.deadline:
+    current = state.current
+    if current.give_up_at is not None and at >= current.give_up_at:
+        return _give_up(
+            state, at, f"no result within {section.max_s:g} s of the first lease ({current.attempt} in all)"
+        )
+    if current.phase == "training" and current.deadline is not None and at >= current.deadline:
         return _lease_again(state, at)
     return state, []
 
 
 def clock_fell(state: RunState, by_s: float) -> RunState:
     """The times of a datacenter round that lie ahead, or are counted from, move back with the clock."""
-    lease, give_up_at, rests_until = state.lease, state.give_up_at, state.rests_until
-    return replace(
-        state,
+    lease, give_up_at, rests_until = state.current.lease, state.current.give_up_at, state.fallback.rests_until
+    current = replace(
+        state.current,
         lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - by_s),
         give_up_at=None if give_up_at is None else give_up_at - by_s,
-        rests_until=None if rests_until is None else rests_until - by_s,
     )
+    rests_until = None if rests_until is None else rests_until - by_s
+    return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until))
 
 
 def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
     """Why a worker does not hold the round under this fence; None: it does."""
-    lease = state.lease
-    if round > state.round:
-        return f"round {round} has not been opened: the run is at round {state.round}"
-    if round < state.round or state.phase == "idle":
+    current = state.round
+    if round > state.round_number:
+        return f"round {round} has not been opened: the run is at round {state.round_number}"
+    if current is None or round < current.number:
         return f"round {round} is over"
-    if lease is None or state.kind != "datacenter":
+    lease = current.lease
+    if lease is None or current.kind != "datacenter":
         return f"worker {worker} has no lease of round {round}"
     if fence < state.fence:
         return f"round {round} has been given out anew: its fence is {state.fence}, not {fence}"
@@ -189,8 +203,8 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
         return f"round {round} was never given out under fence {fence}: its fence is {state.fence}"
     if worker != lease.worker:
         return f"round {round} is in the hands of another worker, under fence {fence}"
-    if attempt != state.attempt:
-        return f"fence {fence} is that of attempt {state.attempt} of round {round}, not {attempt}"
+    if attempt != current.attempt:
+        return f"fence {fence} is that of attempt {current.attempt} of round {round}, not {attempt}"
     if state.phase != "training":
         return f"the lease of round {round} has ended: nothing was heard in time, or it was given back"
     return None
@@ -203,34 +217,37 @@ def is_restart(lease: Lease, installation: str) -> bool:
 
 
 def _lease_again(state: RunState, at: float) -> Step:
-    state = replace(state, phase="leasing")
+    current = replace(state.current, phase="leasing")
     if state.status != "running":
-        return abandon(state, at, "the run was paused while no worker had the round")
-    return replace(state, deadline=at + phase_s(state)), [fx.Offer(round=state.round)]
+        return abandon(state.with_round(current), at, "the run was paused while no worker had the round")
+    current = replace(current, deadline=at + phase_s(state.plan, current))
+    return state.with_round(current), [fx.Offer(round=current.number)]
 
 
 def _give_up(state: RunState, at: float, reason: str) -> Step:
-    return abandon(replace(state, away_since=None, abandoned_in_a_row=0, fleet_first=True), at, reason)
+    fallback = replace(state.fallback, away_since=None, abandoned_in_a_row=0, fleet_first=True)
+    return abandon(replace(state, fallback=fallback), at, reason)
 
 
 def _failed(state: RunState, at: float, reason: str) -> Step:
     """It cannot be trained, says the worker. Said several times in a row, it is not tried again for a while."""
-    failures = state.failures + 1
+    failures = state.fallback.failures + 1
     rest = rest_s(failures)
-    state = replace(state, failures=failures, failure=reason, rests_until=at + rest if rest else None)
-    return _give_up(state, at, reason)
+    fallback = replace(state.fallback, failures=failures, failure=reason, rests_until=at + rest if rest else None)
+    return _give_up(replace(state, fallback=fallback), at, reason)
 
 
 def _granted(state: RunState, lease: Lease) -> fx.Granted:
-    ends_at = state.deadline if state.deadline is not None else lease.renewed_at
+    current = state.current
+    ends_at = current.deadline if current.deadline is not None else lease.renewed_at
     return fx.Granted(
-        round=state.round,
-        attempt=state.attempt,
+        round=current.number,
+        attempt=current.attempt,
         fence=lease.fence,
         checkpoint=state.checkpoint,
         version=state.version,
         ends_at=ends_at,
-        give_up_at=state.give_up_at if state.give_up_at is not None else ends_at,
+        give_up_at=current.give_up_at if current.give_up_at is not None else ends_at,
     )
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 from client_sdk.metrics import Tally
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.round_kind import wanted
-from coordinator.engine.state import Lease, RunState
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import Round, RunState
 
 Step = tuple[RunState, list[fx.Effect]]
 _EXCHANGES = ("sharing", "masking", "agreeing", "unmasking")
@@ -20,77 +21,72 @@ _EXCHANGES = ("sharing", "masking", "agreeing", "unmasking")
 
 def open_next(state: RunState, at: float) -> Step:
     turn = wanted(state, at)
-    opened = replace(
-        state,
-        phase="leasing" if turn.kind == "datacenter" else "selecting",
-        round=state.round + 1,
-        attempt=0,
-        opened_at=at,
-        collecting_at=None,
-        waiting=0,
-        pool=None,
-        members={},
+    number, fallback = state.round_number + 1, state.fallback
+    away_since = number if turn.falls_back and fallback.away_since is None else fallback.away_since
+    opened = Round(
+        number=number,
         kind="secure" if turn.kind == "federated" and state.plan.secure is not None else turn.kind,
+        phase="leasing" if turn.kind == "datacenter" else "selecting",
+        opened_at=at,
         because=turn.because,
         planned=turn.planned,
-        away_since=state.round + 1 if turn.falls_back and state.away_since is None else state.away_since,
-        back_with=None,
-        lease=None,
-        give_up_at=None,
-        secure=None,
-        excluded={},
-        advancing="",
     )
-    opened = replace(opened, deadline=at + phase_s(opened))
-    first = fx.Offer(round=opened.round) if turn.kind == "datacenter" else fx.Draw(round=opened.round)
-    return opened, [record(opened, "open"), first]
+    following = replace(
+        state,
+        round=replace(opened, deadline=at + phase_s(state.plan, opened)),
+        round_number=number,
+        fallback=replace(fallback, away_since=away_since, back_with=None),
+    )
+    first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)
+    return following, [record(following, "open"), first]
 
 
-def phase_s(state: RunState) -> float:
+def phase_s(plan: Plan, round: Round) -> float:
     """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
-    cohort, section = state.plan.cohort, state.plan.datacenter
-    if state.phase == "training" and section is not None:
+    cohort, section, secure = plan.cohort, plan.datacenter, plan.secure
+    if round.phase == "training" and section is not None:
         return section.lease_s
-    if state.phase == "leasing" and section is not None:
-        return section.wait_s if state.planned else cohort.select_s
-    secure = state.plan.secure
-    if secure is not None and state.phase == "sharing" and state.secure is not None and not state.secure.roster:
+    if round.phase == "leasing" and section is not None:
+        return section.wait_s if round.planned else cohort.select_s
+    if secure is not None and round.phase == "sharing" and round.secure is not None and not round.secure.roster:
         return secure.expires_s
-    if secure is not None and ((state.phase == "collecting" and state.attempt) or state.phase in _EXCHANGES):
+    if secure is not None and ((round.phase == "collecting" and round.attempt) or round.phase in _EXCHANGES):
         return secure.exchange_s
-    return {"selecting": cohort.select_s, "collecting": cohort.collect_s}.get(state.phase, 0.0)
+    return {"selecting": cohort.select_s, "collecting": cohort.collect_s}.get(round.phase, 0.0)
 
 
 def after_round(state: RunState, at: float) -> Step:
     """Where a run goes when its round has ended."""
     if state.ending is not None:
         status, reason = state.ending
-        return _rest(replace(state, status=status, reason=reason, ending=None)), []
+        return replace(state, round=None, status=status, reason=reason, ending=None), []
     if state.status != "running":
-        return _rest(state), []
+        return replace(state, round=None), []
     return open_next(state, at)
 
 
 def abandon(state: RunState, at: float, reason: str) -> Step:
     """Same model, next round. Every acknowledged update gets its refusal recorded."""
+    ended = state.current
     effects: list[fx.Effect] = [
         fx.RecordRefusal(
-            round=state.round,
+            round=ended.number,
             device=item.device,
             digest=item.digest,
             kind="abandoned",
             reason=f"the round was abandoned: {reason}",
         )
-        for item in contributions(state)
+        for item in contributions(ended)
     ]
     effects += [
-        fx.Release(round=state.round, devices=None),
+        fx.Release(round=ended.number, devices=None),
         record(state, "abandoned", reason=reason, closed_at=at),
         *forget(state),
     ]
     state = retired(state)
-    if state.kind != "datacenter":
-        state = replace(state, abandoned_in_a_row=state.abandoned_in_a_row + 1, fleet_first=False)
+    if ended.kind != "datacenter":
+        in_a_row = state.fallback.abandoned_in_a_row + 1
+        state = replace(state, fallback=replace(state.fallback, abandoned_in_a_row=in_a_row, fleet_first=False))
     following, more = after_round(state, at)
     return following, effects + more
 
@@ -107,69 +103,76 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 
 def commit_action(state: RunState) -> fx.Commit:
     return fx.Commit(
-        round=state.round, parent=state.checkpoint, contributions=contributions(state), optimizer=state.optimizer
+        round=state.round_number,
+        parent=state.checkpoint,
+        contributions=contributions(state.current),
+        optimizer=state.optimizer,
     )
 
 
-def contributions(state: RunState) -> tuple[fx.Contribution, ...]:
-    """The updates acknowledged in the round under way, by device id; of a secure one the masked vectors, whose weights
-    nobody knows."""
-    if state.secure is not None:
-        masked = sorted(state.secure.masked.items())
+def contributions(round: Round) -> tuple[fx.Contribution, ...]:
+    """The updates acknowledged in the round, by device id; of a secure one the masked vectors, whose weights nobody
+    knows."""
+    if round.secure is not None:
+        masked = sorted(round.secure.masked.items())
         return tuple(fx.Contribution(device=device, digest=digest, weight=0) for device, digest in masked)
     return tuple(
         fx.Contribution(device=device, digest=member.digest, weight=member.weight)
-        for device, member in sorted(state.members.items())
+        for device, member in sorted(round.members.items())
         if member.digest is not None
     )
 
 
 def public_body(state: RunState) -> dict[str, object]:
     """What the public may read of the round under way: counts, never who sent what."""
-    if state.kind == "datacenter":
-        return {**_fleet_body(state), **_lease_body(state, state.lease)}
-    return {**_fleet_body(state), "because": state.because} if state.because else _fleet_body(state)
+    current = state.current
+    body = _fleet_body(current)
+    if current.kind == "secure":
+        body |= _secure_body(current, state.exhausted)
+    if current.kind == "datacenter":
+        return body | _lease_body(current)
+    return body | {"because": current.because} if current.because else body
 
 
-def _lease_body(state: RunState, lease: Lease | None) -> dict[str, object]:
-    body: dict[str, object] = {"because": state.because}
+def _lease_body(round: Round) -> dict[str, object]:
+    body: dict[str, object] = {"because": round.because}
+    lease = round.lease
     if lease is None:
         return body
-    told = {
+    holder = {
         "worker": lease.worker,
-        "attempt": state.attempt,
+        "attempt": round.attempt,
         "fence": lease.fence,
         "since_at": lease.granted_at,
         "seen_at": lease.renewed_at,
         "step": lease.step,
         "metrics": lease.metrics,
     }
-    return {**body, "lease": told, "bytes_in": lease.bytes, "metrics": lease.metrics}
+    return {**body, "lease": holder, "bytes_in": lease.bytes, "metrics": lease.metrics}
 
 
-def _fleet_body(state: RunState) -> dict[str, object]:
-    reported = [member for _, member in sorted(state.members.items()) if member.status == "reported"]
-    training = state.count("training") + len(reported)
+def _fleet_body(round: Round) -> dict[str, object]:
+    reported = [member for _, member in sorted(round.members.items()) if member.status == "reported"]
+    training = round.count("training") + len(reported)
     return {
         "funnel": {
-            "waiting": state.waiting,
-            "selected": len(state.members),
+            "waiting": round.waiting,
+            "selected": len(round.members),
             "training": training,
             "reported": len(reported),
-            "withdrawn": state.count("withdrawn"),
+            "withdrawn": round.count("withdrawn"),
         },
         "bytes_in": sum(member.bytes for member in reported),
         "weight": sum(member.weight for member in reported),
         "partial": sum(member.partial for member in reported),
         "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
-        **(_secure_body(state) if state.kind == "secure" else {}),
     }
 
 
-def _secure_body(state: RunState) -> dict[str, object]:
-    """How far the exchanges are. What the devices put in, and who of them is at fault, is not told."""
-    body: dict[str, object] = {"exhausted": state.exhausted}
-    secure = state.secure
+def _secure_body(round: Round, exhausted: str) -> dict[str, object]:
+    """How far the exchanges are. What the devices put in, and who of them is at fault, stays out."""
+    body: dict[str, object] = {"exhausted": exhausted}
+    secure = round.secure
     if secure is None:
         return body
     counts: dict[str, object] = {
@@ -180,7 +183,7 @@ def _secure_body(state: RunState) -> dict[str, object]:
         "masked": len(secure.masked),
         "signed": len(secure.signed),
         "revealed": len(secure.revealed),
-        "left_out": len(state.excluded),
+        "left_out": len(round.excluded),
         "wrong_shares": sum(len(holders) for _, holders in secure.set_aside),
     }
     return {**body, "weight": secure.weight, "secure": counts}
@@ -196,55 +199,42 @@ def record(
     digest: str | None = None,
 ) -> fx.RecordRound:
     """The round's row: what the public may read, and who was selected from which pool, which it may not."""
+    current = state.current
     return fx.RecordRound(
-        round=state.round,
+        round=current.number,
         status=status,
         reason=reason,
-        attempt=state.attempt,
-        opened_at=state.opened_at,
-        collecting_at=state.collecting_at,
+        attempt=current.attempt,
+        opened_at=current.opened_at,
+        collecting_at=current.collecting_at,
         closed_at=closed_at,
         body={
             **public_body(state),
             "version": version,
             "digest": digest,
-            "pool": state.pool,
-            "cohort": sorted(state.members),
-            **({"left_out": dict(state.excluded)} if state.excluded else {}),
-            **({"set_aside": state.secure.set_aside} if state.secure is not None else {}),
+            "pool": current.pool,
+            "cohort": sorted(current.members),
+            **({"left_out": dict(current.excluded)} if current.excluded else {}),
+            **({"set_aside": current.secure.set_aside} if current.secure is not None else {}),
         },
-        kind=state.kind,
+        kind=current.kind,
     )
 
 
 def forget(state: RunState) -> list[fx.Effect]:
     """What of the round that ends need not be kept: of a secure one nothing is."""
-    if state.secure is not None:
-        return [fx.Discard(round=state.round, blobs=state.secure.blobs)]
-    ended = state.round - state.plan.retention.rounds
+    current = state.current
+    if current.secure is not None:
+        return [fx.Discard(round=current.number, blobs=current.secure.blobs)]
+    ended = current.number - state.plan.retention.rounds
     return [fx.Discard(round=ended)] if ended >= 1 else []
 
 
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
-    blobs = () if state.secure is None else state.secure.blobs
-    return replace(state, leftovers={**state.leftovers, state.round: blobs}) if blobs else state
-
-
-def _rest(state: RunState) -> RunState:
-    return replace(
-        state,
-        phase="idle",
-        deadline=None,
-        waiting=0,
-        pool=None,
-        members={},
-        lease=None,
-        give_up_at=None,
-        secure=None,
-        excluded={},
-        advancing="",
-    )
+    current = state.current
+    blobs = () if current.secure is None else current.secure.blobs
+    return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

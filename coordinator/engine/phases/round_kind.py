@@ -36,27 +36,29 @@ class Turn(NamedTuple):
 
 def wanted(state: RunState, at: float) -> Turn:
     """The kind of the round that opens next."""
-    section = state.plan.datacenter
+    section, fallback = state.plan.datacenter, state.fallback
     if section is None:
         return Turn("federated")
-    if state.rests_until is not None and at < state.rests_until:
-        told = f"the datacenter rests after {state.failures} rounds in a row that could not be trained there"
-        return Turn("federated", f"{told}, the last one because {state.failure.rstrip('.')}")
-    if state.fleet_first:
+    if fallback.rests_until is not None and at < fallback.rests_until:
+        told = f"the datacenter rests after {fallback.failures} rounds in a row that could not be trained there"
+        return Turn("federated", f"{told}, the last one because {fallback.failure.rstrip('.')}")
+    if fallback.fleet_first:
         return Turn("federated")
     if section.every is not None and (state.version + 1) % section.every == 0:
         told = "every version is" if section.every == 1 else f"one version in {section.every} is"
         return Turn("datacenter", f"{told} made in the datacenter, by plan", planned=True)
-    if state.back_with is not None:
-        told = f"{state.back_with} eligible devices waited when the last round in the datacenter ended"
+    if fallback.back_with is not None:
+        told = f"{fallback.back_with} eligible devices waited when the last round in the datacenter ended"
         return Turn("federated", told)
     if section.patience is None:
         return Turn("federated")
-    if state.away_since is not None:
-        told = f"too few devices wait: the run fell back to the datacenter in round {state.away_since}"
+    if fallback.away_since is not None:
+        told = f"too few devices wait: the run fell back to the datacenter in round {fallback.away_since}"
         return Turn("datacenter", told, falls_back=True)
-    if state.abandoned_in_a_row >= section.patience:
-        rounds = f"{state.abandoned_in_a_row} federated round{'s' if state.abandoned_in_a_row > 1 else ''} in a row"
+    if fallback.abandoned_in_a_row >= section.patience:
+        rounds = (
+            f"{fallback.abandoned_in_a_row} federated round{'s' if fallback.abandoned_in_a_row > 1 else ''} in a row"
+        )
         return Turn("datacenter", f"{rounds} had to be abandoned", falls_back=True)
     return Turn("federated")
 

@@ -72,7 +72,8 @@ def happened(state: RunState, event: SecureEvent) -> Step:
 
 def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed) -> Step:
     """What the coordinator's own actions came to; stale where the attempt is over."""
-    if state.secure is None or (event.round, event.attempt) != (state.round, state.attempt):
+    current = state.round
+    if current is None or current.secure is None or (event.round, event.attempt) != (current.number, current.attempt):
         told = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
         return refuse(state, "stale", told)
     match event:
@@ -98,8 +99,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    member = state.members[event.device]
-    if member.status == "withdrawn" or event.device in state.excluded or state.phase == "committing":
+    member = state.current.members[event.device]
+    if member.status == "withdrawn" or event.device in state.current.excluded or state.phase == "committing":
         return state, []
     state = state.with_member(event.device, replace(member, status="withdrawn"))
     if state.phase == "agreeing":
@@ -117,7 +118,7 @@ def spent(state: RunState, event: ev.Spent) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
-    if state.secure is None:
+    if state.current.secure is None:
         return refuse(state, "stale", f"round {event.round} is not a secure round")
     if event.device in state.spent:
         return state, []
@@ -146,16 +147,17 @@ def time_is_up(state: RunState, at: float) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     """What must be in flight in a secure round, in the phases that it has for itself and in *collecting* and
     *committing*."""
-    if state.advancing:
+    current = state.current
+    if current.advancing:
         return [advance_action(state)]
-    if state.secure is None:
+    secure = current.secure
+    if secure is None:
         return []
-    secure = state.secure
-    match state.phase:
+    match current.phase:
         case "collecting":
-            waiting = tuple(d for d in present(state, state.members) if d not in secure.advertised)
-            told = route(state, waiting) if secure.header else fx.Announce(round=state.round, attempt=state.attempt)
-            return [fx.Wake(devices=waiting), told]
+            waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
+            announce = fx.Announce(round=current.number, attempt=current.attempt)
+            return [fx.Wake(devices=waiting), route(state, waiting) if secure.header else announce]
         case "sharing" if not secure.roster:
             return [keying.gather_action(state)]
         case "sharing" | "masking":
@@ -164,8 +166,8 @@ def pending(state: RunState) -> list[fx.Action]:
             return [route(state, (d for d in present(state, secure.masked) if d not in secure.signed))]
         case "unmasking":
             waiting = tuple(d for d in present(state, secure.signed) if d not in secure.revealed)
-            shown: list[fx.Action] = [route(state, waiting)]
-            return [*shown, fx.Open(round=state.round, attempt=state.attempt)] if secure.opening else shown
+            opening = [fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else []
+            return [route(state, waiting), *opening]
         case "committing":
             return [unmasking.commit_sum_action(state)]
         case _:

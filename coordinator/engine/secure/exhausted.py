@@ -13,7 +13,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.collecting import refuse
 from coordinator.engine.phases.lifecycle import Step, record
-from coordinator.engine.state import RunState
+from coordinator.engine.state import Round, RunState
 
 
 def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
@@ -29,41 +29,42 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
 
 def advanced(state: RunState, event: ev.Advanced) -> Step:
     """The owner's way out. Nothing else moves a model that nobody has trained."""
-    if state.advancing:
-        return refuse(state, "conflict", f"run {state.run} is being advanced already, by {state.advancing}")
+    current = state.round
+    if current is not None and current.advancing:
+        return refuse(state, "conflict", f"run {state.run} is being advanced already, by {current.advancing}")
     if not state.exhausted:
         return refuse(state, "conflict", f"run {state.run} is not exhausted: it goes on without this")
     if state.status != "running":
         return refuse(state, "conflict", f"run {state.run} is {state.status}: resume it first")
-    if state.phase not in ("selecting", "leasing"):
-        return refuse(state, "conflict", f"run {state.run} is not stuck: round {state.round} is {state.phase}")
-    if event.round != state.round:
-        return refuse(state, "stale", f"the run is at round {state.round}, not {event.round}")
+    if current is None or current.phase not in ("selecting", "leasing"):
+        return refuse(state, "conflict", f"run {state.run} is not stuck: round {state.round_number} is {state.phase}")
+    if event.round != current.number:
+        return refuse(state, "stale", f"the run is at round {current.number}, not {event.round}")
     audit = fx.RecordAudit(
         by=event.by,
         action="advance",
-        detail=f"round {state.round} moves version {state.version} by one unit, without contributions: "
+        detail=f"round {current.number} moves version {state.version} by one unit, without contributions: "
         + state.exhausted,
     )
-    state = replace(
-        state,
+    current = replace(
+        current,
         phase="committing",
         kind="secure",
         because="",
         planned=False,
-        away_since=None,
         lease=None,
         give_up_at=None,
         deadline=None,
         advancing=event.by,
     )
+    state = replace(state, round=current, fallback=replace(state.fallback, away_since=None))
     return state, [audit, record(state, "open"), advance_action(state)]
 
 
 def advance_action(state: RunState) -> fx.Advance:
-    return fx.Advance(round=state.round, parent=state.checkpoint, optimizer=state.optimizer)
+    return fx.Advance(round=state.round_number, parent=state.checkpoint, optimizer=state.optimizer)
 
 
-def origin(state: RunState) -> str:
+def origin(round: Round) -> str:
     """Where the checkpoint of such a round comes from, for people."""
-    return f"round {state.round}, moved by one unit for {state.advancing}: no device contributed"
+    return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"

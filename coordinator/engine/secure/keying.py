@@ -33,6 +33,8 @@ from coordinator.engine.secure.messages import (
     refused,
     route,
     under_way,
+    with_deadline,
+    with_secure,
 )
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.state import SecureRound
@@ -43,28 +45,28 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
     """The cohort begins to train, where it is large enough for a roster. Who is spent or barred is not of it."""
     cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
     fewest = plan.fewest_advertisers(state.plan.cohort)
-    state = replace(state, waiting=event.waiting, pool=event.pool)
+    current = replace(state.current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)
         found = exhausted or f"{event.waiting} eligible devices waited; a secure round needs at least {fewest}"
-        state = replace(state, exhausted=exhausted or state.exhausted)
+        state = replace(state, round=current, exhausted=exhausted or state.exhausted)
         return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
     deadline = event.at + state.plan.cohort.collect_s
-    state = replace(
-        state,
+    current = replace(
+        current,
         phase="collecting",
         collecting_at=event.at,
         deadline=deadline,
         members={device: Member(examples=examples) for device, examples in cohort},
         secure=SecureRound(),
-        exhausted="",
     )
-    devices = tuple(state.members)
+    state = replace(state, round=current, exhausted="")
+    devices = tuple(current.members)
     return state, [
-        fx.Claim(round=state.round, attempt=state.attempt, devices=devices, until=deadline),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
         record(state, "open"),
         fx.Wake(devices=devices),
-        fx.Announce(round=state.round, attempt=state.attempt),
+        fx.Announce(round=current.number, attempt=current.attempt),
     ]
 
 
@@ -76,10 +78,10 @@ def announced(state: RunState, event: ev.Announced) -> Step:
             return state, []
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
     secure = replace(secure, header=event.header, expires_at=event.expires_at)
-    state = replace(state, secure=secure)
-    until = lasts_until(state, event.at) if state.attempt else min(state.deadline or event.at, event.expires_at)
-    state = replace(state, deadline=until)
-    return state, [route(state, present(state, state.members))]
+    state, current = with_secure(state, secure), state.current
+    until = lasts_until(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    state = with_deadline(state, until)
+    return state, [route(state, present(state, current.members))]
 
 
 def advertised(state: RunState, event: ev.Advertised) -> Step:
@@ -87,9 +89,9 @@ def advertised(state: RunState, event: ev.Advertised) -> Step:
     if said is not None:
         return said
     if not under_way(state)[0].header:
-        return refused(state, event, "stale", f"the header of attempt {state.attempt} has not been announced yet")
+        return refused(state, event, "stale", f"the header of attempt {event.attempt} has not been announced yet")
     state = kept(state, event, "advertised")
-    state = state.with_member(event.device, replace(state.members[event.device], status="reported"))
+    state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
     following, more = gather_if_complete(state, event.at)
     return following, [accepted(event), *more]
 
@@ -97,12 +99,13 @@ def advertised(state: RunState, event: ev.Advertised) -> Step:
 def gather_if_complete(state: RunState, at: float) -> Step:
     """Closes the roster when it is full or nobody is left to hear of; gives up when there can be none."""
     secure, plan = under_way(state)
-    have, left = len(secure.advertised), len(present(state, state.members))
+    members = state.current.members
+    have, left = len(secure.advertised), len(present(state, members))
     fewest = plan.fewest_advertisers(state.plan.cohort)
     if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
         return gather(state, at)
     if left < fewest:
-        told = f"{left} of {len(state.members)} devices are left, and a secure round takes {fewest}"
+        told = f"{left} of {len(members)} devices are left, and a secure round takes {fewest}"
         return abandon(state, at, told)
     return state, []
 
@@ -112,14 +115,16 @@ def time_to_advertise_is_up(state: RunState, at: float) -> Step:
     have, fewest = len(secure.advertised), plan.fewest_advertisers(state.plan.cohort)
     if have >= fewest:
         return gather(state, at)
-    told = f"{have} of {len(state.members)} devices advertised keys by the deadline; a secure round takes {fewest}"
+    told = (
+        f"{have} of {len(state.current.members)} devices advertised keys by the deadline; a secure round takes {fewest}"
+    )
     return abandon(state, at, told)
 
 
 def gather(state: RunState, at: float) -> Step:
     """The roster's devices are fixed. Making it has no deadline but the attempt's own."""
     secure, _ = under_way(state)
-    state = replace(state, phase="sharing", deadline=float(secure.expires_at))
+    state = state.with_round(replace(state.current, phase="sharing", deadline=float(secure.expires_at)))
     return state, [record(state, "open"), gather_action(state)]
 
 
@@ -134,7 +139,11 @@ def gather_again(state: RunState, at: float) -> Step:
 
 def gather_action(state: RunState) -> fx.Gather:
     secure, _ = under_way(state)
-    return fx.Gather(round=state.round, attempt=state.attempt, advertised=tuple(sorted(secure.advertised.items())))
+    return fx.Gather(
+        round=state.round_number,
+        attempt=state.current.attempt,
+        advertised=tuple(sorted(secure.advertised.items())),
+    )
 
 
 def rostered(state: RunState, event: ev.Rostered) -> Step:
@@ -158,48 +167,50 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         ring=event.ring,
         neighbours=event.neighbours,
     )
-    state = replace(state, secure=secure)
-    state = replace(state, deadline=lasts_until(state, event.at))
+    state = with_secure(state, secure)
+    state = with_deadline(state, lasts_until(state, event.at))
     return state, [record(state, "open"), route(state, present(state, secure.order))]
 
 
 def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
     """This attempt is over before anybody could sign: the round is keyed anew, without those who failed it."""
     secure, plan = under_way(state)
-    quiet = dict.fromkeys(silent, f"it was not heard of in the {state.phase} of attempt {state.attempt}")
-    excluded = {**quiet, **blamed(secure.complaints), **state.excluded}
-    state = replace(state, excluded=excluded)
-    left, fewest = present(state, state.members), plan.fewest_advertisers(state.plan.cohort)
-    if state.attempt + 1 >= plan.attempts:
+    current = state.current
+    quiet = dict.fromkeys(silent, f"it was not heard of in the {current.phase} of attempt {current.attempt}")
+    current = replace(current, excluded={**quiet, **blamed(secure.complaints), **current.excluded})
+    state = state.with_round(current)
+    left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
+    if current.attempt + 1 >= plan.attempts:
         times = f"{plan.attempts} time{'s' if plan.attempts > 1 else ''}"
         return abandon(state, at, f"{reason}; it was keyed {times}, the most that the plan allows")
     if len(left) < fewest:
         return abandon(state, at, f"{reason}; {len(left)} devices are left to key it anew, and it takes {fewest}")
     refusals = [
         fx.RecordRefusal(
-            round=state.round,
+            round=current.number,
             device=item.device,
             digest=item.digest,
             kind="abandoned",
-            reason=f"attempt {state.attempt} of the round was given up: {reason}",
+            reason=f"attempt {current.attempt} of the round was given up: {reason}",
         )
-        for item in contributions(state)
+        for item in contributions(current)
     ]
-    state = replace(
-        state,
+    current = replace(
+        current,
         phase="collecting",
-        attempt=state.attempt + 1,
+        attempt=current.attempt + 1,
         deadline=at + plan.exchange_s,
         secure=SecureRound(older=secure.blobs),
         members={
             device: replace(member, status="training") if member.status == "reported" else member
-            for device, member in state.members.items()
+            for device, member in current.members.items()
         },
     )
+    state = state.with_round(current)
     return state, [
         *refusals,
-        fx.Release(round=state.round, devices=None),
-        fx.Claim(round=state.round, attempt=state.attempt, devices=left, until=at + plan.exchange_s),
+        fx.Release(round=current.number, devices=None),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=left, until=at + plan.exchange_s),
         record(state, "open"),
-        fx.Announce(round=state.round, attempt=state.attempt),
+        fx.Announce(round=current.number, attempt=current.attempt),
     ]

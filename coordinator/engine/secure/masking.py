@@ -31,6 +31,7 @@ from coordinator.engine.secure.messages import (
     refused,
     route,
     under_way,
+    with_secure,
     without,
 )
 from coordinator.engine.state import RunState
@@ -79,7 +80,7 @@ def complained(state: RunState, event: ev.Complained) -> Step:
         return refuse(state, "conflict", "the device has masked with these shares")
     if event.device not in secure.shared or not dealers or not set(dealers) <= secure.shared.keys() - {event.device}:
         return refuse(state, "invalid-request", "a sharer complains of other sharers")
-    state = replace(state, secure=replace(secure, complaints={**secure.complaints, event.device: dealers}))
+    state = with_secure(state, replace(secure, complaints={**secure.complaints, event.device: dealers}))
     return go_on(state, event.at)
 
 
@@ -87,13 +88,14 @@ def faulted(state: RunState, event: ev.Faulted) -> Step:
     """The device is out of this round: what it said in the exchange under way does not count."""
     against = not_of_it(state, event.round, event.attempt, event.device)
     if against is not None:
-        return (state, []) if event.device in state.excluded else refuse(state, *against)
+        return (state, []) if _left_out(state, event.device) else refuse(state, *against)
     against = not_now(state, ("collecting", "sharing", "masking"))
     if against is not None:
         return refuse(state, *against)
-    excluded = {**state.excluded, event.device: event.reason}
+    excluded = {**state.current.excluded, event.device: event.reason}
     refusals = _refusal_of_masked(state, event)
-    following, more = _dropped(replace(state, excluded=excluded), event.at, event.device)
+    state = state.with_round(replace(state.current, excluded=excluded))
+    following, more = _dropped(state, event.at, event.device)
     return following, [*refusals, fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
@@ -106,19 +108,24 @@ def _dropped(state: RunState, at: float, device: str, *, keep_masked: bool = Fal
     """Goes on without a device that was left out or has withdrawn, which of both the state says already."""
     secure, _ = under_way(state)
     if state.phase == "collecting":
-        state = replace(state, secure=without(secure, "advertised", device))
-        if state.members[device].status == "reported":
-            state = state.with_member(device, replace(state.members[device], status="training"))
+        state = with_secure(state, without(secure, "advertised", device))
+        member = state.current.members[device]
+        if member.status == "reported":
+            state = state.with_member(device, replace(member, status="training"))
         return gather_if_complete(state, at)
     if state.phase == "sharing" and not secure.roster:
         if device not in secure.advertised:
             return state, []
-        return gather_again(replace(state, secure=without(secure, "advertised", device)), at)
+        return gather_again(with_secure(state, without(secure, "advertised", device)), at)
     if state.phase == "sharing":
-        state = replace(state, secure=without(secure, "shared", device))
+        state = with_secure(state, without(secure, "shared", device))
     elif not keep_masked:
-        state = replace(state, secure=without(secure, "masked", device))
+        state = with_secure(state, without(secure, "masked", device))
     return go_on(state, at)
+
+
+def _left_out(state: RunState, device: str) -> bool:
+    return state.round is not None and device in state.round.excluded
 
 
 def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
@@ -150,21 +157,21 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     if enough(state.plan.cohort.quorum_count, secure, have, secure.shared):
         return _to_masking(state, at) if state.phase == "sharing" else _to_agreeing(state, at)
     done, of = ("shared", len(secure.order)) if state.phase == "sharing" else ("masked", len(secure.shared))
-    told = f"{len(have)} of {of} devices {done} in attempt {state.attempt}"
+    told = f"{len(have)} of {of} devices {done} in attempt {state.current.attempt}"
     told += f"; it takes {wanted}" if len(have) < wanted else ", too few of them share holders of one device"
     return fresh(state, at, told, quiet if time_is_up else ())
 
 
 def _to_masking(state: RunState, at: float) -> Step:
-    state = replace(state, phase="masking", deadline=lasts_until(state, at))
+    state = state.with_round(replace(state.current, phase="masking", deadline=lasts_until(state, at)))
     secure, _ = under_way(state)
     return state, [record(state, "open"), route(state, secure.shared)]
 
 
 def _to_agreeing(state: RunState, at: float) -> Step:
     """From here on the list stands, and who is not on it is free to go."""
-    state = replace(state, phase="agreeing", deadline=lasts_until(state, at))
+    state = state.with_round(replace(state.current, phase="agreeing", deadline=lasts_until(state, at)))
     secure, _ = under_way(state)
-    others = tuple(sorted(set(state.members) - secure.masked.keys()))
-    free = [fx.Release(round=state.round, devices=others)] if others else []
+    others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
+    free = [fx.Release(round=state.round_number, devices=others)] if others else []
     return state, [*free, record(state, "open"), route(state, secure.masked)]

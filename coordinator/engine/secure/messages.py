@@ -26,9 +26,20 @@ _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmaskin
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
     """The attempt and the plan's section; only for states of a secure round under way."""
-    if state.secure is None or state.plan.secure is None:
-        raise AssertionError(f"round {state.round} of run {state.run} is not a secure round under way")
-    return state.secure, state.plan.secure
+    secure = state.current.secure
+    if secure is None or state.plan.secure is None:
+        raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
+    return secure, state.plan.secure
+
+
+def with_secure(state: RunState, secure: SecureRound) -> RunState:
+    """The state with the attempt under way in this condition."""
+    return state.with_round(replace(state.current, secure=secure))
+
+
+def with_deadline(state: RunState, deadline: float | None) -> RunState:
+    """The state with the phase under way ending by itself then."""
+    return state.with_round(replace(state.current, deadline=deadline))
 
 
 def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
@@ -36,10 +47,11 @@ def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[s
     against = membership(state, round, attempt, device)
     if against is not None:
         return against
-    if state.secure is None:
+    if state.current.secure is None:
         return "stale", f"round {round} is not a secure round"
-    if device in state.excluded:
-        return "not-selected", f"device {device} was left out of round {round}: {state.excluded[device]}"
+    why = state.current.excluded.get(device)
+    if why is not None:
+        return "not-selected", f"device {device} was left out of round {round}: {why}"
     return None
 
 
@@ -47,7 +59,7 @@ def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
     """Why what belongs into these phases of an attempt comes too early or too late; None: it comes in time."""
     if state.phase in phases:
         return None
-    what = f"the {phases[0]} of attempt {state.attempt} of round {state.round}"
+    what = f"the {phases[0]} of attempt {state.current.attempt} of round {state.round_number}"
     if state.phase in _ORDER and _ORDER.index(state.phase) < _ORDER.index(phases[0]):
         return "stale", f"{what} has not begun: it is {state.phase}"
     return "late", f"{what} has ended: it is {state.phase}"
@@ -58,13 +70,13 @@ def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[
     against = not_of_it(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
-    said: Mapping[str, str] = getattr(state.secure, exchange)
+    said: Mapping[str, str] = getattr(state.current.secure, exchange)
     if said.get(event.device) == event.digest:
         return state, [accepted(event)]
     if event.device in said:
         return refused(state, event, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
-    if state.members[event.device].status == "withdrawn" and not binds:
+    if state.current.members[event.device].status == "withdrawn" and not binds:
         return refused(state, event, "withdrawn", "the device has withdrawn from this round")
     against = not_now(state, phases)
     return None if against is None else refused(state, event, *against)
@@ -84,10 +96,10 @@ def kept(state: RunState, event: Message, exchange: Exchange) -> RunState:
     """The state with this message in it."""
     secure, _ = under_way(state)
     said: Mapping[str, str] = getattr(secure, exchange)
-    member = state.members[event.device]
+    member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
     more: dict[str, Mapping[str, str]] = {exchange: {**said, event.device: event.digest}}
-    return replace(state, secure=replace(secure, **more))  # type: ignore[arg-type]
+    return with_secure(state, replace(secure, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
@@ -106,13 +118,14 @@ def accepted(event: Message) -> fx.Accepted:
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
     """Those of these devices that may still say something: neither withdrawn nor left out. Sorted."""
-    members, gone = state.members, state.excluded
+    members, gone = state.current.members, state.current.excluded
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
 
 def route(state: RunState, devices: Iterable[str]) -> fx.Route:
     """The hint that the answers of this phase are ready for these devices."""
-    return fx.Route(round=state.round, attempt=state.attempt, phase=state.phase, devices=tuple(sorted(devices)))
+    current = state.current
+    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
 
 
 def lasts_until(state: RunState, at: float) -> float:

@@ -15,10 +15,11 @@ the profile, and a rule that gives none above half of the share holders is refus
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from client_sdk.protocol.devices import Task
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import Rule, Terms
 from client_sdk.secagg.lanes import lane_bits
@@ -26,14 +27,39 @@ from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
 from coordinator.engine.aggregation.registry import RULES
 
-if TYPE_CHECKING:
-    from coordinator.engine.aggregation.section import Aggregation
-    from coordinator.engine.plan import Cohort, Plan
-
 LINEAR_CODECS = ("float32@1",)
 """Codecs whose encodings can be added under masks."""
 EXCHANGES = 4
 """Exchanges that follow the advertisements, each with a deadline of its own."""
+
+
+class CohortSizes(Protocol):
+    """What is read here of the plan's section ``[cohort]``."""
+
+    @property
+    def select(self) -> int: ...
+    @property
+    def goal(self) -> int: ...
+    @property
+    def quorum_count(self) -> int: ...
+    @property
+    def collect_s(self) -> float: ...
+
+
+class Weighing(Protocol):
+    """What is read here of the plan's section ``[aggregation]``."""
+
+    @property
+    def rule(self) -> str: ...
+    @property
+    def weighting(self) -> str: ...
+    @property
+    def weight_cap(self) -> int: ...
+    @property
+    def partial(self) -> str: ...
+    @property
+    def clip_norm(self) -> float | None: ...
+
 
 _MILLION = 1_000_000
 _FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
@@ -128,11 +154,11 @@ class Secure(BaseModel):
             eta=40 if self.eta is None else self.eta,
         )
 
-    def cap(self, aggregation: Aggregation) -> int:
+    def cap(self, aggregation: Weighing) -> int:
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
-    def terms(self, aggregation: Aggregation) -> Terms:
+    def terms(self, aggregation: Weighing) -> Terms:
         """What every header of the run says of the plan, and what devices' owners set bounds on."""
         return Terms(
             q=self.q,
@@ -144,18 +170,19 @@ class Secure(BaseModel):
             minimum_cohort=self.minimum_cohort,
         )
 
-    def fewest_advertisers(self, cohort: Cohort) -> int:
+    def fewest_advertisers(self, cohort: CohortSizes) -> int:
         """The smallest roster that is worth a round."""
         return max(cohort.quorum_count, self.minimum_cohort)
 
-    def most_advertisers(self, cohort: Cohort) -> int:
+    def most_advertisers(self, cohort: CohortSizes) -> int:
         """The largest roster: a round is keyed as soon as so many have advertised."""
         return cohort.goal + self.reserve
 
 
-def reasons_against(plan: Plan, secure: Secure) -> Iterator[str]:
+def reasons_against(
+    secure: Secure, task: Task, cohort: CohortSizes, aggregation: Weighing, retained_rounds: int
+) -> Iterator[str]:
     """What of the plan does not go with its section ``[secure]``: a sentence each, beginning with the field."""
-    cohort, aggregation, task = plan.cohort, plan.aggregation, plan.task
     most, fewest = secure.most_advertisers(cohort), secure.fewest_advertisers(cohort)
     if most > cohort.select:
         yield (
@@ -190,7 +217,7 @@ def reasons_against(plan: Plan, secure: Secure) -> Iterator[str]:
         yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"'
     if task.score_held_out:
         yield "task.score_held_out = true would tell each device's scores: leave it out of a secure plan"
-    if plan.retention.rounds:
+    if retained_rounds:
         yield "retention.rounds keeps raw updates, and a secure round has none: leave it out"
     if secure.expires_s < cohort.collect_s + EXCHANGES * secure.exchange_s:
         yield (
@@ -200,7 +227,7 @@ def reasons_against(plan: Plan, secure: Secure) -> Iterator[str]:
         )
 
 
-def needs_single_updates(aggregation: Aggregation) -> str:
+def needs_single_updates(aggregation: Weighing) -> str:
     """Why a rule that does not work on the sum has no place in a secure plan. Of a package's rule this is known where
     the package is."""
     return f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
@@ -231,5 +258,5 @@ def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
             return
 
 
-def _heaviest(aggregation: Aggregation) -> int:
+def _heaviest(aggregation: Weighing) -> int:
     return aggregation.weight_cap if aggregation.weighting == "examples" else 1

@@ -29,6 +29,8 @@ from coordinator.engine.secure.messages import (
     refused,
     route,
     under_way,
+    with_deadline,
+    with_secure,
 )
 from coordinator.engine.state import RunState
 
@@ -67,7 +69,7 @@ def agreed(state: RunState, at: float) -> Step:
     blind = set(lacking(secure, secure.signed, secure.signed))
     if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
         return _too_few_signed(state, at)
-    state = replace(state, phase="unmasking", deadline=lasts_until(state, at))
+    state = state.with_round(replace(state.current, phase="unmasking", deadline=lasts_until(state, at)))
     return state, [record(state, "open"), route(state, secure.signed)]
 
 
@@ -108,7 +110,7 @@ def open_if_complete(state: RunState, at: float) -> Step:
 def time_to_reveal_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:  # nobody is waited for but the opening
-        return replace(state, deadline=None), []
+        return with_deadline(state, None), []
     return _once_more(state, at) if secure.failed else _too_few_revealed(state, at)
 
 
@@ -123,8 +125,8 @@ def opened(state: RunState, event: ev.Opened) -> Step:
     if not secure.opening and not secure.failed:
         return refuse(state, "stale", f"nobody has asked for the sum of round {event.round}")
     secure = replace(secure, opening=0, sum=event.digest, weight=event.weight, set_aside=event.set_aside)
-    state = replace(state, phase="committing", deadline=None, secure=secure)
-    return state, [fx.Release(round=state.round, devices=None), record(state, "open"), commit_sum_action(state)]
+    state = state.with_round(replace(state.current, phase="committing", deadline=None, secure=secure))
+    return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
@@ -139,7 +141,7 @@ def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
         return abandon(state, event.at, f"the sum cannot be used: {event.reason}")
     again = not secure.failed
     secure = replace(secure, opening=0, failed=secure.opening, lost=event.lost, failure=event.reason)
-    state = replace(state, secure=secure)
+    state = with_secure(state, secure)
     if not again:
         return _give_up_lost(state, event.at)
     time_is_up = state.deadline is None or event.at >= state.deadline
@@ -149,11 +151,11 @@ def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
 def commit_sum_action(state: RunState) -> fx.CommitSum:
     secure, _ = under_way(state)
     return fx.CommitSum(
-        round=state.round,
+        round=state.round_number,
         parent=state.checkpoint,
         sum=secure.sum,
         weight=secure.weight,
-        contributions=contributions(state),
+        contributions=contributions(state.current),
         optimizer=state.optimizer,
     )
 
@@ -166,8 +168,8 @@ def _silent(state: RunState) -> list[str]:
 
 def _open(state: RunState) -> Step:
     secure, _ = under_way(state)
-    state = replace(state, secure=replace(secure, opening=len(secure.revealed)))
-    return state, [fx.Open(round=state.round, attempt=state.attempt)]
+    state = with_secure(state, replace(secure, opening=len(secure.revealed)))
+    return state, [fx.Open(round=state.round_number, attempt=state.current.attempt)]
 
 
 def _once_more(state: RunState, at: float) -> Step:
@@ -176,13 +178,13 @@ def _once_more(state: RunState, at: float) -> Step:
     if len(secure.revealed) <= secure.failed:
         return _give_up_lost(state, at)
     state, effects = _open(state)
-    return replace(state, deadline=None), effects
+    return with_deadline(state, None), effects
 
 
 def _give_up_lost(state: RunState, at: float) -> Step:
     """Whose secret cannot be rebuilt has cost the round, and takes part no more."""
     secure, _ = under_way(state)
-    why = f"its secret could not be rebuilt in round {state.round}"
+    why = f"its secret could not be rebuilt in round {state.round_number}"
     state = replace(state, barred={**state.barred, **dict.fromkeys(secure.lost, why)})
     names = ", ".join(secure.lost)
     return abandon(state, at, f"the secrets that {names} shared cannot be rebuilt: {secure.failure}")

@@ -1,1 +1,1 @@
-"""The schema's history: one file for each step, run by alembic (``coordinator/store/migrate.py``)."""
+"""The history of the schema: one file for each step, which alembic runs (``coordinator/store/migrate.py``)."""

@@ -1,4 +1,4 @@
-"""What alembic runs to migrate: on the connection, and inside the transaction, that ``migrate.py`` opened."""
+"""Alembic executes this file to migrate, in the transaction that ``migrate.py`` has opened."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from client_sdk.commands.device import app as device_app
-from client_sdk.commands.group import app as group_app
 from client_sdk.device.storage import read_history
+from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from tests.client_sdk.commands.word import quorate
 from tests.client_sdk.device.scripted import TOKEN

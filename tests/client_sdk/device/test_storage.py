@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.device.checkpoint_cache import Checkpoints, FileCheckpoints, MemoryCheckpoints, WrongBytes
+from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints, WrongBytes
 from client_sdk.device.record import Joined, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage, read_history
 from client_sdk.protocol.devices import CheckpointRef
@@ -286,24 +286,24 @@ def ref(content: bytes) -> CheckpointRef:
     return CheckpointRef(version=0, digest=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
-def keep(checkpoints: Checkpoints, content: bytes) -> None:
+def keep(checkpoints: CheckpointCache, content: bytes) -> None:
     with checkpoints.download(ref(content)) as download:
         for start in range(0, len(content), 3):
             download.write(content[start : start + 3])
 
 
 @pytest.fixture(params=["memory", "file"])
-def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
+def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointCache:
     return MemoryCheckpoints() if request.param == "memory" else FileCheckpoints(tmp_path / "checkpoints")
 
 
-def test_a_checkpoint_is_kept_once_it_is_whole(checkpoints: Checkpoints) -> None:
+def test_a_checkpoint_is_kept_once_it_is_whole(checkpoints: CheckpointCache) -> None:
     assert checkpoints.get(ref(b"model").digest) is None
     keep(checkpoints, b"model")
     assert checkpoints.get(ref(b"model").digest) == b"model"
 
 
-def test_the_last_two_checkpoints_are_kept(checkpoints: Checkpoints) -> None:
+def test_the_last_two_checkpoints_are_kept(checkpoints: CheckpointCache) -> None:
     for content in (b"one", b"two", b"three"):
         keep(checkpoints, content)
     assert checkpoints.get(ref(b"one").digest) is None
@@ -312,7 +312,7 @@ def test_the_last_two_checkpoints_are_kept(checkpoints: Checkpoints) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"mod", b"modem", b"", b"model and more"])
-def test_other_bytes_are_thrown_away(checkpoints: Checkpoints, sent: bytes) -> None:
+def test_other_bytes_are_thrown_away(checkpoints: CheckpointCache, sent: bytes) -> None:
     with pytest.raises(WrongBytes):
         with checkpoints.download(ref(b"model")) as download:
             download.write(sent)

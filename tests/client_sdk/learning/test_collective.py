@@ -15,8 +15,8 @@ from torch import nn
 from client_sdk.data import Data, Examples
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, accuracy
-from client_sdk.learning.collective import GroupTrainer, follow, train_together
 from client_sdk.learning.group import Group, GroupLost
+from client_sdk.learning.group_trainer import GroupTrainer, follow, train_together
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task
 from client_sdk.tensors import Tensors, from_bytes
 from client_sdk.update import Update

@@ -1,4 +1,4 @@
-"""What people are told who have mistyped a name."""
+"""The errors for names that do not match their pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.engine.plan import Plan, PlanError
 
 
 @pytest.mark.parametrize(
-    ("where", "bad", "told"),
+    ("where", "bad", "expected"),
     [
         ("name", "My run", "name: should be up to 48 lower-case letters"),
         ("task.learner", "mnist", "task.learner: should be the package and name of a learner"),
@@ -21,7 +21,7 @@ from coordinator.engine.plan import Plan, PlanError
         ("finish.source", "", "finish.source: should be up to 64 lower-case letters"),
     ],
 )
-def test_a_name_that_does_not_match_is_told_in_words(where: str, bad: str, told: str) -> None:
+def test_the_error_describes_a_valid_name(where: str, bad: str, expected: str) -> None:
     data: dict[str, object] = {"name": "x", "task": {"learner": "a:b"}, "cohort": {"goal": 3}, "finish": {}}
     *sections, field = where.split(".")
     place: object = data
@@ -32,7 +32,7 @@ def test_a_name_that_does_not_match_is_told_in_words(where: str, bad: str, told:
     place[field] = bad
     with pytest.raises(PlanError) as refused:
         Plan.parse(data)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(expected)
     assert "^" not in str(refused.value)
 
 
@@ -45,5 +45,5 @@ def test_commands_tell_it_in_the_same_words() -> None:
 def test_other_mistakes_keep_the_words_they_have() -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(int).validate_python("x")
-    mistake = refused.value.errors()[0]
-    assert names.message_of(mistake) == mistake["msg"]
+    error = refused.value.errors()[0]
+    assert names.message_of(error) == error["msg"]

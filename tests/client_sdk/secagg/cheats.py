@@ -13,7 +13,7 @@ from typing import Any
 
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.roster import Entry, Roster
@@ -49,7 +49,7 @@ class Cheat:
 
     # One device at a time.
 
-    def start(self, number: int, head: Header, wants: Expected | None = None) -> Say | None:
+    def start(self, number: int, head: Header, wants: Expected | None = None) -> Transmit | None:
         """Ask it for this attempt, from whatever it remembers."""
         member = self.members[number]
         try:
@@ -59,7 +59,7 @@ class Cheat:
             self.refusals.append((number, str(error)))
             return None
 
-    def tell(self, number: int, stage: Stage, body: bytes) -> Say | None:
+    def tell(self, number: int, stage: Stage, body: bytes) -> Transmit | None:
         """Answer what it said last, if that was of this stage."""
         member = self.members[number]
         if member.said is None or member.said.stage != stage:
@@ -82,7 +82,7 @@ class Cheat:
             else:
                 self.hear(number, head, self.start(number, head))
 
-    def hear(self, number: int, head: Header, said: Say | None) -> None:
+    def hear(self, number: int, head: Header, said: Transmit | None) -> None:
         """Keep the advertisement, if it is one."""
         if said is not None and said.stage == "advertise":
             shown = Advertisement.parse(said.body)

@@ -14,7 +14,7 @@ import numpy as np
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import Contribution, Half, Keep, Say, SecureDevice, Told
+from client_sdk.secagg.device import DeviceContribution, Half, Persist, SecureDevice, ServerAnswer, Transmit
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker
@@ -57,10 +57,10 @@ class Member:
     weight: int
     disk: bytes = field(default_factory=lambda: Memory().encoded)
     half: Half | None = None
-    said: Say | None = None
-    log: list[Say] = field(default_factory=list)
+    said: Transmit | None = None
+    log: list[Transmit] = field(default_factory=list)
     """All that ever left the device."""
-    talk: list[Header | Say | bytes] = field(default_factory=list)
+    talk: list[Header | Transmit | bytes] = field(default_factory=list)
     """The same with what it was started for and what it was told, in order."""
     drawn: dict[bytes, AttemptSecrets] = field(default_factory=dict)
     """Advertisement -> the secrets behind it: for a colluder, who knows its own."""
@@ -71,25 +71,25 @@ class Member:
     def memory(self) -> Memory:
         return Memory.parse(self.disk)
 
-    def start(self, header: Header, at: float = 0.0, wants: Expected | None = None) -> Say | None:
+    def start(self, header: Header, at: float = 0.0, wants: Expected | None = None) -> Transmit | None:
         """A fresh process: what it remembers is what was kept."""
-        put_in = Contribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
+        put_in = DeviceContribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
         half = self.device.attempt(self.memory, header.encoded, wants or expected(header), put_in, at)
         self.half = half
         self.talk.append(header)
         return self._on(None)
 
-    def tell(self, body: bytes, at: float = 0.0) -> Say | None:
+    def tell(self, body: bytes, at: float = 0.0) -> Transmit | None:
         """The coordinator's answer; what the device says next, None when it is through (or has crashed)."""
         self.talk.append(body)
-        return self._on(Told(at, body))
+        return self._on(ServerAnswer(at, body))
 
-    def _on(self, told: Told | None) -> Say | None:
+    def _on(self, told: ServerAnswer | None) -> Transmit | None:
         assert self.half is not None
         self.said = None
         try:
             action = self.half.send(told)
-            while isinstance(action, Keep):
+            while isinstance(action, Persist):
                 self.disk = action.memory.encoded
                 self.drawn |= {live.advertised: live.secrets for live in action.memory.live.values() if live.secrets}
                 if self.crash:
@@ -200,7 +200,7 @@ class Coordinator:
         cut(total, bits)
         return total
 
-    def _heard(self, place: int, stage: str) -> Say:
+    def _heard(self, place: int, stage: str) -> Transmit:
         said = self.members[place].said
         assert said is not None
         assert said.stage == stage

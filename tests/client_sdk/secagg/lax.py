@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from client_sdk.secagg.consent import Expected
-from client_sdk.secagg.device import Contribution, Half, Keep, Say, SecureDevice, Told, _Attempt
+from client_sdk.secagg.device import DeviceContribution, Half, Persist, SecureDevice, ServerAnswer, Transmit, _Attempt
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.memory import Live, Memory
 from client_sdk.secagg.roster import Cohort, Roster
@@ -39,7 +39,7 @@ class LaxDevice(SecureDevice):
     rules: type[Lax]
     stash: dict[Any, Any] = field(default_factory=dict)
 
-    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: Contribution, at: float) -> Half:
+    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> Half:
         return self.rules(self, memory, Header.parse(header), expected, put_in, at).play()
 
 
@@ -49,7 +49,7 @@ def relax(member: Member, rules: type[Lax]) -> None:
     member.device = LaxDevice(**kept, rules=rules)
 
 
-Steps = Generator[Keep | Say, Told | None, Any]
+Steps = Generator[Persist | Transmit, ServerAnswer | None, Any]
 
 
 class ForgetsRosters(Lax):
@@ -82,7 +82,7 @@ class KeepsOlderAttempts(Lax):
         older = self.memory.live.get(self.header.model)
         live = yield from super()._open()
         if older is not None:
-            yield from self._keep(self.memory.going_on(Header.parse(older.header).digest, older))
+            yield from self._persist(self.memory.going_on(Header.parse(older.header).digest, older))
         return live
 
 
@@ -99,7 +99,7 @@ class SignsAgain(Lax):
     def _agree(self, live: Live, cohort: Cohort, place: int, survivors: Survivors) -> Steps:
         self.stash[self.header.digest] = live
         found = yield from super()._agree(live, cohort, place, survivors)
-        yield from self._keep(replace(self.memory, spent={}))
+        yield from self._persist(replace(self.memory, spent={}))
         return found
 
 
@@ -133,5 +133,5 @@ class RevealsBoth(Lax):
             (dealer, GONE if dealer in listed else SURVIVED, pair.mask_key if dealer in listed else pair.self_mask)
             for dealer, pair in sorted(live.held.items())
         )
-        yield from self._say_over(cohort, "unmask", Revealed(place, other).encoded)
+        yield from self._transmit_signed(cohort, "unmask", Revealed(place, other).encoded)
         return found

@@ -25,7 +25,7 @@ import numpy as np
 
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import Header
@@ -38,7 +38,7 @@ from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import Bundle, SharePair, unseal_pair
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import GONE, KIND, SURVIVED
-from client_sdk.secagg.wire import Reader
+from client_sdk.secagg.wire import WireReader
 from tests.client_sdk.secagg.attempt import digest
 from tests.client_sdk.secagg.fleet import Member
 
@@ -136,13 +136,13 @@ class Oracle:
                 header, said = happened, ""
             elif header is not None and isinstance(happened, bytes):
                 told[header.digest, said] = happened
-            elif header is not None and isinstance(happened, Say):
+            elif header is not None and isinstance(happened, Transmit):
                 said = happened.stage
                 if said != "advertise":
                     where = view(header, told[header.digest, "advertise"])
                     self._take(member.device.device, happened, where, told.get((header.digest, "share"), b""))
 
-    def _take(self, name: str, said: Say, where: View, delivered: bytes) -> None:
+    def _take(self, name: str, said: Transmit, where: View, delivered: bytes) -> None:
         self.views[where.h] = where
         n, place = len(where.roster), where.places[name]
         if said.stage == "share" and said.body not in self._seen:
@@ -229,7 +229,7 @@ class Oracle:
         for happened in member.talk:
             if isinstance(happened, Header):
                 header = happened
-            elif isinstance(happened, Say) and happened.stage == "advertise" and header is not None:
+            elif isinstance(happened, Transmit) and happened.stage == "advertise" and header is not None:
                 yield (header.round, header.attempt), header.model, happened.body
 
     # By doing it.
@@ -405,6 +405,6 @@ def _signed(value: int) -> int:
 
 def _revealed(body: bytes) -> Iterable[tuple[int, int, bytes]]:
     """What an unmask response holds, whatever list it goes with."""
-    read = Reader(body, KIND, "unmask response")
+    read = WireReader(body, KIND, "unmask response")
     read.number(4)
     return list(read.rows(f">IB{SHARE_BYTES}s", read.number(4)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
-from client_sdk.secagg.device import Contribution
+from client_sdk.secagg.device import DeviceContribution
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import Rule
 from client_sdk.secagg.memory import Memory
@@ -126,7 +126,7 @@ def test_a_weight_that_is_no_whole_number_within_the_cap_is_refused_before_a_key
 def test_a_rounding_secret_of_another_length_is_refused_before_a_key_is_shown() -> None:
     """An empty one would be known to everybody, and with it how every value was rounded."""
     member, head = lone(), header(dimension=5)
-    put_in = Contribution(values=member.values, weight=1, rounding_secret=b"")
+    put_in = DeviceContribution(values=member.values, weight=1, rounding_secret=b"")
     half = member.device.attempt(member.memory, head.encoded, expected(head), put_in, 0.0)
     with pytest.raises(Refusal, match="rounding secret"):
         half.send(None)

@@ -24,7 +24,7 @@ from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
-from client_sdk.secagg.wire import Reader, Writer
+from client_sdk.secagg.wire import WireReader, WireWriter
 from tests.client_sdk.secagg.attempt import Attempt, agree, changed, digest, entropy, header, mask, opened, share
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -215,18 +215,18 @@ def test_a_header_of_another_protocol_is_refused() -> None:
 def test_numbers_have_one_form() -> None:
     for wrong in (float("nan"), float("inf"), -0.0):
         with pytest.raises(BadMessage):
-            Writer(1).float(wrong)
+            WireWriter(1).float(wrong)
     with pytest.raises(BadMessage):
-        Reader(b"\1\x80" + bytes(7), 1, "test").float()
+        WireReader(b"\1\x80" + bytes(7), 1, "test").float()
     for value in (-1, 256, True, 1.0):
         with pytest.raises(BadMessage):
-            Writer(1).number(value, 1)  # type: ignore[arg-type]
+            WireWriter(1).number(value, 1)  # type: ignore[arg-type]
     for text in ("", "é", "a\n", "x" * 256):
         with pytest.raises(BadMessage):
-            Writer(1).text(text)
+            WireWriter(1).text(text)
     for raw in (b"\1\0", b"\1\1\n", b"\1\1\x80"):
         with pytest.raises(BadMessage):
-            Reader(raw, 1, "test").text()
+            WireReader(raw, 1, "test").text()
 
 
 def test_fewest_survivors() -> None:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from client_sdk.identity import DeviceKey, verify
 from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, derive
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature
-from client_sdk.secagg.sealing import seal, unseal
+from client_sdk.secagg.shares import seal, unseal
 from client_sdk.secagg.statement import DOMAIN, Stage, require_signed, signed, statement
 from client_sdk.secagg.stream import CipherName, KeyStream
 from tests.client_sdk.secagg.attempt import digest, entropy

@@ -19,13 +19,13 @@ from client_sdk.protocol.workers import DatacenterTask, Lease
 from client_sdk.tensors import to_bytes
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse, end_leftovers
 from coordinator.datacenter.job import JobSpec, launch
+from coordinator.datacenter.job_start import ENV_JOB
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
-from coordinator.datacenter.processes import ENV_JOB
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train
 from coordinator.datacenter.worker.client import Halted, TrainedCheckpoint, TrainingFailed
-from coordinator.datacenter.worker.jobs import Progress
+from coordinator.datacenter.worker.jobs import TrainingProgress
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import examples, plain, slow
 
@@ -207,7 +207,7 @@ class Work:
         self.folder = AgentFolder(tmp_path / "worker")
         self.machine = Machine(**{"device": "cpu", "checkpoint_every": 5, **machine})
         self.data = {"proxy": str(tmp_path / "data.npz")}
-        self.noted: list[Progress] = []
+        self.noted: list[TrainingProgress] = []
         self.heard: list[dict[str, Any]] = []
         self.halted = threading.Event()
 

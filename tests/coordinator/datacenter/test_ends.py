@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from client_sdk.tensors import Tensors, from_bytes
-from coordinator.datacenter import processes
+from coordinator.datacenter import job_watch
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
@@ -160,7 +160,7 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else would start the ranks again."""
-    monkeypatch.setattr(processes, "AGAIN_S", 5)
+    monkeypatch.setattr(job_watch, "AGAIN_S", 5)
     spec = JobSpec(
         learner="tests.coordinator.datacenter.models:slow",
         data=str(data),

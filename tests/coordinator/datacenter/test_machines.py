@@ -13,7 +13,7 @@ from coordinator.datacenter import machines
 from coordinator.datacenter.machines import Follower, Following, Leader, MachineInUse, Order
 from coordinator.datacenter.preflight import Ready
 from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.several import Crew, part_of, share_out
+from coordinator.datacenter.several import MachineGroup, part_of, share_out
 from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.together import Together
 
@@ -145,8 +145,8 @@ def test_processes_fill_the_machines_in_order(nproc: int, shares: Any) -> None:
 def test_paths_are_those_of_each_machine(tmp_path: Path, open_: Callable[[Any], Any]) -> None:
     leader = open_(Leader(tmp_path / "here", 30.0))
     spec = SPEC.model_copy(update={"out": tmp_path / "here" / "jobs" / "x" / "out", "init": tmp_path / "here" / "i"})
-    crew = Crew(leader=leader, endpoint="h:1", folder=tmp_path / "here", followers=[(following(1), 2)])
-    order = crew.order(spec, "proxy", "j", 0)
+    group = MachineGroup(leader=leader, endpoint="h:1", folder=tmp_path / "here", followers=[(following(1), 2)])
+    order = group.order(spec, "proxy", "j", 0)
     part = part_of(order, tmp_path / "there", 2, {"a:b": "1"}, {"proxy": "mine.npz"})
     assert (part.out, part.init) == (tmp_path / "there" / "jobs" / "x" / "out", tmp_path / "there" / "i")
     assert (part.data, part.nproc, part.checkpoints) == ("mine.npz", 2, None)
@@ -205,5 +205,5 @@ def test_who_fits_is_counted_and_who_does_not_is_told_once(tmp_path: Path, other
     company.followers.clear()
     assert together.fitting() == []
     assert said[1:] == (["Machine 1 is not heard of any more."] if "is here" in told else [])
-    assert together.crew(3, 2) is None
+    assert together.group(3, 2) is None
     assert together.device == "cpu"

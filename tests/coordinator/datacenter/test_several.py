@@ -19,7 +19,8 @@ import pytest
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import to_bytes
-from coordinator.datacenter.processes import interface_towards, kill_all
+from coordinator.child_processes.family import kill_family
+from coordinator.datacenter.job_start import interface_towards
 from tests.coordinator.datacenter.agents import (
     NAME,
     Command,
@@ -260,7 +261,7 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
         raise AssertionError("They hang: " + "".join(path.read_text() for path in said)) from None
     finally:
         for process in machines:
-            kill_all(process.pid)
+            kill_family(process.pid)
             process.wait()
     told = "".join(path.read_text() for path in said)
     assert [process.returncode for process in machines] == [0, 0], told

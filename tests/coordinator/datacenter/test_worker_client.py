@@ -17,7 +17,14 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
-from coordinator.datacenter.worker.client import Halted, Offer, Progress, TrainedCheckpoint, TrainingFailed, Worker
+from coordinator.datacenter.worker.client import (
+    DatacenterWorker,
+    Halted,
+    TrainedCheckpoint,
+    TrainingFailed,
+    TrainingProgress,
+    WorkerOffer,
+)
 from tests.coordinator.service.conftest import Server, server
 
 __all__ = ["server"]
@@ -39,11 +46,11 @@ class Trainer:
         self.leases: list[Lease] = []
         self.halted = False
 
-    def offer(self) -> Offer:
-        return Offer(learners={f"tests:{self.run}": "1"}, data=("proxy",), nproc=2)
+    def offer(self) -> WorkerOffer:
+        return WorkerOffer(learners={f"tests:{self.run}": "1"}, data=("proxy",), nproc=2)
 
     def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[Progress], None], halted: Callable[[], bool]
+        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
         self.leases.append(lease)
         if self.spoils:
@@ -52,7 +59,7 @@ class Trainer:
             if halted():
                 self.halted = True
                 raise Halted
-            note(Progress(step=step + 1, metrics={"loss": 1 / (step + 1)}))
+            note(TrainingProgress(step=step + 1, metrics={"loss": 1 / (step + 1)}))
             time.sleep(0.01)
         model = from_bytes(checkpoint.read_bytes())
         path = self.folder / "result.safetensors"
@@ -77,7 +84,7 @@ class Center:
         self.run = self.operator.create_run(body, init).run
         self.trainer = Trainer(folder, run, steps)
         self.told: list[Happening] = []
-        self.worker = Worker(
+        self.worker = DatacenterWorker(
             server.url,
             self.operator.add_worker(run).token,
             self.trainer,
@@ -185,7 +192,7 @@ def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callabl
     thread.start()
     until(lambda: bool(dc.trainer.leases))
     trainer = Trainer(tmp_path, dc.run)
-    with Worker(server.url, dc.worker._token, trainer, tmp_path / "worker", pacing=QUICK) as second:
+    with DatacenterWorker(server.url, dc.worker._token, trainer, tmp_path / "worker", pacing=QUICK) as second:
         assert second.run(leases=1) == 1
     assert [lease.fence for lease in trainer.leases] == [2]
     stop.set()
@@ -205,7 +212,7 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     until(lambda: bool(dc.trainer.leases))
     trainer, told = Trainer(tmp_path, dc.run), list[Happening]()
     other = tmp_path / "other"
-    with Worker(
+    with DatacenterWorker(
         server.url, dc.worker._token, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=told.append
     ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
@@ -223,7 +230,7 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
 
 
 def test_a_worker_whose_token_is_not_valid_is_told_so(server: Server, tmp_path: Path) -> None:
-    with Worker(server.url, "guess", Trainer(tmp_path, "none"), tmp_path / "w", pacing=QUICK) as worker:
+    with DatacenterWorker(server.url, "guess", Trainer(tmp_path, "none"), tmp_path / "w", pacing=QUICK) as worker:
         with pytest.raises(ProblemError, match="an operator registers workers"):
             worker.run()
 

@@ -17,7 +17,7 @@ from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
     LeaseEnd,
-    LeaseKept,
+    LeaseRenewed,
     ResultReceipt,
     ResultReport,
     WorkerPoll,
@@ -29,7 +29,7 @@ from coordinator.datacenter.worker.actions import (
     Finished,
     Going,
     Halt,
-    Train,
+    TrainLease,
     Unable,
     WorkerAction,
     WorkerReply,
@@ -66,7 +66,7 @@ class Script:
         self.job: list[Any] = []
         self.rules: dict[str, list[Any]] = {
             "poll": [LEASE],
-            "heartbeat": [LeaseKept(ends_in_s=40)],
+            "heartbeat": [LeaseRenewed(ends_in_s=40)],
             "fetch": [Fetched(1.0)],
             "train": [TRAINED],
             "result": [RECEIPT],
@@ -96,7 +96,7 @@ class Script:
                 self.sent.append(action)
                 return self.answer(name)
             case Begin():
-                name = {Fetch: "fetch", Train: "train", Send: "result"}[type(action.job)]
+                name = {Fetch: "fetch", TrainLease: "train", Send: "result"}[type(action.job)]
                 self.log.append(name)
                 if isinstance(action.job, Send):
                     self.sent.append(action.job)
@@ -155,7 +155,8 @@ def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
 
 def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
     script = Script(
-        train=[[going(1), going(2)], [TRAINED]], heartbeat=[LeaseKept(ends_in_s=40), lost(), LeaseKept(ends_in_s=40)]
+        train=[[going(1), going(2)], [TRAINED]],
+        heartbeat=[LeaseRenewed(ends_in_s=40), lost(), LeaseRenewed(ends_in_s=40)],
     )
     ended = script.play(leases=2)
     assert script.log[:7] == ["poll", "fetch", "train", "heartbeat", "heartbeat", "halt", "lost"]
@@ -252,7 +253,7 @@ def test_a_token_that_is_not_valid_ends_the_session(where: str) -> None:
 
 def test_a_driver_that_answers_nonsense_is_told() -> None:
     answers: dict[str, Callable[[], Script]] = {
-        "Train": lambda: Script(train=[Fetched(1.0)]),
+        "TrainLease": lambda: Script(train=[Fetched(1.0)]),
         "a result": lambda: Script(result=[Fetched(1.0)]),
     }
     for words, script in answers.items():

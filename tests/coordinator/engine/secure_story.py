@@ -15,7 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
 from coordinator.engine.secure.state import SecureRound
-from tests.coordinator.engine.story import Story, digest_of
+from tests.coordinator.engine.story import Story, attempt_of, digest_of
 
 SECURE: dict[str, Any] = {
     "max_norm": 1.0,
@@ -69,7 +69,7 @@ class SecureStory(Story):
         answered = _ANSWERS.get(type(event))
         if answered is not None and self.state is not before:
             self.in_flight.pop(answered, None)
-        moved = (self.state.round, self.state.attempt, self.state.phase) != (before.round, before.attempt, before.phase)
+        moved = place_of(self.state) != place_of(before)
         if moved and self.state.phase != "sharing":
             self.in_flight.clear()
         if isinstance(event, ev.Discarded):
@@ -93,21 +93,23 @@ class SecureStory(Story):
         }
         assert leftovers == self.to_delete
         assert set(self.claims) == self._at_work(), "who works has a claim, nobody else"
-        assert set(self.claims.values()) <= {(self.state.round, self.state.attempt)}
+        assert set(self.claims.values()) <= {(self.state.round_number, self.attempt)}
 
     def _at_work(self) -> set[str]:
         state = self.state
         if state.secure is None or state.phase in ("idle", "committing"):
             return set()
-        free = {device for device, member in state.members.items() if member.status == "withdrawn"}
-        free |= state.excluded.keys() | state.secure.revealed.keys()
-        listed = state.secure.masked.keys() if state.phase in ("agreeing", "unmasking") else state.members.keys()
+        free = {device for device, member in state.current.members.items() if member.status == "withdrawn"}
+        free |= state.current.excluded.keys() | state.secure.revealed.keys()
+        listed = (
+            state.secure.masked.keys() if state.phase in ("agreeing", "unmasking") else state.current.members.keys()
+        )
         return set(listed) - free
 
     # ------------------------------------------------------------ happenings
 
     def _of(self, more: dict[str, Any]) -> dict[str, Any]:
-        return {"at": self.at, "round": self.state.round, "attempt": self.state.attempt, **more}
+        return {"at": self.at, "round": self.state.round_number, "attempt": self.attempt, **more}
 
     def _says(self, cls: type, device: str, more: dict[str, Any]) -> list[fx.Effect]:
         said = self._of({"device": device, "bytes": 10, **more})
@@ -116,11 +118,11 @@ class SecureStory(Story):
         return self.happens(event)
 
     def drawn_from(self, *devices: str, unspendable: int = 0, **more: Any) -> list[fx.Effect]:
-        usual = {"at": self.at, "round": self.state.round, "waiting": len(devices), "unspendable": unspendable}
+        usual = {"at": self.at, "round": self.state.round_number, "waiting": len(devices), "unspendable": unspendable}
         return self.happens(ev.Drawn(**{**usual, "cohort": tuple((device, 10) for device in devices), **more}))
 
     def announced(self, **more: Any) -> list[fx.Effect]:
-        header = digest_of("header", self.state.round, self.state.attempt)
+        header = digest_of("header", self.state.round_number, self.attempt)
         return self.happens(ev.Announced(**self._of({"header": header, "expires_at": int(self.at) + 1000, **more})))
 
     def advertised(self, device: str, **more: Any) -> list[fx.Effect]:
@@ -130,7 +132,7 @@ class SecureStory(Story):
         order = tuple(sorted(self.secure.advertised))
         threshold = 2 * len(order) // 3 + 1
         usual = {
-            "digest": digest_of("roster", self.state.round, self.state.attempt, order),
+            "digest": digest_of("roster", self.state.round_number, self.attempt, order),
             "order": order,
             "threshold": threshold,
             "signers": threshold,
@@ -157,20 +159,20 @@ class SecureStory(Story):
         return self._says(ev.Revealed, device, more)
 
     def opened(self, **more: Any) -> list[fx.Effect]:
-        usual = {"digest": digest_of("sum", self.state.round), "bytes": 99, "weight": 50}
+        usual = {"digest": digest_of("sum", self.state.round_number), "bytes": 99, "weight": 50}
         return self.happens(ev.Opened(**self._of({**usual, **more})))
 
     def opening_failed(self, *lost: str, **more: Any) -> list[fx.Effect]:
         return self.happens(ev.OpeningFailed(**self._of({"lost": lost, "reason": "their shares fit nothing", **more})))
 
     def withdraws(self, device: str) -> list[fx.Effect]:
-        return self.withdrew(device, attempt=self.state.attempt)
+        return self.withdrew(device, attempt=self.attempt)
 
     def discarded(self, number: int) -> list[fx.Effect]:
         return self.happens(ev.Discarded(at=self.at, round=number))
 
     def advanced(self, **more: Any) -> list[fx.Effect]:
-        return self.happens(ev.Advanced(**{"at": self.at, "round": self.state.round, "by": "olga", **more}))
+        return self.happens(ev.Advanced(**{"at": self.at, "round": self.state.round_number, "by": "olga", **more}))
 
     # ------------------------------------------------------------ chapters
 
@@ -244,6 +246,11 @@ def ring_of(order: tuple[str, ...], neighbours: int, threshold: int) -> dict[str
     return {"ring": tuple(range(len(order))), "neighbours": neighbours, "threshold": threshold}
 
 
+def place_of(state: states.RunState) -> tuple[int, int, str]:
+    return state.round_number, attempt_of(state), state.phase
+
+
 def forgotten(state: states.RunState) -> states.RunState:
     """The state without what is only kept to be told of, or to be deleted."""
-    return replace(state, leftovers={}, pool=None)
+    current = None if state.round is None else replace(state.round, pool=None)
+    return replace(state, leftovers={}, round=current)

@@ -60,6 +60,11 @@ class Story:
         self.effects += effects
         return effects
 
+    @property
+    def attempt(self) -> int:
+        """Of the round under way."""
+        return attempt_of(self.state)
+
     # ------------------------------------------------------------ happenings
 
     def created(self) -> list[fx.Effect]:
@@ -69,7 +74,7 @@ class Story:
         return self.happens(
             ev.Drawn(
                 at=self.at,
-                round=self.state.round,
+                round=self.state.round_number,
                 cohort=tuple((device, examples) for device in devices),
                 waiting=len(devices) if waiting is None else waiting,
             )
@@ -77,11 +82,11 @@ class Story:
 
     def started(self, device: str, **more: Any) -> list[fx.Effect]:
         return self.happens(
-            ev.Started(**{"at": self.at, "round": self.state.round, "attempt": 0, "device": device, **more})
+            ev.Started(**{"at": self.at, "round": self.state.round_number, "attempt": 0, "device": device, **more})
         )
 
     def reported(self, device: str, **more: Any) -> list[fx.Effect]:
-        number = more.get("round", self.state.round)
+        number = more.get("round", self.state.round_number)
         usual: dict[str, Any] = {
             "at": self.at,
             "round": number,
@@ -97,19 +102,25 @@ class Story:
         return self.happens(ev.Reported(**{**usual, **more}))
 
     def withdrew(self, device: str, **more: Any) -> list[fx.Effect]:
-        usual = {"at": self.at, "round": self.state.round, "attempt": 0, "device": device, "reason": "battery low"}
+        usual = {
+            "at": self.at,
+            "round": self.state.round_number,
+            "attempt": 0,
+            "device": device,
+            "reason": "battery low",
+        }
         return self.happens(ev.Withdrew(**{**usual, **more}))
 
     def committed(self, **more: Any) -> list[fx.Effect]:
-        number = self.state.round
+        number = self.state.round_number
         usual = {"at": self.at, "round": number, "digest": digest_of("model", number), "bytes": 500}
         return self.happens(ev.Committed(**{**usual, **more}))
 
     def leased(self, worker: str = "w", **more: Any) -> list[fx.Effect]:
         usual: dict[str, Any] = {
             "at": self.at,
-            "round": self.state.round,
-            "attempt": self.state.attempt + 1,
+            "round": self.state.round_number,
+            "attempt": self.attempt + 1,
             "fence": self.state.fence + 1,
             "worker": worker,
             "instance": "i1",
@@ -119,8 +130,9 @@ class Story:
 
     def _under(self, more: dict[str, Any]) -> dict[str, Any]:
         state = self.state
-        holder = state.lease.worker if state.lease is not None else "w"
-        usual = {"round": state.round, "attempt": state.attempt, "fence": state.fence, "worker": holder}
+        lease = None if state.round is None else state.round.lease
+        holder = "w" if lease is None else lease.worker
+        usual = {"round": state.round_number, "attempt": self.attempt, "fence": state.fence, "worker": holder}
         return {"at": self.at, **usual, **more}
 
     def heartbeat(self, step: int = 1, **more: Any) -> list[fx.Effect]:
@@ -131,7 +143,7 @@ class Story:
 
     def delivered(self, **more: Any) -> list[fx.Effect]:
         usual = {
-            "digest": digest_of("result", self.state.round),
+            "digest": digest_of("result", self.state.round_number),
             "bytes": 700,
             "steps": 100,
             "examples": 900,
@@ -140,7 +152,9 @@ class Story:
         return self.happens(ev.Delivered(**self._under({**usual, **more})))
 
     def fleet_returned(self, waiting: int, **more: Any) -> list[fx.Effect]:
-        return self.happens(ev.FleetReturned(**{"at": self.at, "round": self.state.round, "waiting": waiting, **more}))
+        return self.happens(
+            ev.FleetReturned(**{"at": self.at, "round": self.state.round_number, "waiting": waiting, **more})
+        )
 
     def scored(
         self, version: int, value: float, *, name: str = "accuracy", source: str = "evaluator"
@@ -152,7 +166,7 @@ class Story:
         return self.happens(ev.Tick(at=self.at))
 
     def commit_failed(self, reason: str = "not finite") -> list[fx.Effect]:
-        return self.happens(ev.CommitFailed(at=self.at, round=self.state.round, reason=reason))
+        return self.happens(ev.CommitFailed(at=self.at, round=self.state.round_number, reason=reason))
 
     def paused(self) -> list[fx.Effect]:
         return self.happens(ev.Paused(at=self.at))
@@ -197,6 +211,10 @@ class Story:
         self.committing()
         self.committed()
         return self
+
+
+def attempt_of(state: RunState) -> int:
+    return 0 if state.round is None else state.round.attempt
 
 
 def only(effects: list[fx.Effect], kind: type[E]) -> E:

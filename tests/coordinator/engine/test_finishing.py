@@ -40,7 +40,7 @@ def test_abandoned_rounds_do_not_count_as_rounds() -> None:
     story.drawn()
     story.drawn()
     story.whole_round()
-    assert (story.state.status, story.state.round, story.state.version) == ("running", 4, 1)
+    assert (story.state.status, story.state.round_number, story.state.version) == ("running", 4, 1)
 
 
 def test_the_target_finishes_the_run_and_abandons_the_round_under_way() -> None:

@@ -19,21 +19,21 @@ def test_pausing_in_a_round_lets_it_end_and_opens_no_other() -> None:
     assert every(effects, fx.Draw) == []
     assert story.tick(10_000) == []
     story.resumed()
-    assert (story.state.status, story.state.phase, story.state.round) == ("running", "selecting", 2)
+    assert (story.state.status, story.state.phase, story.state.round_number) == ("running", "selecting", 2)
 
 
 def test_resuming_within_the_round_keeps_the_round() -> None:
     story = Story().collecting()
     story.paused()
     assert story.resumed() == []
-    assert (story.state.status, story.state.phase, story.state.round) == ("running", "collecting", 1)
+    assert (story.state.status, story.state.phase, story.state.round_number) == ("running", "collecting", 1)
 
 
 def test_a_round_that_is_abandoned_while_paused_opens_no_other() -> None:
     story = Story().collecting()
     story.paused()
     story.tick(60)
-    assert (story.state.phase, story.state.round) == ("idle", 1)
+    assert (story.state.phase, story.state.round_number) == ("idle", 1)
 
 
 @pytest.mark.parametrize("reports", [0, 2])
@@ -45,7 +45,7 @@ def test_stopping_while_collecting_abandons_the_round(reports: int) -> None:
     assert len(every(effects, fx.RecordRefusal)) == reports
     assert only(effects, fx.RecordRound).reason == "the run ended: stopped by the operator"
     assert (story.state.status, story.state.reason) == ("stopped", "stopped by the operator")
-    assert (story.state.phase, story.state.deadline, story.state.members) == ("idle", None, {})
+    assert (story.state.phase, story.state.round) == ("idle", None)
 
 
 def test_stopping_while_committing_waits_for_the_commit() -> None:

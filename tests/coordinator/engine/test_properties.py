@@ -61,7 +61,7 @@ PLANS = st.sampled_from(
 
 
 def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
-    at, number = story.at, story.state.round + word["ahead"]
+    at, number = story.at, story.state.round_number + word["ahead"]
     of_device = {"at": at, "round": number, "attempt": word["attempt"], "device": word["device"]}
     match word["kind"]:
         case "Created" | "Tick" | "Paused" | "Resumed" | "Stopped":
@@ -92,17 +92,18 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
         case "Leased":
             under = {
                 "round": number,
-                "attempt": story.state.attempt + 1,
+                "attempt": story.attempt + 1,
                 "fence": story.state.fence + 1 + word["ahead"],
             }
             worker = {"worker": word["device"], "instance": str(word["draft"])}
             return ev.Leased(at=at, **under, **worker, waiting=len(word["devices"]))
         case "Heartbeat" | "LeaseEnded" | "Delivered":
+            lease = None if story.state.round is None else story.state.round.lease
             under = {
                 "round": number,
-                "attempt": story.state.attempt + word["attempt"],
+                "attempt": story.attempt + word["attempt"],
                 "fence": story.state.fence,
-                "worker": story.state.lease.worker if story.state.lease and not word["draft"] else word["device"],
+                "worker": lease.worker if lease and not word["draft"] else word["device"],
             }
             if word["kind"] == "Heartbeat":
                 return ev.Heartbeat(at=at, **under, step=word["examples"])
@@ -164,16 +165,18 @@ class Ledger:
         self.check(story)
 
     def check(self, story: Story) -> None:
-        state = story.state
+        state, number = story.state, story.state.round_number
+        members = {} if state.round is None else state.round.members
+        acknowledged = () if state.round is None else rounds.contributions(state.round)
         assert self.line == list(range(state.version + 1)), "the versions are a line without gap or fork"
         assert all(count == 1 for count in self.ended.values()), "a round ends once"
-        assert set(self.ended) == set(range(1, state.round + (state.phase == "idle"))), "each round but the open one"
-        pending = {(state.round, item.device, item.digest) for item in rounds.contributions(state)}
+        assert set(self.ended) == set(range(1, number + (state.phase == "idle"))), "each round but the open one"
+        pending = {(number, item.device, item.digest) for item in acknowledged}
         assert set(self.settled) | pending == self.acknowledged, "acknowledged is counted, refused or still to come"
         assert not set(self.settled) & pending
         assert all(count == 1 for count in self.settled.values()), "settled once"
-        free = {device for device, member in state.members.items() if member.status in ("reported", "withdrawn")}
-        wanted = set(state.members) - free if state.phase == "collecting" else set()
+        free = {device for device, member in members.items() if member.status in ("reported", "withdrawn")}
+        wanted = set(members) - free if state.phase == "collecting" else set()
         assert set(self.claims) == wanted, "who works has a claim, nobody else"
 
 
@@ -185,31 +188,38 @@ def check_state(before: states.RunState, event: ev.Event, story: Story, effects:
     assert after.fence - before.fence == isinstance(event, ev.Leased) * any(
         isinstance(effect, fx.RecordRound) for effect in effects
     ), "every grant raises the fence, and nothing else does"
-    assert (after.kind == "datacenter") >= (after.phase in ("leasing", "training"))
-    if after.plan.datacenter is None:
-        assert (after.kind, after.fence, after.lease) == ("federated", 0, None)
-    secret = (after.secure, after.excluded, after.spent, after.barred, after.exhausted, after.advancing)
-    assert secret == (None, {}, (), {}, "", ""), "a plain plan knows nothing of secure rounds"
-    assert after.leftovers == {}
-    if after.phase == "training":
-        assert after.lease is not None
-        assert after.lease.fence == after.fence
-        assert after.attempt >= 1
-    assert after.round - before.round in (0, 1)
-    assert (after.deadline is None) == (after.phase in ("idle", "committing"))
-    assert (after.members == {}) == (after.phase in ("idle", "selecting", "leasing", "training"))
-    assert len(rounds.contributions(after)) <= after.plan.cohort.goal
-    if after.phase == "committing":
-        assert len(rounds.contributions(after)) >= after.plan.cohort.quorum_count
-        assert rounds.pending(after)[-1] == fx.Commit(
-            round=after.round, parent=after.checkpoint, contributions=rounds.contributions(after)
-        )
+    secret = (after.spent, after.barred, after.exhausted, after.leftovers)
+    assert secret == ((), {}, "", {}), "a plain plan knows nothing of secure rounds"
+    if after.round is not None:
+        check_round(after, after.round)
+    assert after.round_number - before.round_number in (0, 1)
     if before.over:
         assert (after.status, after.phase, after.version) == (before.status, "idle", before.version)
     if after.over:
         assert after.phase == "idle"
-    if after.status == "running" and after.round:
+    if after.status == "running" and after.round_number:
         assert after.phase != "idle", "a running run always has a round under way"
+
+
+def check_round(state: states.RunState, round: states.Round) -> None:
+    assert round.number == state.round_number
+    assert (round.kind == "datacenter") >= (round.phase in ("leasing", "training"))
+    if state.plan.datacenter is None:
+        assert (round.kind, state.fence, round.lease) == ("federated", 0, None)
+    assert (round.secure, round.excluded, round.advancing) == (None, {}, ""), "nor does any of its rounds"
+    if round.phase == "training":
+        assert round.lease is not None
+        assert round.lease.fence == state.fence
+        assert round.attempt >= 1
+    assert (round.deadline is None) == (round.phase == "committing")
+    assert (round.members == {}) == (round.phase in ("selecting", "leasing", "training"))
+    counted = rounds.contributions(round)
+    assert len(counted) <= state.plan.cohort.goal
+    if round.phase == "committing":
+        assert len(counted) >= state.plan.cohort.quorum_count
+        assert rounds.pending(state)[-1] == fx.Commit(
+            round=round.number, parent=state.checkpoint, contributions=counted
+        )
 
 
 @given(happenings=HAPPENINGS, plan=PLANS)
@@ -255,4 +265,4 @@ def test_the_order_of_reports_and_sending_them_again_does_not_change_the_commit(
         story.reported(device)
     plain = Story().committing()
     assert every(story.effects, fx.Commit) == every(plain.effects, fx.Commit)
-    assert story.state.members == plain.state.members
+    assert story.state.current.members == plain.state.current.members

@@ -13,7 +13,7 @@ from tests.coordinator.engine.story import START, Story, digest_of, every, only,
 def test_a_new_run_opens_its_first_round_and_asks_for_a_cohort() -> None:
     story = Story()
     effects = story.created()
-    assert (story.state.phase, story.state.round, story.state.version) == ("selecting", 1, 0)
+    assert (story.state.phase, story.state.round_number, story.state.version) == ("selecting", 1, 0)
     assert story.state.deadline == story.at + 10
     assert only(effects, fx.RecordRound).status == "open"
     assert only(effects, fx.Draw).round == 1
@@ -41,7 +41,7 @@ def test_a_cohort_is_claimed_until_the_deadline_and_woken() -> None:
 def test_fewer_than_select_make_a_round_when_they_are_a_quorum() -> None:
     story = Story().selecting()
     story.drawn("a", "b")
-    assert (story.state.phase, set(story.state.members)) == ("collecting", {"a", "b"})
+    assert (story.state.phase, set(story.state.current.members)) == ("collecting", {"a", "b"})
 
 
 def test_too_few_waiting_devices_abandon_the_round_and_the_next_opens() -> None:
@@ -51,8 +51,8 @@ def test_too_few_waiting_devices_abandon_the_round_and_the_next_opens() -> None:
     ended, opened = every(effects, fx.RecordRound)
     assert (ended.status, ended.reason) == ("abandoned", "1 eligible devices waited; a round needs at least 2")
     assert (opened.status, opened.round) == ("open", 2)
-    assert (story.state.phase, story.state.round, story.state.checkpoint) == ("selecting", 2, START)
-    assert story.state.abandoned_in_a_row == 1
+    assert (story.state.phase, story.state.round_number, story.state.checkpoint) == ("selecting", 2, START)
+    assert story.state.fallback.abandoned_in_a_row == 1
 
 
 # ---------------------------------------------------------------- closing
@@ -103,7 +103,7 @@ def test_at_the_deadline_below_the_quorum_it_is_abandoned_and_every_acknowledged
     assert only(effects, fx.Release) == fx.Release(round=1, devices=None)
     assert only(effects, fx.Discard).round == 1
     assert (story.state.phase, story.state.checkpoint, story.state.version) == ("selecting", START, 0)
-    assert story.state.members == {}
+    assert story.state.current.members == {}
 
 
 def test_a_commit_that_cannot_be_made_abandons_the_round_and_tells_all_its_updates() -> None:
@@ -112,7 +112,7 @@ def test_a_commit_that_cannot_be_made_abandons_the_round_and_tells_all_its_updat
     assert [item.device for item in every(effects, fx.RecordRefusal)] == ["a", "b", "c"]
     assert {item.kind for item in every(effects, fx.RecordRefusal)} == {"abandoned"}
     assert "not finite" in every(effects, fx.RecordRound)[0].reason
-    assert (story.state.phase, story.state.round, story.state.checkpoint) == ("selecting", 2, START)
+    assert (story.state.phase, story.state.round_number, story.state.checkpoint) == ("selecting", 2, START)
 
 
 def test_the_round_closes_when_all_have_been_heard_of() -> None:
@@ -134,16 +134,16 @@ def test_it_is_abandoned_as_soon_as_the_quorum_is_out_of_reach() -> None:
     effects = story.withdrew("d")
     assert every(effects, fx.RecordRound)[0].reason == ("3 of 4 devices withdrew; 1 are left and the quorum is 2")
     assert only(effects, fx.RecordRefusal).device == "a"
-    assert story.state.round == 2
+    assert story.state.round_number == 2
 
 
 def test_abandoned_rounds_are_counted_until_one_commits() -> None:
     story = Story().selecting()
     for count in (1, 2, 3):
         story.drawn()
-        assert story.state.abandoned_in_a_row == count
+        assert story.state.fallback.abandoned_in_a_row == count
     story.whole_round()
-    assert story.state.abandoned_in_a_row == 0
+    assert story.state.fallback.abandoned_in_a_row == 0
 
 
 # ---------------------------------------------------------------- committing
@@ -158,7 +158,7 @@ def test_a_commit_moves_the_model_and_names_what_it_is_made_of() -> None:
         fx.Contribution(device=device, digest=digest_of(device, 1), weight=10) for device in "abc"
     )
     assert (story.state.version, story.state.checkpoint) == (1, digest_of("model", 1))
-    assert (story.state.phase, story.state.round) == ("selecting", 2)
+    assert (story.state.phase, story.state.round_number) == ("selecting", 2)
     ended, _ = every(effects, fx.RecordRound)
     assert (ended.status, ended.body["version"], ended.body["digest"]) == ("committed", 1, digest_of("model", 1))
 
@@ -187,7 +187,7 @@ def test_when_the_clock_falls_the_deadline_falls_with_it() -> None:
     assert story.tick(59.9) == []
     assert story.state.phase == "collecting"
     story.tick(0.1)
-    assert story.state.round == 2, "abandoned 60 s after it began to collect, whatever the clock said"
+    assert story.state.round_number == 2, "abandoned 60 s after it began to collect, whatever the clock said"
 
 
 def test_time_alone_never_moves_a_commit() -> None:

@@ -22,7 +22,7 @@ def ended(effects: list[fx.Effect]) -> tuple[str, str]:
 
 def test_a_cohort_is_announced_a_header_and_begins_to_train() -> None:
     story = SecureStory().cohort()
-    assert (story.state.kind, story.state.phase, story.state.attempt) == ("secure", "collecting", 0)
+    assert (story.state.current.kind, story.state.phase, story.attempt) == ("secure", "collecting", 0)
     assert story.secure.header
     assert [type(effect) for effect in story.effects[-6:]] == [
         fx.Draw, fx.Claim, fx.RecordRound, fx.Wake, fx.Announce, fx.Route,
@@ -49,7 +49,7 @@ def test_spent_and_barred_devices_are_not_of_a_cohort_whoever_drew_them() -> Non
     story.tick(20)
     assert story.state.spent == SIX
     story.drawn_from(*POOL, "i", "j", "k")
-    assert sorted(story.state.members) == ["g", "h", "i", "j", "k"]
+    assert sorted(story.state.current.members) == ["g", "h", "i", "j", "k"]
 
 
 # The header
@@ -197,7 +197,7 @@ def test_who_would_spoil_the_roster_is_left_out_before_anybody_saw_it() -> None:
     story = SecureStory().gathering()
     effects = story.faulted("c", reason="its certificate was revoked")
     assert [device for device, _ in only(effects, fx.Gather).advertised] == ["a", "b", "d", "e", "f"]
-    assert story.state.attempt == 0, "nobody has seen a roster: the keys are as good as new"
+    assert story.attempt == 0, "nobody has seen a roster: the keys are as good as new"
     assert refusal(story.rostered(order=SIX)) == "stale"
     story.rostered()
     assert story.secure.order == ("a", "b", "d", "e", "f")
@@ -210,7 +210,7 @@ def test_where_too_few_are_left_for_a_roster_latecomers_may_join_the_next_attemp
         story.advertised(device)
     story.tick(60)
     effects = story.faulted("a")
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1)
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
     assert only(effects, fx.Claim).devices == POOL[1:]
     assert only(effects, fx.Announce) == fx.Announce(round=1, attempt=1)
 
@@ -219,8 +219,8 @@ def test_a_roster_that_is_never_made_ends_with_the_attempt() -> None:
     story = SecureStory().gathering()
     assert story.state.deadline == 1100
     story.tick(1000)
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1)
-    assert story.state.excluded == {}
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert story.state.current.excluded == {}
 
 
 # A fresh attempt
@@ -237,9 +237,9 @@ def failed_in_sharing() -> SecureStory:
 
 def test_the_silent_are_left_out_and_who_came_too_late_may_join() -> None:
     story = failed_in_sharing()
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1)
-    assert set(story.state.excluded) == {"e", "f"}
-    assert "not heard of in the sharing of attempt 0" in story.state.excluded["e"]
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert set(story.state.current.excluded) == {"e", "f"}
+    assert "not heard of in the sharing of attempt 0" in story.state.current.excluded["e"]
     story.announced()
     assert story.state.deadline == story.at + 20
     for device in ("a", "b", "c", "d", "g"):
@@ -276,7 +276,7 @@ def test_a_fresh_attempt_begins_with_nothing_of_the_last_but_blobs_to_delete() -
     secure = story.secure
     assert (secure.header, secure.roster, secure.order, secure.advertised, secure.shared) == ("", "", (), {}, {})
     assert len(secure.older) == 6 + 4 + 1
-    assert {member.status for member in story.state.members.values()} <= {"selected", "training"}
+    assert {member.status for member in story.state.current.members.values()} <= {"selected", "training"}
 
 
 def test_a_round_is_keyed_so_often_and_no_more() -> None:
@@ -285,17 +285,17 @@ def test_a_round_is_keyed_so_often_and_no_more() -> None:
     story.drawn_from(*"abcdefghijkl")
     for attempt in (0, 1):
         story.announced()
-        for device in sorted(set("abcdefghijkl") - story.state.excluded.keys())[:6]:
+        for device in sorted(set("abcdefghijkl") - story.state.current.excluded.keys())[:6]:
             story.advertised(device)
         story.rostered()
         for device in story.secure.order[:4]:
             story.shared(device)
         effects = story.tick(20)
-        assert story.state.attempt == 1 - attempt, "the second failure ends the round"
+        assert story.attempt == 1 - attempt, "the second failure ends the round"
     told = "4 of 6 devices shared in attempt 1; it takes 5; it was keyed 2 times, the most that the plan allows"
     assert ended(effects) == ("abandoned", told)
-    assert story.state.round == 2
-    assert story.state.excluded == {}, "the next round begins without grudges"
+    assert story.state.round_number == 2
+    assert story.state.current.excluded == {}, "the next round begins without grudges"
 
 
 def test_where_too_few_are_left_no_fresh_attempt_is_made() -> None:

@@ -20,8 +20,8 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
-from tests.coordinator.engine.secure_story import POOL, SecureStory, ring_of
-from tests.coordinator.engine.story import FALLBACK, digest_of, every
+from tests.coordinator.engine.secure_story import POOL, SecureStory, place_of, ring_of
+from tests.coordinator.engine.story import FALLBACK, attempt_of, digest_of, every
 
 BEFORE_SIGNING = ("selecting", "collecting", "sharing", "masking")
 FROM_THE_LIST = ("agreeing", "unmasking", "committing")
@@ -55,15 +55,15 @@ class SecureRun(RuleBasedStateMachine):
 
     @rule(chosen=st.sets(DEVICES, min_size=3), unspendable=st.integers(0, 6), shift=SHIFT)
     def drawn(self, chosen: set[str], unspendable: int, shift: int) -> None:
-        number = self.story.state.round + shift
+        number = self.story.state.round_number + shift
         cohort = sorted(chosen - set(self.story.state.spent)) if unspendable else sorted(chosen)
         self._happens(lambda: self.story.drawn_from(*cohort, unspendable=unspendable, round=number))
 
     @rule(draft=DRAFT, shift=SHIFT, lives_s=st.sampled_from([1000, 1000, 30]))
     def announced(self, draft: int, shift: int, lives_s: int) -> None:
         state = self.story.state
-        header = digest_of("header", state.round, state.attempt, draft)
-        expires_at, attempt = int(self.story.at) + lives_s, state.attempt + shift
+        header = digest_of("header", state.round_number, self.story.attempt, draft)
+        expires_at, attempt = int(self.story.at) + lives_s, self.story.attempt + shift
         self._happens(lambda: self.story.announced(header=header, expires_at=expires_at, attempt=attempt))
 
     @rule(device=DEVICES, draft=DRAFT, shift=SHIFT, kind=st.integers(0, 4))
@@ -126,19 +126,19 @@ class SecureRun(RuleBasedStateMachine):
         roster: dict[str, Any] = {"threshold": threshold, "signers": threshold, "fewest": max(3, threshold)}
         if self.ring and len(order) > 5:
             roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
-        digest = digest_of("roster", state.round, state.attempt, order, draft)
-        told = {"order": order, "digest": digest, "attempt": state.attempt + shift, **roster}
-        self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round, **told)))
+        digest = digest_of("roster", state.round_number, self.story.attempt, order, draft)
+        told = {"order": order, "digest": digest, "attempt": self.story.attempt + shift, **roster}
+        self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **told)))
 
     @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
     def complained(self, device: str, dealers: set[str], shift: int) -> None:
-        attempt = self.story.state.attempt + shift
+        attempt = self.story.attempt + shift
         self._happens(lambda: self.story.complained(device, *sorted(dealers), attempt=attempt))
         self._says("masked", device, 0, 0)
 
     @rule(device=DEVICES, shift=SHIFT)
     def faulted(self, device: str, shift: int) -> None:
-        attempt = self.story.state.attempt + shift
+        attempt = self.story.attempt + shift
         self._happens(lambda: self.story.faulted(device, attempt=attempt))
 
     @rule(device=DEVICES)
@@ -148,7 +148,7 @@ class SecureRun(RuleBasedStateMachine):
     @rule(draft=DRAFT, shift=SHIFT)
     def opened(self, draft: int, shift: int) -> None:
         state = self.story.state
-        told = {"digest": digest_of("sum", state.round, draft), "attempt": state.attempt + shift}
+        told = {"digest": digest_of("sum", state.round_number, draft), "attempt": self.story.attempt + shift}
         self._happens(lambda: self.story.opened(**told))
 
     @rule(lost=st.sets(DEVICES, max_size=2))
@@ -189,8 +189,9 @@ class SecureRun(RuleBasedStateMachine):
 
     def _says(self, said: str, device: str, draft: int, shift: int) -> None:
         state = self.story.state
-        digest = digest_of(said, device, state.round, state.attempt, draft)
-        self._happens(lambda: getattr(self.story, said)(device, digest=digest, attempt=state.attempt + shift))
+        attempt = self.story.attempt
+        digest = digest_of(said, device, state.round_number, attempt, draft)
+        self._happens(lambda: getattr(self.story, said)(device, digest=digest, attempt=attempt + shift))
 
     def _happens(self, happening: Callable[[], list[fx.Effect]]) -> None:
         before, told = self.story.state, len(self.story.log)
@@ -205,7 +206,7 @@ class SecureRun(RuleBasedStateMachine):
             assert ev.from_json(ev.kind_of(event), event.at, body) == event
             if "attempt" in body and not isinstance(event, ev.Leased):
                 of = (body["round"], body["attempt"])
-                assert of == (before.round, before.attempt), "what is of another attempt changes nothing"
+                assert of == (before.round_number, attempt_of(before)), "what is of another attempt changes nothing"
 
     def _keeps_the_line(self, before: states.RunState, effects: list[fx.Effect]) -> None:
         for row in every(effects, fx.RecordRound):
@@ -214,7 +215,7 @@ class SecureRun(RuleBasedStateMachine):
             assert made.parent == self.line[-1]
             self.line.append(made.version)
             assert self.story.state.spent == (), "a commit of any kind clears who is spent"
-            if before.kind == "secure" and not before.advancing:
+            if before.current.kind == "secure" and not before.current.advancing:
                 assert before.secure is not None
                 assert {item.device for item in made.contributions} == before.secure.masked.keys()
             else:
@@ -233,7 +234,7 @@ class SecureRun(RuleBasedStateMachine):
         assert not set(secure.order) & after.barred.keys()
         assert not secure.masked.keys() & secure.complaints.keys()
         if before.phase == "selecting":
-            assert not set(after.members) & {*after.spent, *after.barred}, "who is spent or barred is not drawn"
+            assert not set(after.current.members) & {*after.spent, *after.barred}, "who is spent or barred is not drawn"
         if secure.roster:
             assert list(secure.order) == sorted(secure.advertised)
         if after.phase in ("unmasking", "committing"):
@@ -241,13 +242,13 @@ class SecureRun(RuleBasedStateMachine):
             assert len(secure.masked) >= max(secure.fewest, secure.threshold, after.plan.cohort.quorum_count)
         if secure.sum:
             assert secure.opening == 0
-        if after.attempt > before.attempt:
+        if attempt_of(after) > attempt_of(before):
             assert before.secure is not None
             assert set(secure.older) >= set(before.secure.blobs), "nothing is forgotten before it is deleted"
         if after.phase not in FROM_THE_LIST:
             assert not secure.signed
-            assert not secure.masked.keys() & after.excluded.keys()
-        same = before.secure is not None and (before.round, before.attempt) == (after.round, after.attempt)
+            assert not secure.masked.keys() & after.current.excluded.keys()
+        same = before.secure is not None and place_of(before)[:2] == place_of(after)[:2]
         if same and before.phase in FROM_THE_LIST:
             assert before.secure is not None
             assert (secure.masked, secure.roster, secure.header) == (
@@ -255,19 +256,21 @@ class SecureRun(RuleBasedStateMachine):
                 before.secure.roster,
                 before.secure.header,
             )
-        if after.round == before.round:
+        if after.round_number == before.round_number:
             assert set(before.spent) <= set(after.spent)
 
     def _keeps_count_of_attempts(self, before: states.RunState, after: states.RunState) -> None:
-        if before.round != after.round:
-            assert after.round == before.round + 1
-            assert after.attempt == 0
+        if before.round_number != after.round_number:
+            assert after.round_number == before.round_number + 1
+            assert attempt_of(after) == 0
             return
-        assert after.attempt - before.attempt in (0, 1)
-        if after.kind == "secure" and after.plan.secure is not None:
-            assert after.attempt < after.plan.secure.attempts
+        if after.round is None or before.round is None:
+            return
+        assert after.round.attempt - before.round.attempt in (0, 1)
+        if after.round.kind == "secure" and after.plan.secure is not None:
+            assert after.round.attempt < after.plan.secure.attempts
             if before.phase in FROM_THE_LIST:
-                assert after.attempt == before.attempt, "nothing is keyed anew once anybody could sign"
+                assert after.round.attempt == before.round.attempt, "nothing is keyed anew once anybody could sign"
                 assert after.phase not in BEFORE_SIGNING
 
     def _settles_what_was_acknowledged(self, before: states.RunState, effects: list[fx.Effect]) -> None:
@@ -282,7 +285,7 @@ class SecureRun(RuleBasedStateMachine):
         for made in every(effects, fx.RecordCheckpoint):
             self.settled |= {(made.round, item.digest) for item in made.contributions}
         state = self.story.state
-        open_ = {(state.round, digest) for digest in (state.secure.masked.values() if state.secure else ())}
+        open_ = {(state.round_number, digest) for digest in (state.secure.masked.values() if state.secure else ())}
         assert self.settled | open_ == self.acknowledged
         assert not self.settled & open_
 
@@ -292,7 +295,7 @@ class SecureRun(RuleBasedStateMachine):
             state = self.story.state
             assert all(count == 1 for count in self.ended.values() if count)
             done = {number for number, count in self.ended.items() if count}
-            assert done == set(range(1, state.round + (state.phase == "idle")))
+            assert done == set(range(1, state.round_number + (state.phase == "idle")))
             assert self.line == list(range(state.version + 1))
 
     @invariant()
@@ -315,10 +318,10 @@ class SecureRun(RuleBasedStateMachine):
         if not hasattr(self, "story"):
             return
         state = self.story.state
-        secure = state.secure
+        secure, advancing = state.secure, "" if state.round is None else state.round.advancing
         inside = state.phase in ("collecting", "sharing", "masking", "agreeing", "unmasking")
-        assert (secure is not None) == (inside or (state.phase == "committing" and not state.advancing))
-        assert bool(state.advancing) <= (state.phase == "committing")
+        assert (secure is not None) == (inside or (state.phase == "committing" and not advancing))
+        assert bool(advancing) <= (state.phase == "committing")
         if secure is not None:
             assert bool(secure.sum) == (state.phase == "committing")
             assert bool(secure.roster) >= (state.phase not in ("collecting", "sharing"))

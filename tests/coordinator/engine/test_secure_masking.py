@@ -62,7 +62,7 @@ def test_at_the_deadline_quorum_threshold_and_shortest_list_decide(
             begun.tick(0.1)
         after = {"shared": "masking", "masked": "agreeing"}[exchange]
         if count == wanted:
-            assert (begun.state.phase, begun.state.attempt) == (after, 0)
+            assert (begun.state.phase, begun.state.current.attempt) == (after, 0)
         else:
             assert (begun.state.phase == "collecting") == (count + 2 >= 4), "as many are left, and g and h"
 
@@ -84,10 +84,10 @@ def test_enough_is_waited_for_as_long_as_the_rest_may_come() -> None:
 def test_what_is_out_of_reach_is_not_waited_for(exchange: str) -> None:
     story = SecureStory().sharing() if exchange == "shared" else SecureStory().masking()
     story.withdraws("a")
-    assert story.state.attempt == 0
+    assert story.attempt == 0
     effects = story.withdraws("b")
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1)
-    assert story.state.excluded == {}, "nobody was silent: their time was not up"
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert story.state.current.excluded == {}, "nobody was silent: their time was not up"
     assert only(effects, fx.Claim).devices == ("c", "d", "e", "f", "g", "h")
 
 
@@ -122,8 +122,8 @@ def test_on_a_ring_every_secret_needs_its_own_holders() -> None:
     for device in "abcefg":
         story.masked(device)
     effects = story.tick(20)
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1)
-    assert set(story.state.excluded) == {"d", "h"}
+    assert (story.state.phase, story.attempt) == ("collecting", 1)
+    assert set(story.state.current.excluded) == {"d", "h"}
     told = every(effects, fx.RecordRefusal)[0]
     assert told.reason.endswith("6 of 8 devices masked in attempt 0, too few of them share holders of one device")
     seven = ring()
@@ -140,7 +140,7 @@ def test_on_a_ring_every_sharer_needs_enough_dealers() -> None:
     for device in "abefh":
         story.shared(device)
     effects = story.tick(20)
-    assert story.state.attempt == 1
+    assert story.attempt == 1
     assert every(effects, fx.RecordRound)[-1].body["left_out"].keys() == {"c", "d", "g"}  # type: ignore[attr-defined]
 
 
@@ -220,8 +220,8 @@ def test_a_dealer_that_several_complain_of_is_left_out_and_they_are_not() -> Non
     story = SecureStory().masking()
     story.complained("b", "a")
     story.complained("c", "a")
-    assert (story.state.phase, story.state.attempt) == ("collecting", 1), "two who cannot mask are one too many"
-    assert story.state.excluded == {"a": "2 could not open its shares"}
+    assert (story.state.phase, story.attempt) == ("collecting", 1), "two who cannot mask are one too many"
+    assert story.state.current.excluded == {"a": "2 could not open its shares"}
     story.announced()
     for device in ("b", "c", "d", "e", "f", "g"):
         story.advertised(device)
@@ -233,16 +233,16 @@ def test_one_word_against_another_leaves_out_both() -> None:
     story = SecureStory().masking()
     story.complained("b", "a")
     story.complained("d", "c")
-    assert set(story.state.excluded) == {"a", "b", "c", "d"}
+    assert set(story.state.current.excluded) == {"a", "b", "c", "d"}
     assert story.state.phase == "collecting"
 
 
 def test_a_device_that_complains_of_many_is_left_out_alone() -> None:
     story = SecureStory().masking()
     story.complained("b", "a", "c", "d", "e", "f")
-    assert story.state.attempt == 0
+    assert story.attempt == 0
     story.withdraws("a")
-    assert story.state.excluded.keys() == {"b"}
+    assert story.state.current.excluded.keys() == {"b"}
 
 
 def test_a_complaint_stands_as_it_was_first_said() -> None:
@@ -276,12 +276,12 @@ def test_a_faulty_device_is_out_of_the_round_and_its_claim_is_free() -> None:
     story = SecureStory().sharing()
     effects = story.faulted("a")
     assert fx.Release(round=1, devices=("a",)) in effects
-    assert story.state.excluded == {"a": "its message is too short"}
+    assert story.state.current.excluded == {"a": "its message is too short"}
     assert story.faulted("a") == []
     assert refusal(story.shared("a")) == "not-selected"
     for device in SIX[1:]:
         story.shared(device)
-    assert (story.state.phase, story.state.attempt) == ("masking", 0), "the others go on without it"
+    assert (story.state.phase, story.attempt) == ("masking", 0), "the others go on without it"
 
 
 def test_a_fault_seen_after_the_message_takes_the_message_back() -> None:
@@ -301,7 +301,7 @@ def test_two_faults_too_many_key_the_round_anew_without_them() -> None:
     story = SecureStory().masking()
     story.faulted("a")
     effects = story.faulted("b")
-    assert story.state.attempt == 1
+    assert story.attempt == 1
     assert only(effects, fx.Claim).devices == ("c", "d", "e", "f", "g", "h")
 
 

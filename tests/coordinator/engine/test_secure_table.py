@@ -133,7 +133,12 @@ FIELDS: dict[str, dict[str, Any]] = {
 def event_of(kind: str, story: SecureStory) -> ev.Event:
     """An event of this kind that fits where one can fit: of this attempt, of device f, under a digest of its own."""
     cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
-    usual = {"at": story.at, "round": story.state.round, "attempt": story.state.attempt, "digest": digest_of(kind, "f")}
+    usual = {
+        "at": story.at,
+        "round": story.state.round_number,
+        "attempt": story.attempt,
+        "digest": digest_of(kind, "f"),
+    }
     given = {**usual, **FIELDS.get(kind, {}), "at": story.at}
     if kind == "Reported":
         given["digest"] = digest_of(kind)
@@ -245,12 +250,12 @@ def test_what_happens(kind: str, place: str) -> None:
             assert [effect for effect in effects if not isinstance(effect, fx.Accepted)] == []
         case "draws":
             assert after is before
-            assert effects == [fx.Draw(round=before.round)]
+            assert effects == [fx.Draw(round=before.round_number)]
         case "scored":
             assert [type(effect) for effect in effects] == [fx.RecordMetrics]
         case "+":
             assert after is not before
-            assert (after.phase, after.round) == (before.phase, before.round)
+            assert (after.phase, after.round_number) == (before.phase, before.round_number)
         case phase:
             assert after.phase == phase
             assert after is not before

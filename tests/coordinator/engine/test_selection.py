@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.engine import selection
-from coordinator.engine.selection import CounterHash, by_examples, draw, uniform
+from client_sdk import chance as hashing
+from coordinator.engine.selection import by_examples, draw, uniform
 from tests.coordinator.engine import inclusion
 
 DOCS = (Path(__file__).parents[3] / "docs" / "selection.md").read_text()
@@ -56,21 +56,6 @@ def test_rounds_are_drawn_independently_of_each_other() -> None:
     chosen = [uniform(waiting, 1, seed=3, round=number)[0] for number in range(draws + 1)]
     pairs: Counter[object] = Counter(itertools.pairwise(chosen))
     assert chi_square(pairs, 16, draws) < 37.70
-
-
-def test_the_hash_has_no_bias_towards_small_numbers() -> None:
-    """Words beyond the last whole multiple of the bound are drawn again."""
-    words = CounterHash("test", 0, 0)
-    words._words = iter([2**64 - 1, 2**64 - 2, 5])
-    assert words.below(3) == (2**64 - 2) % 3 == 2
-    words._words = iter([2**64 - 1, 3 * 2**62, 7])
-    assert words.below(3 * 2**62) == 7
-
-
-def test_a_bound_that_rejects_a_quarter_of_all_words_stays_uniform() -> None:
-    words = CounterHash("test", 1, 1)
-    thirds = Counter(words.below(3 * 2**62) // 2**62 for _ in range(6000))
-    assert chi_square(Counter(dict(thirds)), 3, 6000) < 13.82
 
 
 @pytest.mark.parametrize("choose", ["uniform", "by_examples"])
@@ -126,14 +111,14 @@ class Counting(Sequence[tuple[str, int]]):
 
 def test_the_cost_of_a_uniform_draw_does_not_grow_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = 0
-    sha256 = selection.hashlib.sha256
+    sha256 = hashing.sha256
 
     def counting(data: bytes) -> object:
         nonlocal hashed
         hashed += 1
         return sha256(data)
 
-    monkeypatch.setattr(selection.hashlib, "sha256", counting)
+    monkeypatch.setattr(hashing, "sha256", counting)
     costs = []
     for n in (1_000, 100_000, 10_000_000):
         hashed, waiting = 0, Counting(n)

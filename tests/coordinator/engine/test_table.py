@@ -198,7 +198,7 @@ def test_what_happens(kind: str, place: str) -> None:
             assert (after.phase, after.status) == (before.phase, before.status)
             assert [type(effect) for effect in effects] == [fx.RecordMetrics]
         case "device trains" | "reported" | "withdrawn":
-            assert after.members["d"].status == ("training" if wanted == "device trains" else wanted)
+            assert after.current.members["d"].status == ("training" if wanted == "device trains" else wanted)
             assert after.phase == "collecting"
         case "paused":
             assert after.status == "paused"
@@ -206,7 +206,7 @@ def test_what_happens(kind: str, place: str) -> None:
         case "paused, idle":
             assert (after.status, after.phase) == ("paused", "idle"), "a round that nobody has begun ends"
         case "kept":
-            assert (after.phase, after.lease and after.lease.step) == ("training", 7)
+            assert (after.phase, after.current.lease and after.current.lease.step) == ("training", 7)
         case "stopped":
             assert (after.status, after.phase, after.deadline) == ("stopped", "idle", None)
         case "ends later":
@@ -244,4 +244,4 @@ def test_a_run_that_was_stopped_or_paused_before_it_began_opens_no_round() -> No
     paused.paused()
     assert paused.created() == []
     paused.resumed()
-    assert (paused.state.phase, paused.state.round) == ("selecting", 1)
+    assert (paused.state.phase, paused.state.round_number) == ("selecting", 1)

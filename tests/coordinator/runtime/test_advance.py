@@ -33,8 +33,8 @@ def world(make_world: MakeWorld) -> World:
 def test_a_plan_with_secure_rounds_is_refused_until_they_are_served(make_world: MakeWorld) -> None:
     world = make_world(4)
     with world.refuses("invalid-plan", "secure: this coordinator does not serve secure rounds over HTTP yet"):
-        world.coordinator.create_run(CreateRun(plan=world.plan(secure=SECURE), init="0" * 64))
-    assert world.coordinator.runs() == []
+        world.coordinator.operators.create_run(CreateRun(plan=world.plan(secure=SECURE), init="0" * 64))
+    assert world.coordinator.operators.runs() == []
 
 
 # Drawing
@@ -45,11 +45,11 @@ def test_spent_devices_are_not_drawn_and_are_counted_apart(world: World) -> None
     drawn = [row.body for row in world.store.events("secret", 0) if row.kind == "Drawn"]
     assert [(body["waiting"], body["unspendable"], len(body["cohort"])) for body in drawn] == [(4, 0, 4), (0, 4, 0)]
     assert state(world).spent == spent
-    view = world.coordinator.run("secret")
+    view = world.coordinator.operators.run("secret")
     assert view.exhausted == state(world).exhausted
     assert "4 devices that wait have signed on this checkpoint" in view.exhausted
-    assert world.coordinator.round("secret", 2).reason == view.exhausted
-    assert world.coordinator.round("secret", 2).kind == "secure"
+    assert world.coordinator.operators.round("secret", 2).reason == view.exhausted
+    assert world.coordinator.operators.round("secret", 2).kind == "secure"
 
 
 def test_the_cohort_is_drawn_from_the_unspent_and_the_list_kept_is_of_them(make_world: MakeWorld) -> None:
@@ -72,10 +72,10 @@ def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: M
     world = make_world(4)
     secure_run(world, datacenter={"data": "proxy", "patience": 2, "lease_s": 40, "max_s": 300})
     exhausted(world)
-    assert (state(world).kind, state(world).phase) == ("datacenter", "leasing")
+    assert (state(world).current.kind, state(world).phase) == ("datacenter", "leasing")
     check_in(world)
     world.pass_time(11)
-    assert (state(world).kind, state(world).phase, state(world).round) == ("datacenter", "leasing", 3)
+    assert (state(world).current.kind, state(world).phase, state(world).round_number) == ("datacenter", "leasing", 3)
 
 
 # The owner's way out
@@ -83,42 +83,42 @@ def test_waiting_devices_that_are_spent_do_not_call_the_fleet_back(make_world: M
 
 def test_a_run_that_is_not_exhausted_is_not_advanced(world: World) -> None:
     with world.refuses("conflict", "run secret is not exhausted"):
-        world.coordinator.advance("secret", "olga")
+        world.coordinator.operators.advance("secret", "olga")
     with world.refuses("unknown-run"):
-        world.coordinator.advance("nothing", "olga")
+        world.coordinator.operators.advance("nothing", "olga")
     assert world.store.audit("secret") == []
 
 
 def test_the_owner_advances_an_exhausted_run_and_its_devices_can_contribute_again(world: World) -> None:
     spent = exhausted(world)
     before = world.checkpoint("secret")
-    view = world.coordinator.advance("secret", "olga")
+    view = world.coordinator.operators.advance("secret", "olga")
     assert view.phase == "committing"
     world.settle()
-    view = world.coordinator.run("secret")
+    view = world.coordinator.operators.run("secret")
     assert (view.version, view.exhausted, view.phase) == (1, "", "collecting")
     after = world.checkpoint("secret")
     moved = after["marks"] - before["marks"]
     assert sorted(moved.tolist()) == [0.0, 0.0, 0.0, 2.0**-32], "one unit of the exact scale"
     assert after["steps"] == before["steps"]
-    row = world.coordinator.checkpoints("secret")[-1]
+    row = world.coordinator.operators.checkpoints("secret")[-1]
     assert row.origin == "round 3, moved by one unit for olga: no device contributed"
     assert world.store.contributions("secret", 3) == []
     (audit,) = world.store.audit("secret")
     assert (audit.by, audit.action, audit.at) == ("olga", "advance", world.clock.now())
     assert "round 3 moves version 0" in audit.detail
-    assert tuple(sorted(state(world).members)) == spent, "they waited, and are drawn"
+    assert tuple(sorted(state(world).current.members)) == spent, "they waited, and are drawn"
     assert list(verify(world.store, world.blobs)) == []
 
 
 def test_it_is_advanced_again_and_again_to_models_that_never_were(world: World) -> None:
-    digests = [str(world.coordinator.run("secret").checkpoint)]
+    digests = [str(world.coordinator.operators.run("secret").checkpoint)]
     for version in (1, 2, 3):
         exhausted(world)
-        world.coordinator.advance("secret", "olga")
+        world.coordinator.operators.advance("secret", "olga")
         world.settle()
-        assert world.coordinator.run("secret").version == version
-        digests.append(str(world.coordinator.run("secret").checkpoint))
+        assert world.coordinator.operators.run("secret").version == version
+        digests.append(str(world.coordinator.operators.run("secret").checkpoint))
     assert len(set(digests)) == 4
     assert len(world.store.audit("secret")) == 3
 
@@ -128,7 +128,7 @@ def test_whatever_the_model_holds_one_value_changes_its_bits(value: float) -> No
     world = World(4)
     secure_run(world, {"marks": np.full(4, value, np.float32), "steps": np.array(7, np.int64)})
     exhausted(world)
-    world.coordinator.advance("secret", "olga")
+    world.coordinator.operators.advance("secret", "olga")
     world.settle()
     after = world.checkpoint("secret")["marks"]
     changed = after.view(np.uint32) != np.full(4, value, np.float32).view(np.uint32)
@@ -145,16 +145,16 @@ def test_wherever_it_crashes_the_model_is_moved_once_and_the_audit_says_so_once(
         exhausted(world)
         points.armed = True
         try:
-            world.coordinator.advance("secret", "olga")
+            world.coordinator.operators.advance("secret", "olga")
             world.settle()
         except Crash:
             points.armed = False
             world.boot()
             world.settle()
-            if not world.coordinator.run("secret").version:  # the owner had no answer, and asks again
-                world.coordinator.advance("secret", "olga")
+            if not world.coordinator.operators.run("secret").version:  # the owner had no answer, and asks again
+                world.coordinator.operators.advance("secret", "olga")
                 world.settle()
-        assert world.coordinator.run("secret").version == 1
+        assert world.coordinator.operators.run("secret").version == 1
         assert [row.by for row in world.store.audit("secret")] == ["olga"]
         assert list(verify(world.store, world.blobs)) == []
         if points.armed:
@@ -182,7 +182,7 @@ def test_a_crash_before_the_deletion_deletes_after_the_start(world: World) -> No
     check_in(world)
     to_the_list(world)
     world.clock.at += 21
-    world.coordinator._log("secret").submit(lambda tx, state, at: ev.Tick(at=at))
+    world.coordinator.core.log("secret").submit(lambda tx, state, at: ev.Tick(at=at))
     assert state(world).leftovers
     messages = state(world).leftovers[1]
     assert all(world.blobs.has(digest) for digest in messages)
@@ -196,7 +196,7 @@ def test_sweeping_keeps_what_an_attempt_under_way_needs(world: World) -> None:
     check_in(world)
     to_the_list(world)
     orphan = world.blobs.put(b"a message whose event was never written")
-    assert sweep(world.boot()) == 1
+    assert sweep(world.boot().core) == 1
     assert not world.blobs.has(orphan)
     secure = state(world).secure
     assert secure is not None
@@ -209,7 +209,7 @@ def test_sweeping_keeps_what_an_attempt_under_way_needs(world: World) -> None:
 def test_verify_follows_masked_vectors_over_attempts_and_faults(world: World) -> None:
     check_in(world)
     happens(world, ev.Announced, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
-    cohort = tuple(sorted(state(world).members))
+    cohort = tuple(sorted(state(world).current.members))
     says(world, ev.Advertised, *cohort)
     happens(world, ev.Rostered, digest="ab" * 32, order=cohort, threshold=3, signers=3, fewest=3)
     says(world, ev.Shared, *cohort)
@@ -226,7 +226,7 @@ def test_verify_misses_an_audit_that_somebody_removed(tmp_path: Path) -> None:
     world = World(4, store=store, blobs=FileBlobs(tmp_path / "blobs"))
     secure_run(world)
     exhausted(world)
-    world.coordinator.advance("secret", "olga")
+    world.coordinator.operators.advance("secret", "olga")
     world.settle()
     assert list(verify(store, world.blobs)) == []
     with sqlite3.connect(tmp_path / "quorate.sqlite3") as connection:

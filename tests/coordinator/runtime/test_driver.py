@@ -56,7 +56,7 @@ def world() -> World:
 
 def check_in(world: World, *numbers: int) -> None:
     for number in numbers:
-        world.coordinator.check_in(world.rows[number], world.message())
+        world.coordinator.devices.check_in(world.rows[number], world.message())
 
 
 def report(world: World, *numbers: int) -> None:
@@ -64,11 +64,11 @@ def report(world: World, *numbers: int) -> None:
         device = world.rows[number]
         with world.blobs.spool() as spool:
             spool.write(world.body(number))
-            world.coordinator.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)
 
 
 def version(world: World) -> int:
-    return world.coordinator.run("marks").version
+    return world.coordinator.operators.run("marks").version
 
 
 def test_deadlines_fire_by_themselves(world: World) -> None:
@@ -80,7 +80,7 @@ def test_deadlines_fire_by_themselves(world: World) -> None:
         report(world, 1, 2)
         until(lambda: version(world) == 1, "the commit at the deadline")
     world.require({1: [1, 2]})
-    row = world.coordinator.round("marks", 1)
+    row = world.coordinator.operators.round("marks", 1)
     assert row.collecting_at is not None
     assert row.closed_at is not None
     assert row.collecting_at >= row.opened_at + 0.1, "not before"
@@ -103,7 +103,7 @@ def test_a_start_takes_up_what_was_in_flight(world: World) -> None:
     world.settle()
     report(world, 0, 1, 2)
     world.boot()
-    assert world.coordinator.run("marks").phase == "committing"
+    assert world.coordinator.operators.run("marks").phase == "committing"
     with driven(world.coordinator):
         until(lambda: version(world) == 1, "the commit that was pending")
     world.require({1: [0, 1, 2]})
@@ -214,8 +214,8 @@ def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
         """Checks in, waits for work, sends what it did, until the run is over."""
         row, done = world.rows[number], 0
         try:
-            while world.coordinator.run("marks").status == "running":
-                work = world.coordinator.check_in(row, world.message())
+            while world.coordinator.operators.run("marks").status == "running":
+                work = world.coordinator.devices.check_in(row, world.message())
                 if not isinstance(work, Assignment) or work.round == done:
                     time.sleep(0.01)
                     continue
@@ -223,7 +223,7 @@ def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
                 body = world.body(number, done)
                 with world.blobs.spool(work.max_update_bytes) as spool:
                     spool.write(body)
-                    world.coordinator.report(row, "marks", done, 0, spool)
+                    world.coordinator.devices.report(row, "marks", done, 0, spool)
         except ProblemError as refusal:
             if refusal.kind != "late":
                 wrong.append(refusal)

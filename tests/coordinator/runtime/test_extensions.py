@@ -53,7 +53,7 @@ def foreign(make_world: MakeWorld) -> World:
 
 
 def test_a_packages_rule_makes_the_model_and_is_folded_again(foreign: World) -> None:
-    assert foreign.coordinator.run("marks").version == 1
+    assert foreign.coordinator.operators.run("marks").version == 1
     assert not foreign.checkpoint()["marks"].any(), "each mark stands alone, and is trimmed as an extreme"
     assert list(verify(foreign.store, foreign.blobs, having("1.2"))) == []
 
@@ -79,11 +79,11 @@ def test_a_machine_without_that_version_refuses_in_a_sentence(
 
 
 def test_a_run_that_is_over_needs_nothing_any_more(foreign: World) -> None:
-    foreign.coordinator.stop("marks")
+    foreign.coordinator.operators.stop("marks")
     foreign.settle()
     bare = replica(foreign, None)
     bare.recover()
-    assert bare.run("marks").status == "stopped"
+    assert bare.operators.run("marks").status == "stopped"
 
 
 def test_a_replica_that_learns_of_such_a_run_later_leaves_it_to_the_others(make_world: MakeWorld) -> None:
@@ -97,9 +97,9 @@ def test_a_replica_that_learns_of_such_a_run_later_leaves_it_to_the_others(make_
     device = world.rows[world.cohort()[0]].device
     world.clock.at += 31
     assert bare.tick() is not None
-    assert bare.run("marks").phase == "collecting"
+    assert bare.operators.run("marks").phase == "collecting"
     with pytest.raises(ProblemError, match="this coordinator cannot go on with run marks") as refused:
-        bare.update_limit(device, "marks", 1, 0)
+        bare.devices.update_limit(device, "marks", 1, 0)
     assert refused.value.problem.advice == "retry", "the device tries again, and finds the other one"
 
 

@@ -11,7 +11,7 @@ import pytest
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn, EnrolRequest, Wait, enrolment_bytes
 from coordinator.engine import selection
-from coordinator.runtime.ineligible import TurnedAway
+from coordinator.runtime.ineligible import Ineligible
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore
 from tests.coordinator.conftest import MakeWorld
@@ -33,8 +33,8 @@ def request(
 
 def test_a_device_gets_an_id_it_did_not_choose_and_a_token_that_is_not_kept(make_world: MakeWorld) -> None:
     world = make_world(0)
-    enrolled = world.coordinator.enrol(request())
-    row = world.coordinator.authenticate(enrolled.token)
+    enrolled = world.coordinator.devices.enrol(request())
+    row = world.coordinator.devices.authenticate(enrolled.token)
     assert (row.device, row.public_key, row.label, row.examples_cap) == (enrolled.device, KEY.public_hex, "phone", 500)
     assert enrolled.device.startswith("d")
     assert enrolled.device not in KEY.public_hex
@@ -44,14 +44,14 @@ def test_a_device_gets_an_id_it_did_not_choose_and_a_token_that_is_not_kept(make
 
 def test_enrolling_again_with_the_same_key_gives_the_same_id_and_a_fresh_token(make_world: MakeWorld) -> None:
     world = make_world(0)
-    first, second = world.coordinator.enrol(request()), world.coordinator.enrol(request(examples=9999))
+    first, second = world.coordinator.devices.enrol(request()), world.coordinator.devices.enrol(request(examples=9999))
     assert first.device == second.device
     assert first.token != second.token
     assert second.examples_cap == 500, "what it said at first stands"
-    assert world.coordinator.authenticate(second.token).device == first.device
+    assert world.coordinator.devices.authenticate(second.token).device == first.device
     with world.refuses("unauthenticated", "enrol again"):
-        world.coordinator.authenticate(first.token)
-    assert len(world.coordinator.devices()) == 1
+        world.coordinator.devices.authenticate(first.token)
+    assert len(world.coordinator.operators.devices()) == 1
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", "ä" * 20])
@@ -59,8 +59,8 @@ def test_a_token_that_is_not_the_coordinators_enrols_nobody(token: str) -> None:
     world = World(0)
     asked = request(token=token or "x")
     with world.refuses("enrolment-refused", "enrolment token is not this coordinator's"):
-        world.coordinator.enrol(asked)
-    assert world.coordinator.devices() == []
+        world.coordinator.devices.enrol(asked)
+    assert world.coordinator.operators.devices() == []
 
 
 def test_without_a_token_of_its_own_the_coordinator_enrols_nobody() -> None:
@@ -69,7 +69,7 @@ def test_without_a_token_of_its_own_the_coordinator_enrols_nobody() -> None:
     world.boot()
     for token in (TOKEN, "None"):
         with world.refuses("enrolment-refused"):
-            world.coordinator.enrol(request(token=token))
+            world.coordinator.devices.enrol(request(token=token))
 
 
 def test_a_proof_that_is_not_by_the_key_over_this_enrolment_is_refused() -> None:
@@ -85,20 +85,21 @@ def test_a_proof_that_is_not_by_the_key_over_this_enrolment_is_refused() -> None
     ]
     for asked in bad:
         with world.refuses("enrolment-refused", "not a signature by the device's key"):
-            world.coordinator.enrol(asked)
-    assert world.coordinator.devices() == []
+            world.coordinator.devices.enrol(asked)
+    assert world.coordinator.operators.devices() == []
 
 
 @pytest.mark.parametrize(("says", "cap"), [(0, 100_000), (1, 1), (99_999, 99_999), (2**31, 100_000)])
 def test_sizes_are_capped_at_enrolment(says: int, cap: int) -> None:
-    assert World(0).coordinator.enrol(request(examples=says)).examples_cap == cap
+    assert World(0).coordinator.devices.enrol(request(examples=says)).examples_cap == cap
 
 
 def test_a_device_that_enrols_from_two_threads_is_one_device(make_world: MakeWorld) -> None:
     world = make_world(0)
     enrolled: list[object] = []
     threads = [
-        threading.Thread(target=lambda: enrolled.append(world.coordinator.enrol(request()).device)) for _ in range(6)
+        threading.Thread(target=lambda: enrolled.append(world.coordinator.devices.enrol(request()).device))
+        for _ in range(6)
     ]
     for thread in threads:
         thread.start()
@@ -106,13 +107,13 @@ def test_a_device_that_enrols_from_two_threads_is_one_device(make_world: MakeWor
         thread.join(30)
     assert len(enrolled) == 6
     assert len(set(enrolled)) == 1
-    assert len(world.coordinator.devices()) == 1
+    assert len(world.coordinator.operators.devices()) == 1
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64, "'; drop table devices"])
 def test_a_token_that_nobody_has_is_refused(world: World, token: str) -> None:
     with world.refuses("unauthenticated", "not valid here"):
-        world.coordinator.authenticate(token)
+        world.coordinator.devices.authenticate(token)
 
 
 # ---------------------------------------------------------------- waiting
@@ -123,7 +124,7 @@ def waiting(world: World) -> list[int]:
 
 
 def test_a_device_waits_for_its_hold_and_some_time_to_come_back(world: World) -> None:
-    world.coordinator.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())
     assert waiting(world) == [0]
     world.clock.at += 25 + 60 - 0.5
     assert waiting(world) == [0]
@@ -132,29 +133,29 @@ def test_a_device_waits_for_its_hold_and_some_time_to_come_back(world: World) ->
 
 
 def test_a_hold_is_capped_by_the_coordinator(world: World) -> None:
-    world.coordinator.check_in(world.rows[0], world.message().model_copy(update={"hold_s": 300.0}))
+    world.coordinator.devices.check_in(world.rows[0], world.message().model_copy(update={"hold_s": 300.0}))
     (row,) = world.store.waiting(world.clock.now())
     assert row.expires == world.clock.now() + world.settings.max_hold_s + world.settings.waiting_s
 
 
 def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) -> None:
-    world.coordinator.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())
     since = world.clock.now()
     world.clock.at += 5
-    world.coordinator.check_in(world.rows[0], world.message(examples=20))
+    world.coordinator.devices.check_in(world.rows[0], world.message(examples=20))
     (row,) = world.store.waiting(world.clock.now())
     assert (row.since, row.examples, row.expires) == (since, 20, world.clock.now() + 85)
 
 
 def test_a_device_that_leaves_waits_no_more(world: World) -> None:
     world.check_in(0, 1)
-    world.coordinator.leave(world.rows[0].device)
-    world.coordinator.leave(world.rows[5].device)
+    world.coordinator.devices.leave(world.rows[0].device)
+    world.coordinator.devices.leave(world.rows[5].device)
     assert waiting(world) == [1]
 
 
 def test_expired_devices_are_not_drawn(world: World) -> None:
-    world.coordinator.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())
     world.clock.at += 1000
     world.coordinator.tick()
     world.check_in(1, 2)
@@ -163,7 +164,7 @@ def test_expired_devices_are_not_drawn(world: World) -> None:
 
 
 def test_expired_rows_are_deleted_in_time(world: World) -> None:
-    world.coordinator.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())
     world.pass_time(1000)
     world.clock.at -= 1000
     assert waiting(world) == [], "not only hidden"
@@ -201,7 +202,7 @@ def test_selection_by_examples_prefers_the_large(make_world: MakeWorld) -> None:
         cohort={"choose": "by_examples", "select": 2, "goal": 2, "pool": 8}, aggregation={"weighting": "equal"}
     )
     for number, row in enumerate(world.rows):
-        world.coordinator.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))
+        world.coordinator.devices.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))
     world.settle()
     assert world.cohort() == [3, 6]
 
@@ -210,7 +211,9 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
     points = Points()
     world = World(20, store=FragileStore(MemoryStore(), points))  # type: ignore[arg-type]
     world.create(cohort={"select": 100, "goal": 100})
-    threads = [threading.Thread(target=world.coordinator.check_in, args=(row, world.message())) for row in world.rows]
+    threads = [
+        threading.Thread(target=world.coordinator.devices.check_in, args=(row, world.message())) for row in world.rows
+    ]
     with world.store.transaction():
         points.armed = True
         for thread in threads:
@@ -227,7 +230,7 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
 def test_a_check_in_is_remembered_as_the_last_word_of_a_device(world: World) -> None:
     world.clock.at += 77
     world.check_in(2)
-    seen = {world.index(view.device): view.last_seen_at for view in world.coordinator.devices()}
+    seen = {world.index(view.device): view.last_seen_at for view in world.coordinator.operators.devices()}
     assert seen[2] == world.clock.now()
     assert seen[3] is None
 
@@ -263,9 +266,9 @@ def test_repro_a_claim_above_the_enrolments_cap_does_not_wait_for_what_never_com
 
 def test_paused_runs_refuse_nobody(world: World) -> None:
     """With no running run there is no reason against a device: it waits."""
-    world.coordinator.pause("marks")
+    world.coordinator.operators.pause("marks")
     assert world.check_in(0, version="7") == [None]
-    told = world.coordinator.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
+    told = world.coordinator.devices.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
     assert told.reason == "no run is under way; paused: marks"
 
 
@@ -275,14 +278,14 @@ def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: M
     world.check_in(0, 1, version="1")
     world.check_in(2, version="2")
     world.pass_time(10)
-    view = world.coordinator.round("marks", 1)
+    view = world.coordinator.operators.round("marks", 1)
     assert view.status == "abandoned"
     assert view.reason == (
         "1 eligible devices waited; a round needs at least 2. "
         f"2 devices were told: the plan wants {LEARNER} 2; this device has 1"
     )
     world.pass_time(1000)
-    assert "told" not in world.coordinator.round("marks", 2).reason, "nobody asked since"
+    assert "told" not in world.coordinator.operators.round("marks", 2).reason, "nobody asked since"
 
 
 def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld) -> None:
@@ -291,16 +294,16 @@ def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld
     world.create(name="any", cohort={"select_s": 1000, "pool": 4})
     world.check_in(0, 1, 2)
     world.pass_time(10)
-    assert world.coordinator.round("large", 1).reason.endswith(
+    assert world.coordinator.operators.round("large", 1).reason.endswith(
         ". 3 devices were told: the plan wants devices with at least 100 examples; this one has 10"
     )
 
 
-def test_what_is_remembered_of_those_turned_away_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_those_that_are_ineligible_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.runtime.ineligible._MOST", 3)
-    turned_away = TurnedAway()
+    ineligible = Ineligible()
     for number in range(5):
-        turned_away.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
-    assert turned_away.told("r", since=0) == f"2 devices were told: small. 1 device was told: {'x' * 240}..."
-    assert turned_away.told("r", since=4) == "1 device was told: small"
-    assert turned_away.told("other", since=0) == ""
+        ineligible.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
+    assert ineligible.reasons("r", since=0) == f"2 devices were told: small. 1 device was told: {'x' * 240}..."
+    assert ineligible.reasons("r", since=4) == "1 device was told: small"
+    assert ineligible.reasons("other", since=0) == ""

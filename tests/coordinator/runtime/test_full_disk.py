@@ -34,11 +34,11 @@ def test_a_full_disk_leaves_everything_as_it_was_and_a_later_try_succeeds() -> N
     world.check_in()
     first, second, third, _ = world.cohort()
     world.report(first)
-    before, head = world.coordinator.run("marks"), world.store.head("marks")
+    before, head = world.coordinator.operators.run("marks"), world.store.head("marks")
     blobs.full = True
     with pytest.raises(DiskFull):
         world.report(second)
-    assert (world.coordinator.run("marks"), world.store.head("marks")) == (before, head)
+    assert (world.coordinator.operators.run("marks"), world.store.head("marks")) == (before, head)
     assert world.assignment(second) is not None
     blobs.full = False
     world.report(second, third)
@@ -55,11 +55,11 @@ def test_a_full_disk_at_the_checkpoint_leaves_the_round_committing_until_there_i
     device = world.rows[third]
     with blobs.spool() as spool:
         spool.write(world.body(third))
-        world.coordinator.report(device, "marks", 1, 0, spool)
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)
     blobs.full = True
     with pytest.raises(DiskFull):
         world.settle()
-    assert world.coordinator.run("marks").phase == "committing"
+    assert world.coordinator.operators.run("marks").phase == "committing"
     blobs.full = False
     world.boot()
     world.settle()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.runtime.group_commit import Combiner
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.store import MemoryStore
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import World
 
 
-class Desk:
+class Counter:
     """A combiner whose batches are kept, and whose first one can be held at the door."""
 
     def __init__(
@@ -23,7 +23,7 @@ class Desk:
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
         self._answer = answer
-        self.combiner: Combiner[int, int] = Combiner(self._commit, most=most)
+        self.group: GroupCommit[int, int] = GroupCommit(self._commit, most=most)
 
     def _commit(self, items: Sequence[int]) -> list[int | BaseException]:
         self.batches.append(list(items))
@@ -38,7 +38,7 @@ class Desk:
 
         def submit(item: int) -> None:
             try:
-                results[item] = self.combiner.submit(item)
+                results[item] = self.group.submit(item)
             except BaseException as error:
                 results[item] = error
 
@@ -48,7 +48,7 @@ class Desk:
         threads = [threading.Thread(target=submit, args=(item,)) for item in items]
         for thread in threads:
             thread.start()
-        while len(self.combiner._queue) < len(items):
+        while len(self.group._queue) < len(items):
             threading.Event().wait(0.001)
         self.go_on.set()
         for thread in [first, *threads]:
@@ -58,27 +58,27 @@ class Desk:
 
 
 def test_a_lone_item_is_done_at_once() -> None:
-    desk = Desk()
-    assert desk.combiner.submit(4) == 40
-    assert desk.batches == [[4]]
+    counter = Counter()
+    assert counter.group.submit(4) == 40
+    assert counter.batches == [[4]]
 
 
 def test_items_that_wait_are_committed_together_and_get_their_own_results() -> None:
-    desk = Desk()
-    results = desk.together(*range(1, 9))
+    counter = Counter()
+    results = counter.together(*range(1, 9))
     assert results == {item: item * 10 for item in range(9)}
-    assert [len(batch) for batch in desk.batches] == [1, 8], "two transactions for nine items"
+    assert [len(batch) for batch in counter.batches] == [1, 8], "two transactions for nine items"
 
 
 def test_a_batch_has_a_limit() -> None:
-    desk = Desk(most=3)
-    assert desk.together(*range(1, 9)) == {item: item * 10 for item in range(9)}
-    assert [len(batch) for batch in desk.batches] == [1, 3, 3, 2]
+    counter = Counter(most=3)
+    assert counter.together(*range(1, 9)) == {item: item * 10 for item in range(9)}
+    assert [len(batch) for batch in counter.batches] == [1, 3, 3, 2]
 
 
 def test_an_error_of_one_item_is_its_own() -> None:
-    desk = Desk(lambda item: ValueError(f"not {item}") if item == 3 else item)
-    results = desk.together(1, 2, 3, 4)
+    counter = Counter(lambda item: ValueError(f"not {item}") if item == 3 else item)
+    results = counter.together(1, 2, 3, 4)
     assert isinstance(results.pop(3), ValueError)
     assert results == {0: 0, 1: 1, 2: 2, 4: 4}
 
@@ -89,11 +89,11 @@ def test_an_error_of_the_commit_is_everyones_in_the_batch_and_nobody_elses() -> 
             raise OSError("the disk is gone")
         return item
 
-    desk = Desk(answer)
-    results = desk.together(1, 2, 3)
+    counter = Counter(answer)
+    results = counter.together(1, 2, 3)
     assert results.pop(0) == 0
     assert [type(result) for result in results.values()] == [OSError] * 3
-    assert desk.combiner.submit(7) == 7, "the next one is as if nothing had been"
+    assert counter.group.submit(7) == 7, "the next one is as if nothing had been"
 
 
 def test_whoever_is_interrupted_interrupts_nobody_for_ever() -> None:
@@ -102,11 +102,11 @@ def test_whoever_is_interrupted_interrupts_nobody_for_ever() -> None:
             raise KeyboardInterrupt
         return item
 
-    desk = Desk(answer)
-    results = desk.together(1, 2)
+    counter = Counter(answer)
+    results = counter.together(1, 2)
     assert results.pop(0) == 0
     assert {type(result) for result in results.values()} == {KeyboardInterrupt}
-    assert desk.combiner.submit(5) == 5
+    assert counter.group.submit(5) == 5
 
 
 def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
@@ -116,7 +116,7 @@ def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
         done.extend(items)
         return [-item for item in items]
 
-    combiner: Combiner[int, int] = Combiner(commit, most=7)
+    combiner: GroupCommit[int, int] = GroupCommit(commit, most=7)
     wrong: list[object] = []
 
     def worker(start: int) -> None:
@@ -159,7 +159,7 @@ def _send_together(world: World, numbers: list[int]) -> None:
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator._log("marks")._combiner
+        queue = world.coordinator.core.log("marks")._commits
         while len(queue._queue) < len(numbers) - 1:
             threading.Event().wait(0.001)
     for thread in threads:
@@ -170,7 +170,7 @@ def _send(world: World, number: int) -> None:
     device = world.rows[number]
     with world.blobs.spool() as spool:
         spool.write(world.body(number))
-        world.coordinator.report(device, "marks", 1, 0, spool)
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)
 
 
 def test_a_peers_fault_in_a_shared_transaction_is_told_to_that_peer_alone() -> None:
@@ -191,7 +191,7 @@ def test_a_peers_fault_in_a_shared_transaction_is_told_to_that_peer_alone() -> N
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator._log("marks")._combiner
+        queue = world.coordinator.core.log("marks")._commits
         while len(queue._queue) < 3:
             threading.Event().wait(0.001)
     for thread in threads:
@@ -203,5 +203,5 @@ def test_a_peers_fault_in_a_shared_transaction_is_told_to_that_peer_alone() -> N
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_the_smallest_batches_work(most: int) -> None:
-    desk = Desk(most=most)
-    assert desk.together(1, 2, 3) == {0: 0, 1: 10, 2: 20, 3: 30}
+    counter = Counter(most=most)
+    assert counter.together(1, 2, 3) == {0: 0, 1: 10, 2: 20, 3: 30}

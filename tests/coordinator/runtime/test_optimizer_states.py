@@ -80,7 +80,7 @@ def test_a_round_that_is_abandoned_leaves_the_state_as_it_was(make_world: MakeWo
     world.play_round(1)
     world.check_in()
     world.pass_time(61)
-    assert world.coordinator.round("marks", 2).status == "abandoned"
+    assert world.coordinator.operators.round("marks", 2).status == "abandoned"
     before = named(world)[-1]
     assert states(world) == {before}
     world.play_round(3)
@@ -123,7 +123,7 @@ def test_states_stay_as_long_as_the_updates_that_were_added_to_them(make_world: 
         world.play_round(number)
         line = named(world)
         assert states(world) == {state for state in line[-1 - retention :] if state is not None}
-        assert sweep(world.boot()) == 0, "the sweeper knows it too"
+        assert sweep(world.boot().core) == 0, "the sweeper knows it too"
     assert list(verify(world.store, world.blobs)) == []
 
 
@@ -134,7 +134,7 @@ def test_what_a_dead_coordinator_left_is_swept(make_world: MakeWorld) -> None:
     old = world.blobs.path(str(named(world)[1])).read_bytes()
     world.play_round(2)
     assert world.blobs.put(old) == named(world)[1]
-    assert sweep(world.boot()) == 1
+    assert sweep(world.boot().core) == 1
     assert states(world) == {named(world)[2]}
 
 
@@ -148,11 +148,11 @@ def test_a_snapshot_without_a_state_is_one_of_before_there_were_any(make_world: 
     older = {name: value for name, value in row.snapshot.items() if name != "optimizer"}
     with world.store.transaction("marks") as tx:
         tx.snapshot("marks", row.snapshot_seq, older)
-    before = world.coordinator.state("marks")
+    before = world.coordinator.core.state("marks")
     world.boot()
-    assert world.coordinator.state("marks") == before
+    assert world.coordinator.core.state("marks") == before
     world.play_round(2)
-    assert world.coordinator.run("marks").version == 2
+    assert world.coordinator.operators.run("marks").version == 2
 
 
 # ---------------------------------------------------------------- it is carried over
@@ -184,13 +184,13 @@ def test_a_run_that_its_owner_advances_carries_it_over(make_world: MakeWorld) ->
     world = make_world(4)
     secure_run(world, aggregation=ADAM)
     exhausted(world)
-    log = world.coordinator._log("secret")
+    log = world.coordinator.core.log("secret")
     state = hashlib.sha256(b"a state").hexdigest()
     log._cache = (dataclasses.replace(log.state, optimizer=state), log.seq)
-    world.coordinator.advance("secret", "olga")
+    world.coordinator.operators.advance("secret", "olga")
     world.settle()
     assert named(world, "secret") == [None, state]
-    assert world.coordinator.state("secret").optimizer == state
+    assert world.coordinator.core.state("secret").optimizer == state
 
 
 # ---------------------------------------------------------------- what verify finds
@@ -220,7 +220,7 @@ def test_verify_sees_a_state_that_the_updates_do_not_give(make_world: MakeWorld)
     world = make_world()
     world.create(aggregation=ADAM, retention={"rounds": 5})
     world.play_round(1)
-    log = world.coordinator._log("marks")
+    log = world.coordinator.core.log("marks")
     log._cache = (dataclasses.replace(log.state, optimizer=None), log.seq)
     world.play_round(2)
     found = [(wrong.invariant, wrong.round) for wrong in verify(world.store, world.blobs)]

@@ -58,7 +58,7 @@ class Play:
                 return
 
     def create(self) -> None:
-        if not self.world.coordinator.runs():
+        if not self.world.coordinator.operators.runs():
             self.world.create(
                 finish={"rounds": 3},
                 cohort={"select": 4, "goal": 3, "quorum": 0.6},
@@ -94,20 +94,20 @@ class Play:
         self.again(self.create)
         self.everyone_checks_in()
         device = world.rows[3].device
-        self.again(lambda: world.coordinator.started(device, "marks", 1, 0))
+        self.again(lambda: world.coordinator.devices.started(device, "marks", 1, 0))
         for number in (2, 0, 1):
             self.report(number, 1)
         self.late(3, 1)
 
         self.everyone_checks_in()
-        self.again(lambda: world.coordinator.withdraw(device, "marks", 2, 0, "moved"))
+        self.again(lambda: world.coordinator.devices.withdraw(device, "marks", 2, 0, "moved"))
         self.report(1, 2)
         self.report(0, 2)
-        self.again(lambda: world.pass_time(0 if world.coordinator.run("marks").round > 2 else 60))
+        self.again(lambda: world.pass_time(0 if world.coordinator.operators.run("marks").round > 2 else 60))
 
         self.everyone_checks_in()
         self.report(3, 3)
-        self.again(lambda: world.pass_time(0 if world.coordinator.run("marks").round > 3 else 60))
+        self.again(lambda: world.pass_time(0 if world.coordinator.operators.run("marks").round > 3 else 60))
 
         self.everyone_checks_in()
         for number in (3, 1, 2):
@@ -118,7 +118,7 @@ class Play:
     def story(self) -> dict[str, object]:
         """All that must not depend on where the process died."""
         world = self.world
-        view = world.coordinator.run("marks")
+        view = world.coordinator.operators.run("marks")
         return {
             "line": [
                 (row.version, row.digest, row.parent_version, row.round, row.optimizer)
@@ -215,7 +215,7 @@ def test_a_restart_before_each_report_changes_nothing() -> None:
                 if boots:
                     twin.boot()
                 twin.report(device, round=number)
-        digests.append(twin.coordinator.run("marks").checkpoint)
+        digests.append(twin.coordinator.operators.run("marks").checkpoint)
     assert digests[0] == digests[1]
 
 
@@ -252,7 +252,7 @@ def test_the_state_is_the_fold_of_the_log_from_any_snapshot(world: World) -> Non
     assert row is not None
     assert row.snapshot is not None
     assert 0 < row.snapshot_seq < row.seq
-    known = world.coordinator._log("marks").state
+    known = world.coordinator.core.log("marks").state
     folded = []
     for snapshot, seq in ((row.snapshot, row.snapshot_seq), (None, 0)):
         start: dict[str, Any] = {"snapshot": snapshot, "snapshot_seq": seq}
@@ -272,6 +272,6 @@ def test_repro_a_run_whose_first_event_was_lost_begins_at_the_next_start() -> No
         world.create()
     assert [(row.run, row.seq) for row in store.runs()] == [("marks", 0)]
     world.boot()
-    assert world.coordinator.run("marks").phase == "selecting"
+    assert world.coordinator.operators.run("marks").phase == "selecting"
     world.boot()
-    assert world.coordinator.run("marks").round == 1, "only once"
+    assert world.coordinator.operators.run("marks").round == 1, "only once"

@@ -19,22 +19,24 @@ def test_a_device_that_withdraws_is_free_at_once_and_cannot_report(world: World)
     world.check_in()
     number = world.cohort()[0]
     device = world.rows[number].device
-    world.coordinator.withdraw(device, "marks", 1, 0, "battery low")
-    world.coordinator.withdraw(device, "marks", 1, 0, "battery low")
+    world.coordinator.devices.withdraw(device, "marks", 1, 0, "battery low")
+    world.coordinator.devices.withdraw(device, "marks", 1, 0, "battery low")
     assert world.assignment(number) is None
-    assert world.coordinator.outcome(device, "marks", 1).result == "withdrawn"
+    assert world.coordinator.devices.outcome(device, "marks", 1).result == "withdrawn"
     assert world.check_in(number) == [None], "it waits for the next round"
     with world.refuses("withdrawn"):
         world.report(number)
     assert world.refusals() == [(number, "withdrawn")]
-    assert world.coordinator.round("marks", 1).funnel.withdrawn == 1
+    assert world.coordinator.operators.round("marks", 1).funnel.withdrawn == 1
 
 
 def test_the_round_is_abandoned_as_soon_as_too_many_withdrew(world: World) -> None:
     world.check_in()
     for number in world.cohort()[:3]:
-        world.coordinator.withdraw(world.rows[number].device, "marks", 1, 0, "moved")
-    assert world.coordinator.round("marks", 1).reason == ("3 of 4 devices withdrew; 1 are left and the quorum is 2")
+        world.coordinator.devices.withdraw(world.rows[number].device, "marks", 1, 0, "moved")
+    assert world.coordinator.operators.round("marks", 1).reason == (
+        "3 of 4 devices withdrew; 1 are left and the quorum is 2"
+    )
 
 
 def test_who_was_not_selected_is_told_before_the_body_is_read(world: World) -> None:
@@ -42,19 +44,19 @@ def test_who_was_not_selected_is_told_before_the_body_is_read(world: World) -> N
     outsider = next(number for number in range(8) if number not in world.cohort())
     device = world.rows[outsider].device
     with world.refuses("not-selected", "was not selected for round 1"):
-        world.coordinator.update_limit(device, "marks", 1, 0)
+        world.coordinator.devices.update_limit(device, "marks", 1, 0)
     with world.refuses("not-selected"):
-        world.coordinator.started(device, "marks", 1, 0)
+        world.coordinator.devices.started(device, "marks", 1, 0)
     with world.refuses("not-selected"):
-        world.coordinator.withdraw(device, "marks", 1, 0, "")
-    assert world.coordinator.outcome(device, "marks", 1).result == "unknown"
+        world.coordinator.devices.withdraw(device, "marks", 1, 0, "")
+    assert world.coordinator.devices.outcome(device, "marks", 1).result == "unknown"
 
 
 @pytest.mark.parametrize(("number", "attempt"), [(2, 0), (1, 1), (10**6, 0)])
 def test_a_round_that_is_not_open_is_stale_before_the_body_is_read(world: World, number: int, attempt: int) -> None:
     world.check_in()
     with world.refuses("stale"):
-        world.coordinator.update_limit(world.rows[world.cohort()[0]].device, "marks", number, attempt)
+        world.coordinator.devices.update_limit(world.rows[world.cohort()[0]].device, "marks", number, attempt)
 
 
 def test_a_late_update_is_refused_before_the_body_is_read_and_recorded_once(world: World) -> None:
@@ -64,9 +66,9 @@ def test_a_late_update_is_refused_before_the_body_is_read_and_recorded_once(worl
     device = world.rows[late].device
     for _ in range(2):
         with world.refuses("late", "round 1 is over"):
-            world.coordinator.update_limit(device, "marks", 1, 0)
+            world.coordinator.devices.update_limit(device, "marks", 1, 0)
     assert world.refusals() == [(late, "late")]
-    outcome = world.coordinator.outcome(device, "marks", 1)
+    outcome = world.coordinator.devices.outcome(device, "marks", 1)
     assert (outcome.result, outcome.reason) == ("refused", "round 1 is over")
 
 
@@ -74,11 +76,11 @@ def test_an_update_whose_round_closes_while_it_is_read_is_late_and_leaves_no_byt
     world.check_in()
     *counted, late = world.cohort()
     body, device = world.body(late), world.rows[late]
-    with world.blobs.spool(world.coordinator.update_limit(device.device, "marks", 1, 0)) as spool:
+    with world.blobs.spool(world.coordinator.devices.update_limit(device.device, "marks", 1, 0)) as spool:
         spool.write(body)
         world.report(*counted)
         with world.refuses("late"):
-            world.coordinator.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)
     assert world.refusals() == [(late, "late")]
     assert not world.blobs.has(hashlib.sha256(body).hexdigest())
     world.require({1: counted})
@@ -96,22 +98,22 @@ def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_cou
         receipt = world.send(first, body)
         world.report(*others)
         with world.refuses("late"):
-            world.coordinator.report(world.rows[late], "marks", 1, 0, spool)
-    assert world.coordinator.run("marks").version == 1
+            world.coordinator.devices.report(world.rows[late], "marks", 1, 0, spool)
+    assert world.coordinator.operators.run("marks").version == 1
     assert world.blobs.has(receipt.digest)
 
 
 def test_an_unknown_run_is_told_so(world: World) -> None:
     for ask in (
-        lambda: world.coordinator.run("nothing"),
-        lambda: world.coordinator.pause("nothing"),
-        lambda: world.coordinator.rounds("nothing"),
-        lambda: world.coordinator.checkpoints("nothing"),
-        lambda: world.coordinator.metrics("nothing"),
-        lambda: world.coordinator.events("nothing"),
-        lambda: world.coordinator.update_limit(world.rows[0].device, "nothing", 1, 0),
-        lambda: world.coordinator.started(world.rows[0].device, "nothing", 1, 0),
-        lambda: world.coordinator.outcome(world.rows[0].device, "nothing", 1),
+        lambda: world.coordinator.operators.run("nothing"),
+        lambda: world.coordinator.operators.pause("nothing"),
+        lambda: world.coordinator.operators.rounds("nothing"),
+        lambda: world.coordinator.operators.checkpoints("nothing"),
+        lambda: world.coordinator.operators.metrics("nothing"),
+        lambda: world.coordinator.operators.events("nothing"),
+        lambda: world.coordinator.devices.update_limit(world.rows[0].device, "nothing", 1, 0),
+        lambda: world.coordinator.devices.started(world.rows[0].device, "nothing", 1, 0),
+        lambda: world.coordinator.devices.outcome(world.rows[0].device, "nothing", 1),
     ):
         with world.refuses("unknown-run", "there is no run 'nothing'"):
             ask()
@@ -120,9 +122,9 @@ def test_an_unknown_run_is_told_so(world: World) -> None:
 @pytest.mark.parametrize("number", [0, 2, 99, 2**31, 2**63, 10**30])
 def test_a_round_that_never_was_is_unknown(world: World, number: int) -> None:
     with world.refuses("unknown-round", "the run is at round 1|it is at round 1"):
-        world.coordinator.round("marks", number)
+        world.coordinator.operators.round("marks", number)
     with world.refuses("unknown-round"):
-        world.coordinator.outcome(world.rows[0].device, "marks", number)
+        world.coordinator.devices.outcome(world.rows[0].device, "marks", number)
 
 
 # ---------------------------------------------------------------- bad updates
@@ -226,7 +228,7 @@ def test_a_body_longer_than_the_limit_stops_while_it_arrives(world: World) -> No
 
     world.check_in()
     number = world.cohort()[0]
-    limit = world.coordinator.update_limit(world.rows[number].device, "marks", 1, 0)
+    limit = world.coordinator.devices.update_limit(world.rows[number].device, "marks", 1, 0)
     with world.blobs.spool(limit) as spool:
         spool.write(b"\0" * limit)
         with pytest.raises(TooLarge):
@@ -235,11 +237,11 @@ def test_a_body_longer_than_the_limit_stops_while_it_arrives(world: World) -> No
 
 def _refused(world: World, number: int, body: bytes, words: str = ".") -> None:
     """The body is refused as invalid, leaves nothing behind, and a good one still counts."""
-    blobs, before = set(world.blobs.digests()), world.coordinator.run("marks")
+    blobs, before = set(world.blobs.digests()), world.coordinator.operators.run("marks")
     with world.refuses("invalid-update", words):
         world.send(number, body)
     assert set(world.blobs.digests()) == blobs
-    assert world.coordinator.run("marks") == before
+    assert world.coordinator.operators.run("marks") == before
     assert world.assignment(number) is not None, "the device may still send what it should have sent"
 
 

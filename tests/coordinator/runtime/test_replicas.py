@@ -11,6 +11,7 @@ import pytest
 from client_sdk.protocol.devices import Assignment, Receipt
 from coordinator.blobs import BlobError
 from coordinator.engine import effects as fx
+from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import FenceLost
 from tests.coordinator.conftest import MakeWorld
@@ -27,9 +28,9 @@ class Pair:
     def send(self, via: Coordinator, number: int, round: int = 1) -> Receipt:
         """A device's whole request at one replica, nothing else."""
         device = self.world.rows[number]
-        with via.blobs.spool(via.update_limit(device.device, "marks", round, 0)) as spool:
+        with via.core.blobs.spool(via.devices.update_limit(device.device, "marks", round, 0)) as spool:
             spool.write(self.world.body(number, round))
-            return via.report(device, "marks", round, 0, spool)
+            return via.devices.report(device, "marks", round, 0, spool)
 
     def perform(self, via: Coordinator, *kinds: type) -> None:
         """Performs what one replica has to do, of these kinds only (all, when none is named)."""
@@ -55,7 +56,7 @@ def pair(world: World) -> Pair:
 
 
 def commit_of(via: Coordinator) -> fx.Commit:
-    return next(action for _, action in list(via._todo) if isinstance(action, fx.Commit))
+    return next(action for _, action in list(via.core._tasks) if isinstance(action, fx.Commit))
 
 
 def test_reports_by_either_replica_make_one_round(pair: Pair) -> None:
@@ -66,7 +67,7 @@ def test_reports_by_either_replica_make_one_round(pair: Pair) -> None:
         pair.send(via, number)
     pair.settle()
     world.require({1: [first, second, third]})
-    assert pair.two.run("marks").checkpoint == pair.one.run("marks").checkpoint
+    assert pair.two.operators.run("marks").checkpoint == pair.one.operators.run("marks").checkpoint
 
 
 def test_the_partial_sums_of_both_lead_to_the_same_bits(make_world: MakeWorld) -> None:
@@ -80,7 +81,7 @@ def test_the_partial_sums_of_both_lead_to_the_same_bits(make_world: MakeWorld) -
             pair.send(replica, number)
             pair.perform(replica, fx.Fold)
         pair.settle()
-        digests.add(pair.one.run("marks").checkpoint)
+        digests.add(pair.one.operators.run("marks").checkpoint)
     assert len(digests) == 1
 
 
@@ -110,10 +111,10 @@ def test_a_commit_that_was_taken_over_gives_way_to_the_newer_fence(pair: Pair) -
     counted = world.cohort()[:3]
     for number in counted:
         pair.send(pair.one, number)
-    aggregator = pair.one._aggregator("marks")
+    aggregator = pair.one.core.aggregator("marks")
     commit = aggregator.commit
 
-    def overtaken(*args: object) -> tuple[str, int]:
+    def overtaken(*args: object) -> NewCheckpoint:
         written = commit(*args)  # type: ignore[arg-type]
         pair.two.recover()
         pair.perform(pair.two, fx.Fold, fx.Commit)
@@ -122,7 +123,7 @@ def test_a_commit_that_was_taken_over_gives_way_to_the_newer_fence(pair: Pair) -
     aggregator.commit = overtaken  # type: ignore[method-assign]
     pair.perform(pair.one)
     world.require({1: counted})
-    kinds = [row.kind for row in pair.one.events("marks")]
+    kinds = [row.kind for row in pair.one.operators.events("marks")]
     assert kinds.count("Committed") == 1
     row = world.store.run("marks")
     assert row is not None
@@ -132,7 +133,7 @@ def test_a_commit_that_was_taken_over_gives_way_to_the_newer_fence(pair: Pair) -
 def test_whoever_has_the_older_fence_is_refused_and_nobody_else_in_its_batch(pair: Pair) -> None:
     world = pair.world
     world.check_in()
-    log = pair.one._log("marks")
+    log = pair.one.core.log("marks")
     with world.store.transaction("marks") as tx:
         fence = tx.raise_fence("marks")
     with world.store.transaction("marks") as tx:
@@ -152,16 +153,16 @@ def test_repro_a_commit_that_is_over_does_not_break_into_the_next_one(pair: Pair
     pair.two.recover()
     pair.perform(pair.two)
     for row in world.rows:
-        pair.two.check_in(row, world.message())
+        pair.two.devices.check_in(row, world.message())
     pair.two.tick()
     pair.perform(pair.two)
     counted[2] = [world.index(claim.device) for claim in world.store.claims()][:3]  # One is not asked
     for number in counted[2]:
         pair.send(pair.two, number, 2)
-    aggregator = pair.two._aggregator("marks")
+    aggregator = pair.two.core.aggregator("marks")
     commit = aggregator.commit
 
-    def disturbed(*args: object) -> tuple[str, int]:
+    def disturbed(*args: object) -> NewCheckpoint:
         with suppress(BlobError):
             pair.perform(pair.one, fx.Commit)
         return commit(*args)  # type: ignore[arg-type]
@@ -189,7 +190,7 @@ def test_the_same_update_by_both_replicas_counts_once(pair: Pair) -> None:
     world.check_in()
     first, second, third, _ = world.cohort()
     assert pair.send(pair.one, first) == pair.send(pair.two, first)
-    assert pair.two.round("marks", 1).funnel.reported == 1
+    assert pair.two.operators.round("marks", 1).funnel.reported == 1
     for number in (second, third):
         pair.send(pair.two, number)
     pair.settle()
@@ -202,23 +203,23 @@ def test_a_device_gets_its_assignment_from_the_replica_that_did_not_draw(pair: P
     for number in range(4):
         via = pair.one if number % 2 else pair.two
         message = world.message()
-        assert via.check_in(world.rows[number], message) is None
+        assert via.devices.check_in(world.rows[number], message) is None
     pair.one.tick()
     pair.perform(pair.one)
     for number in range(4):
         device = world.rows[number].device
-        here, there = pair.one.assignment(device), pair.two.assignment(device)
+        here, there = pair.one.devices.assignment(device), pair.two.devices.assignment(device)
         assert isinstance(here, Assignment)
         assert here == there
 
 
 ASKS: dict[str, Callable[[Pair, str], object]] = {
-    "limit": lambda pair, device: pair.two.update_limit(device, "marks", 1, 0),
-    "started": lambda pair, device: pair.two.started(device, "marks", 1, 0),
-    "withdraw": lambda pair, device: pair.two.withdraw(device, "marks", 1, 0, "moved"),
-    "outcome": lambda pair, device: pair.two.outcome(device, "marks", 1),
-    "assignment": lambda pair, device: pair.two.assignment(device),
-    "round": lambda pair, device: pair.two.round("marks", 1),
+    "limit": lambda pair, device: pair.two.devices.update_limit(device, "marks", 1, 0),
+    "started": lambda pair, device: pair.two.devices.started(device, "marks", 1, 0),
+    "withdraw": lambda pair, device: pair.two.devices.withdraw(device, "marks", 1, 0, "moved"),
+    "outcome": lambda pair, device: pair.two.devices.outcome(device, "marks", 1),
+    "assignment": lambda pair, device: pair.two.devices.assignment(device),
+    "round": lambda pair, device: pair.two.operators.round("marks", 1),
 }
 
 
@@ -227,7 +228,7 @@ def test_repro_a_replica_that_has_not_heard_of_the_draw_refuses_nobody(pair: Pai
     """Its own state was still selecting round 1: a selected device was told that it was not, and dropped its work."""
     world = pair.world
     world.check_in()
-    assert pair.two._log("marks").state.phase == "selecting"
+    assert pair.two.core.log("marks").state.phase == "selecting"
     assert ASKS[ask](pair, world.rows[world.cohort()[0]].device) is not False
     if ask in ("limit", "assignment"):
         assert ASKS[ask](pair, world.rows[world.cohort()[0]].device) is not None
@@ -248,12 +249,12 @@ def test_a_run_created_at_one_is_served_by_the_other(make_world: MakeWorld) -> N
     world = make_world()
     pair = Pair(world)
     world.create()
-    assert [view.run for view in pair.two.runs()] == ["marks"]
+    assert [view.run for view in pair.two.operators.runs()] == ["marks"]
     world.check_in()
     number = world.cohort()[0]
-    assert pair.two.assignment(world.rows[number].device) == world.assignment(number)
+    assert pair.two.devices.assignment(world.rows[number].device) == world.assignment(number)
     pair.send(pair.two, number)
-    assert pair.one.round("marks", 1).funnel.reported == 1
+    assert pair.one.operators.round("marks", 1).funnel.reported == 1
 
 
 def test_a_deadline_is_kept_by_whichever_replica_looks(pair: Pair) -> None:
@@ -272,24 +273,24 @@ def test_a_deadline_is_kept_by_whichever_replica_looks(pair: Pair) -> None:
 
 
 def test_an_operators_word_at_one_is_law_at_the_other(pair: Pair) -> None:
-    pair.one.pause("marks")
+    pair.one.operators.pause("marks")
     with pair.world.refuses("conflict", "the run is paused and cannot be paused"):
-        pair.two.pause("marks")
-    pair.two.stop("marks")
+        pair.two.operators.pause("marks")
+    pair.two.operators.stop("marks")
     with pair.world.refuses("conflict", "the run is stopped"):
-        pair.one.resume("marks")
+        pair.one.operators.resume("marks")
 
 
 def test_replicas_draw_one_cohort_between_them(pair: Pair) -> None:
     world = pair.world
     for row in world.rows:
-        pair.two.check_in(row, world.message())
+        pair.two.devices.check_in(row, world.message())
     for replica in (pair.one, pair.two):
         replica.tick()
     pair.perform(pair.two)
     pair.perform(pair.one)
     assert len(world.store.claims()) == 4
-    assert [row.kind for row in pair.one.events("marks")] == ["Created", "Drawn"]
+    assert [row.kind for row in pair.one.operators.events("marks")] == ["Created", "Drawn"]
 
 
 def test_a_device_that_reports_to_both_at_once_counts_once(make_world: MakeWorld) -> None:

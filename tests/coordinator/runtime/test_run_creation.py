@@ -18,12 +18,12 @@ def upload(world: World, body: bytes, digest: str | None = None) -> str:
     name = digest or hashlib.sha256(body).hexdigest()
     with world.blobs.spool() as spool:
         spool.write(body)
-        world.coordinator.put_checkpoint(spool, name)
+        world.coordinator.operators.put_checkpoint(spool, name)
     return name
 
 
 def begin(world: World, init: str, **sections: Any) -> RunView:
-    return world.coordinator.create_run(CreateRun(plan=world.plan(**sections), init=init, origin="by hand"))
+    return world.coordinator.operators.create_run(CreateRun(plan=world.plan(**sections), init=init, origin="by hand"))
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def test_a_run_records_its_plan_its_checkpoint_and_where_that_came_from(empty: W
     assert (view.status, view.phase, view.round) == ("running", "selecting", 1)
     assert view.plan["cohort"]["goal"] == 3  # type: ignore[index]
     assert view.plan["retention"] == {"rounds": 0}, "defaults are written out"
-    (first,) = empty.coordinator.checkpoints("marks")
+    (first,) = empty.coordinator.operators.checkpoints("marks")
     assert (first.digest, first.parent, first.origin, first.round) == (init, None, "by hand", None)
 
 
 def test_a_name_that_is_taken_gets_a_number(empty: World) -> None:
     init = upload(empty, to_bytes(empty.model()))
     assert [begin(empty, init).run for _ in range(3)] == ["marks", "marks-2", "marks-3"]
-    assert [view.name for view in empty.coordinator.runs()] == ["marks"] * 3
+    assert [view.name for view in empty.coordinator.operators.runs()] == ["marks"] * 3
 
 
 def test_each_run_has_a_selection_seed_of_its_own_and_nobody_sees_it(empty: World) -> None:
@@ -57,7 +57,7 @@ def test_each_run_has_a_selection_seed_of_its_own_and_nobody_sees_it(empty: Worl
     assert len(seeds) == 3
     assert all(0 <= seed < 2**63 for seed in seeds)
     shown = "".join(view.model_dump_json() for view in views)
-    shown += "".join(event.model_dump_json() for event in empty.coordinator.events("marks"))
+    shown += "".join(event.model_dump_json() for event in empty.coordinator.operators.events("marks"))
     assert not [seed for seed in seeds if str(seed) in shown]
 
 
@@ -77,7 +77,7 @@ def test_a_plan_that_cannot_be_carried_out_makes_no_run(empty: World, sections: 
     init = upload(empty, to_bytes(empty.model()))
     with empty.refuses("invalid-plan", words):
         begin(empty, init, **sections)
-    assert empty.coordinator.runs() == []
+    assert empty.coordinator.operators.runs() == []
 
 
 def test_a_checkpoint_that_was_not_uploaded_makes_no_run(empty: World) -> None:
@@ -98,7 +98,7 @@ def test_repro_a_devices_update_cannot_be_made_a_model_for_all_to_read(empty: Wo
     with empty.refuses("invalid-request", "is not a checkpoint"):
         begin(empty, receipt.digest, name="theft")
     with empty.refuses("unknown-checkpoint"):
-        empty.coordinator.checkpoint_file(receipt.digest)
+        empty.coordinator.operators.checkpoint_file(receipt.digest)
 
 
 BAD_FILES: list[tuple[str, bytes, str]] = [
@@ -150,7 +150,7 @@ def test_models_of_every_kind_make_a_round(empty: World, model: Tensors) -> None
     for number in empty.cohort()[:3]:
         empty.send(number, empty.body(number, delta=delta))
     after = empty.checkpoint()
-    assert empty.coordinator.run("marks").version == 1
+    assert empty.coordinator.operators.run("marks").version == 1
     assert {name: (array.dtype, array.shape) for name, array in after.items()} == {
         name: (array.dtype, array.shape) for name, array in model.items()
     }
@@ -166,4 +166,4 @@ def test_a_model_whose_names_leave_no_room_for_a_report_makes_no_run(empty: Worl
     crowded = {f"layer.{number:04d}.{'x' * 40}.weight": np.zeros(1, np.float32) for number in range(500)}
     with empty.refuses("invalid-request", "an update.s header of 65536 holds its report too"):
         empty.create(crowded)
-    assert empty.coordinator.runs() == []
+    assert empty.coordinator.operators.runs() == []

@@ -16,11 +16,11 @@ from tests.coordinator.world import LEARNER, World
 
 def test_a_run_from_its_first_round_to_its_last(world: World) -> None:
     counted = {number: world.play_round(number) for number in range(1, 6)}
-    view = world.coordinator.run("marks")
+    view = world.coordinator.operators.run("marks")
     assert (view.status, view.reason, view.phase) == ("finished", "reached 5 rounds", "idle")
     assert (view.version, view.rounds_committed, view.rounds_wanted) == (5, 5, 5)
     world.require(counted)
-    assert [(row.status, row.version) for row in world.coordinator.rounds("marks")] == [
+    assert [(row.status, row.version) for row in world.coordinator.operators.rounds("marks")] == [
         ("committed", version) for version in range(1, 6)
     ]
     assert world.store.claims() == []
@@ -35,7 +35,7 @@ def test_select_4_goal_3_the_fourth_is_told_it_is_late(world: World) -> None:
     with world.refuses("late", "round 1 is over"):
         world.report(fourth)
     assert world.refusals() == [(fourth, "late")]
-    row = world.coordinator.round("marks", 1)
+    row = world.coordinator.operators.round("marks", 1)
     assert (row.funnel.selected, row.funnel.reported, row.funnel.late, row.funnel.dropped) == (4, 3, 1, 0)
 
 
@@ -44,7 +44,7 @@ def test_at_the_deadline_a_quorum_commits(world: World) -> None:
     first, second, *_ = world.cohort()
     world.report(first, second)
     world.pass_time(59)
-    assert world.coordinator.run("marks").phase == "collecting"
+    assert world.coordinator.operators.run("marks").phase == "collecting"
     world.pass_time(1)
     world.require({1: [first, second]})
 
@@ -56,9 +56,9 @@ def test_below_the_quorum_the_round_is_abandoned_and_the_acknowledged_update_is_
     world.pass_time(60)
     world.require({})
     assert world.refusals() == [(first, "abandoned")]
-    row = world.coordinator.round("marks", 1)
+    row = world.coordinator.operators.round("marks", 1)
     assert (row.status, row.reason) == ("abandoned", "1 of 4 devices reported by the deadline; the quorum is 2")
-    outcome = world.coordinator.outcome(world.rows[first].device, "marks", 1)
+    outcome = world.coordinator.devices.outcome(world.rows[first].device, "marks", 1)
     assert (outcome.result, outcome.reason) == (
         "refused",
         "the round was abandoned: 1 of 4 devices reported by the deadline; the quorum is 2",
@@ -82,7 +82,7 @@ def test_a_select_deadline_draws_from_whoever_waits(world: World) -> None:
 def test_nobody_waits_so_rounds_are_abandoned_and_told(world: World) -> None:
     world.pass_time(10)
     world.pass_time(10)
-    reasons = [row.reason for row in world.coordinator.rounds("marks")]
+    reasons = [row.reason for row in world.coordinator.operators.rounds("marks")]
     assert reasons == ["0 eligible devices waited; a round needs at least 2"] * 2 + [""]
 
 
@@ -97,7 +97,7 @@ def test_the_same_updates_in_every_order_give_the_same_bits() -> None:
         world.check_in()
         for number in order:
             world.send(number, world.body(number, delta=deltas[number], examples=number * 7 + 1))
-        digests.add(world.coordinator.run("marks").checkpoint)
+        digests.add(world.coordinator.operators.run("marks").checkpoint)
     assert len(digests) == 1
 
 
@@ -127,7 +127,7 @@ def test_the_same_bytes_get_the_same_receipt_at_every_later_time(world: World) -
     world.play_round(2)
     world.boot()
     assert world.send(first, body) == receipt, "a round later, after another restart"
-    assert world.coordinator.outcome(world.rows[first].device, "marks", 1).version == 1
+    assert world.coordinator.devices.outcome(world.rows[first].device, "marks", 1).version == 1
 
 
 def test_other_bytes_are_refused_and_the_first_count(world: World) -> None:
@@ -162,11 +162,11 @@ def test_checking_in_again_while_assigned_gives_the_same_assignment(world: World
 def test_an_assignment_says_all_that_a_device_needs(world: World) -> None:
     world.check_in()
     number = world.cohort()[0]
-    work, view = world.assignment(number), world.coordinator.run("marks")
+    work, view = world.assignment(number), world.coordinator.operators.run("marks")
     assert work is not None
     assert (work.run, work.round, work.attempt, work.device) == ("marks", 1, 0, world.rows[number].device)
     assert (work.checkpoint.version, work.checkpoint.digest) == (0, view.checkpoint)
-    assert work.checkpoint.bytes == len(world.coordinator.checkpoint_file(view.checkpoint).read_bytes())
+    assert work.checkpoint.bytes == len(world.coordinator.operators.checkpoint_file(view.checkpoint).read_bytes())
     assert work.plan_digest == view.plan_digest
     assert (work.task.learner, work.partial, work.secure) == (LEARNER, "full", False)
     assert len(world.body(number)) <= work.max_update_bytes

@@ -13,13 +13,16 @@ from tests.coordinator.world import World
 
 def test_pausing_lets_the_round_end_and_resuming_opens_the_next(world: World) -> None:
     world.check_in()
-    assert world.coordinator.pause("marks").status == "paused"
+    assert world.coordinator.operators.pause("marks").status == "paused"
     counted = world.cohort()[:3]
     world.report(*counted)
-    assert (world.coordinator.run("marks").phase, world.coordinator.run("marks").version) == ("idle", 1)
+    assert (world.coordinator.operators.run("marks").phase, world.coordinator.operators.run("marks").version) == (
+        "idle",
+        1,
+    )
     world.pass_time(1000)
-    assert world.coordinator.run("marks").round == 1
-    assert world.coordinator.resume("marks").phase == "selecting"
+    assert world.coordinator.operators.run("marks").round == 1
+    assert world.coordinator.operators.resume("marks").phase == "selecting"
     world.settle()
     world.require({1: counted, 2: world.play_round(2)})
 
@@ -28,43 +31,49 @@ def test_a_run_is_stopped_for_good(world: World) -> None:
     world.check_in()
     number = world.cohort()[0]
     world.report(number)
-    view = world.coordinator.stop("marks")
+    view = world.coordinator.operators.stop("marks")
     assert (view.status, view.reason) == ("stopped", "stopped by the operator")
     assert world.refusals() == [(number, "abandoned")]
     assert world.store.claims() == []
-    for again in (world.coordinator.stop, world.coordinator.pause, world.coordinator.resume):
+    for again in (
+        world.coordinator.operators.stop,
+        world.coordinator.operators.pause,
+        world.coordinator.operators.resume,
+    ):
         with world.refuses("conflict"):
             again("marks")
     assert world.check_in(1) == [None]
     world.boot()
-    assert world.coordinator.run("marks").status == "stopped"
+    assert world.coordinator.operators.run("marks").status == "stopped"
 
 
 def test_a_score_at_the_target_finishes_the_run(make_world: MakeWorld) -> None:
     world = make_world(8)
     world.create(finish={"metric": "accuracy", "target": 0.9})
     world.play_round(1)
-    view = world.coordinator.run("marks")
+    view = world.coordinator.operators.run("marks")
     report = MetricReport(version=1, digest=view.checkpoint, score=Score(examples=100, metrics={"accuracy": 0.93}))
-    (row,) = world.coordinator.report_metrics("marks", report)
+    (row,) = world.coordinator.operators.report_metrics("marks", report)
     assert (row.version, row.name, row.value, row.examples, row.source) == (1, "accuracy", 0.93, 100, "evaluator")
-    after = world.coordinator.run("marks")
+    after = world.coordinator.operators.run("marks")
     assert (after.status, after.reason) == ("finished", "accuracy 0.93 reached the target 0.9 at version 1")
 
 
 def test_scores_of_another_checkpoint_or_source_are_refused(world: World) -> None:
-    view = world.coordinator.run("marks")
+    view = world.coordinator.operators.run("marks")
     score = Score(examples=1, metrics={"accuracy": 0.5})
     with world.refuses("conflict", "was scored"):
-        world.coordinator.report_metrics("marks", MetricReport(version=0, digest="0" * 64, score=score))
+        world.coordinator.operators.report_metrics("marks", MetricReport(version=0, digest="0" * 64, score=score))
     for version in (1, 2**31, 10**30):
         with world.refuses("unknown-checkpoint", f"no version {version}"):
-            world.coordinator.report_metrics("marks", MetricReport(version=version, digest="0" * 64, score=score))
+            world.coordinator.operators.report_metrics(
+                "marks", MetricReport(version=version, digest="0" * 64, score=score)
+            )
     with world.refuses("conflict", "kept for the scores that devices report"):
-        world.coordinator.report_metrics(
+        world.coordinator.operators.report_metrics(
             "marks", MetricReport(version=0, digest=view.checkpoint, source="devices", score=score)
         )
-    assert world.coordinator.metrics("marks") == []
+    assert world.coordinator.operators.metrics("marks") == []
 
 
 def test_devices_score_the_model_they_received(make_world: MakeWorld) -> None:
@@ -73,7 +82,7 @@ def test_devices_score_the_model_they_received(make_world: MakeWorld) -> None:
     world.check_in()
     for number, accuracy in zip(world.cohort()[:3], (0.5, 0.7, 0.9), strict=True):
         world.report(number, held_out=Score(examples=20, metrics={"accuracy": accuracy}))
-    (row,) = world.coordinator.metrics("marks")
+    (row,) = world.coordinator.operators.metrics("marks")
     assert (row.version, row.source, row.name, row.examples) == (0, "devices", "accuracy", 60)
     assert row.value == pytest.approx(0.7)
 
@@ -99,22 +108,22 @@ def test_a_device_with_a_huge_metric_cannot_stop_the_round(world: World) -> None
     counted = world.cohort()[:3]
     world.report(*counted, metrics={"loss": 1.7e308})
     world.require({1: counted})
-    assert world.coordinator.round("marks", 1).metrics == {"loss": 1.7e308}
+    assert world.coordinator.operators.round("marks", 1).metrics == {"loss": 1.7e308}
 
 
 def test_the_log_can_be_read_from_anywhere(world: World) -> None:
     world.play_round(1)
     world.check_in()
-    whole = world.coordinator.events("marks")
+    whole = world.coordinator.operators.events("marks")
     assert [row.seq for row in whole] == list(range(1, len(whole) + 1))
     kinds = ["Created", "Drawn", "Reported", "Reported", "Reported", "Committed", "Drawn"]
     assert [row.kind for row in whole] == kinds
-    assert world.coordinator.run("marks").seq == len(whole)
-    paged = [row for after in range(0, len(whole), 2) for row in world.coordinator.events("marks", after, 2)]
+    assert world.coordinator.operators.run("marks").seq == len(whole)
+    paged = [row for after in range(0, len(whole), 2) for row in world.coordinator.operators.events("marks", after, 2)]
     assert paged == whole
-    assert world.coordinator.events("marks", whole[-1].seq) == []
+    assert world.coordinator.operators.events("marks", whole[-1].seq) == []
     world.boot()
-    assert world.coordinator.events("marks", 2) == whole[2:]
+    assert world.coordinator.operators.events("marks", 2) == whole[2:]
 
 
 def test_only_checkpoints_of_runs_are_served(world: World) -> None:
@@ -122,15 +131,15 @@ def test_only_checkpoints_of_runs_are_served(world: World) -> None:
     receipt = world.report(world.cohort()[0])[0]
     for unknown in (receipt.digest, "0" * 64, "../../etc/passwd"):
         with world.refuses("unknown-checkpoint"):
-            world.coordinator.checkpoint_file(unknown)
-    body = world.coordinator.checkpoint_file(world.coordinator.run("marks").checkpoint).read_bytes()
-    assert digest(body) == world.coordinator.run("marks").checkpoint
+            world.coordinator.operators.checkpoint_file(unknown)
+    body = world.coordinator.operators.checkpoint_file(world.coordinator.operators.run("marks").checkpoint).read_bytes()
+    assert digest(body) == world.coordinator.operators.run("marks").checkpoint
 
 
 def test_checkpoints_name_their_parents(world: World) -> None:
     for number in (1, 2):
         world.play_round(number)
-    line = world.coordinator.checkpoints("marks")
+    line = world.coordinator.operators.checkpoints("marks")
     assert [row.version for row in line] == [0, 1, 2]
     assert [row.parent for row in line] == [None, line[0].digest, line[1].digest]
     assert [row.origin for row in line] == ["test", "round 1", "round 2"]
@@ -138,12 +147,15 @@ def test_checkpoints_name_their_parents(world: World) -> None:
 
 def test_devices_are_listed_with_what_they_do(world: World) -> None:
     world.check_in(0, 1, 2, 3, 4)
-    states = {world.index(view.device): view.state for view in world.coordinator.devices()}
+    states = {world.index(view.device): view.state for view in world.coordinator.operators.devices()}
     cohort = world.cohort()
     assert {number for number, state in states.items() if state == "assigned"} == set(cohort)
     assert {number for number, state in states.items() if state == "waiting"} == set(range(5)) - set(cohort)
-    first = world.coordinator.devices(limit=3)
-    assert [*first, *world.coordinator.devices(after=first[-1].device)] == world.coordinator.devices()
+    first = world.coordinator.operators.devices(limit=3)
+    assert [
+        *first,
+        *world.coordinator.operators.devices(after=first[-1].device),
+    ] == world.coordinator.operators.devices()
 
 
 def test_when_the_clock_falls_the_round_keeps_its_length(world: World) -> None:
@@ -151,10 +163,10 @@ def test_when_the_clock_falls_the_round_keeps_its_length(world: World) -> None:
     world.clock.at -= 5000
     world.settle()
     world.pass_time(59)
-    assert world.coordinator.run("marks").phase == "collecting"
+    assert world.coordinator.operators.run("marks").phase == "collecting"
     assert world.assignment(world.cohort()[0]).report_within_s == pytest.approx(1)  # type: ignore[union-attr]
     world.pass_time(1)
-    assert world.coordinator.round("marks", 1).status == "abandoned"
+    assert world.coordinator.operators.round("marks", 1).status == "abandoned"
 
 
 def test_health_reads_the_database(world: World) -> None:

@@ -19,7 +19,7 @@ def test_several_runs_share_the_fleet_and_no_device_has_two_assignments(make_wor
     for run, numbers in by_run.items():
         for number in numbers[:3]:
             world.send(number, world.body(number, run=run), run=run)
-    assert [world.coordinator.run(run).version for run in ("marks", "other")] == [1, 1]
+    assert [world.coordinator.operators.run(run).version for run in ("marks", "other")] == [1, 1]
     world.require({1: by_run["marks"][:3]})
     world.require({1: by_run["other"][:3]}, run="other")
     assert not {world.index(c.device) for c in world.store.claims()} & {n for ns in by_run.values() for n in ns[:3]}
@@ -43,7 +43,7 @@ def test_a_learner_or_version_that_does_not_fit_is_told_why(make_world: MakeWorl
     assert answer.reason == f"run marks: the plan wants {LEARNER} 2; this device has 1"
     assert 0 < answer.min_s < answer.max_s
     nothing = CheckIn(examples=5, learners={})
-    answer = world.coordinator.check_in(world.rows[1], nothing)  # type: ignore[assignment]
+    answer = world.coordinator.devices.check_in(world.rows[1], nothing)  # type: ignore[assignment]
     assert isinstance(answer, Wait)
     assert "which this device does not have (installed: none)" in answer.reason
     assert world.check_in(2, 3, version="2") == [None, None]
@@ -86,13 +86,13 @@ def test_devices_whose_size_one_run_refuses_do_not_keep_it_from_resting(make_wor
     world.check_in(0, 1, 2, 3, examples=10)
     assert world.cohort() == []
     world.check_in(4, 5, examples=60)
-    assert world.coordinator.run("other").phase == "collecting"
+    assert world.coordinator.operators.run("other").phase == "collecting"
 
 
 def test_a_hold_that_ran_out_is_told_what_the_runs_are_doing(world: World) -> None:
     message = CheckIn(examples=5, learners={LEARNER: "1"})
-    told = world.coordinator.hold_over(world.rows[0].device, message)
+    told = world.coordinator.devices.hold_over(world.rows[0].device, message)
     assert told.reason == "not selected yet: run marks is selecting round 1"
     assert told.max_s <= 5, "it comes back at once and keeps its place"
-    world.coordinator.stop("marks")
-    assert world.coordinator.hold_over(world.rows[0].device, message).reason == "no run is under way"
+    world.coordinator.operators.stop("marks")
+    assert world.coordinator.devices.hold_over(world.rows[0].device, message).reason == "no run is under way"

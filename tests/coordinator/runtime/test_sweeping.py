@@ -20,13 +20,13 @@ def test_an_update_without_its_event_goes_and_all_that_is_referred_to_stays(make
     world.report(reporter, round=2)
     before = set(world.blobs.digests())
     orphan = world.blobs.put(world.body(7, 2))
-    assert sweep(world.boot()) == 1
+    assert sweep(world.boot().core) == 1
     assert set(world.blobs.digests()) == before
     assert not world.blobs.has(orphan)
     # The run goes on as if nothing had been: the update that was acknowledged still counts.
     world.settle()
     world.report(*world.cohort()[:2], round=2)
-    assert world.coordinator.run("marks").version == 2
+    assert world.coordinator.operators.run("marks").version == 2
     assert reporter in [world.index(row.device) for row in world.store.contributions("marks", 2)]
 
 
@@ -36,7 +36,7 @@ def test_without_retention_no_raw_update_outlives_its_round(world: World) -> Non
     assert sent
     assert not any(world.blobs.has(digest) for digest in sent)
     world.blobs.put(world.body(0, 1))
-    sweep(world.boot())
+    sweep(world.boot().core)
     assert not any(world.blobs.has(digest) for digest in sent)
     assert world.checkpoint()["marks"].any()
 
@@ -47,13 +47,13 @@ def test_a_selected_device_that_was_never_heard_of_is_dropped_and_a_stranger_is_
     selected = {world.index(device) for device in body["cohort"]}  # type: ignore[attr-defined]
     silent = next(iter(selected - set(counted)))
     stranger = next(number for number in range(world.size) if number not in selected)
-    assert world.coordinator.outcome(world.rows[silent].device, "marks", 1).result == "dropped"
-    assert world.coordinator.outcome(world.rows[stranger].device, "marks", 1).result == "unknown"
+    assert world.coordinator.devices.outcome(world.rows[silent].device, "marks", 1).result == "dropped"
+    assert world.coordinator.devices.outcome(world.rows[stranger].device, "marks", 1).result == "unknown"
     for number, kind in ((silent, "late"), (stranger, "not-selected")):
         with pytest.raises(ProblemError) as refused:
             world.send(number, world.body(number, 1), 1)
         assert refused.value.kind == kind
-    funnel = world.coordinator.round("marks", 1).funnel
+    funnel = world.coordinator.operators.round("marks", 1).funnel
     assert (funnel.selected, funnel.reported, funnel.late, funnel.dropped) == (4, 3, 1, 0)
 
 
@@ -61,14 +61,14 @@ def test_an_acknowledged_update_whose_file_is_lost_abandons_the_round_with_the_r
     world.check_in()
     cohort = world.cohort()
     world.report(*cohort[:2])
-    lost = str(world.coordinator.state("marks").members[world.rows[cohort[0]].device].digest)
+    lost = str(world.coordinator.core.state("marks").current.members[world.rows[cohort[0]].device].digest)
     world.boot()  # the running sum is gone too
     world.blobs.delete(lost)
     with pytest.raises(Missing):
         world.settle()  # cannot be folded now; a driver tries again later
     world.settle()
     world.report(cohort[2])
-    row = world.coordinator.round("marks", 1)
+    row = world.coordinator.operators.round("marks", 1)
     assert row.status == "abandoned"
     assert "gone" in row.reason
     assert {refusal.digest for refusal in world.store.refusals("marks", 1) if refusal.kind == "abandoned"} >= {lost}
@@ -86,6 +86,6 @@ def test_repro_bytes_whose_refusal_was_recorded_and_whose_deletion_was_not_reach
         world.send(first, other)
     digest = world.blobs.put(other)  # as if the deletion had not been reached
     assert digest in {row.digest for row in world.store.refusals("marks", 1)}
-    assert sweep(world.boot()) == 1
+    assert sweep(world.boot().core) == 1
     assert not world.blobs.has(digest)
-    assert world.blobs.has(str(world.coordinator.state("marks").members[world.rows[first].device].digest))
+    assert world.blobs.has(str(world.coordinator.core.state("marks").current.members[world.rows[first].device].digest))

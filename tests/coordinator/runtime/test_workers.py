@@ -1,4 +1,4 @@
-"""Workers at their desk: a run whose fleet is away goes on in the datacenter, and comes back to its devices."""
+"""What workers ask for: a run whose fleet is away goes on in the datacenter, and comes back to its devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from client_sdk.protocol.workers import (
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
-from coordinator.runtime.workers import WorkerDesk
+from coordinator.runtime.worker_results import WorkerResults
 from coordinator.store.port import WorkerRow
 from coordinator.verify import verify
 from tests.coordinator.world import LEARNER, World
@@ -38,18 +38,18 @@ class Center(World):
         self.made: list[WorkerCreated] = []
 
     def worker(self) -> WorkerRow:
-        self.made.append(self.coordinator.create_worker(CreateWorker(label="cluster")))
-        return self.coordinator.authenticate_worker(self.made[-1].token)
+        self.made.append(self.coordinator.workers.create(CreateWorker(label="cluster")))
+        return self.coordinator.workers.authenticate(self.made[-1].token)
 
     def fall_back(self, **more: Any) -> None:
         """Creates the run, and lets the time of its first selection pass with nobody there."""
         self.create(datacenter={**SECTION, **more})
         self.pass_time(11)
-        assert self.coordinator.run("marks").phase == "leasing"
+        assert self.coordinator.operators.run("marks").phase == "leasing"
 
     def poll(self, worker: WorkerRow, instance: str = "i1", **more: Any) -> Any:
         usual: dict[str, Any] = {"learners": {LEARNER: "1"}, "data": ("proxy",), "nproc": 2}
-        answer = self.coordinator.poll(worker, WorkerPoll(instance=instance, **{**usual, **more}))
+        answer = self.coordinator.workers.poll(worker, WorkerPoll(instance=instance, **{**usual, **more}))
         self.settle()
         return answer
 
@@ -60,10 +60,10 @@ class Center(World):
         usual = {"fence": lease.fence, "steps": 100, "examples": 25_600, "metrics": {"loss": 0.5}}
         report = ResultReport.model_validate({**usual, **more})
         where = (lease.run, lease.round, lease.attempt, report)
-        limit = self.coordinator.result_limit(worker, *where)
-        with self.coordinator.blobs.spool(limit) as spool:
+        limit = self.coordinator.workers.result_limit(worker, *where)
+        with self.coordinator.core.blobs.spool(limit) as spool:
             spool.write(body)
-            receipt = self.coordinator.result(worker, *where, spool)
+            receipt = self.coordinator.workers.result(worker, *where, spool)
         self.settle()
         return receipt
 
@@ -80,24 +80,26 @@ def test_a_round_without_devices_is_trained_by_a_worker_and_committed_as_it_is(c
     assert isinstance(lease, Lease)
     assert (lease.round, lease.attempt, lease.fence, lease.within_s) == (2, 1, 1, 300)
     assert (lease.datacenter.data, lease.datacenter.nproc, lease.task.learner) == ("proxy", 2, LEARNER)
-    assert lease.checkpoint.digest == center.coordinator.run("marks").checkpoint
+    assert lease.checkpoint.digest == center.coordinator.operators.run("marks").checkpoint
     center.clock.at += 15
     beat = Heartbeat(attempt=1, fence=1, step=40, metrics={"loss": 0.7, "samples_per_s": 900.0})
-    assert center.coordinator.heartbeat(worker, "marks", 2, beat).ends_in_s == 40
-    view = center.coordinator.round("marks", 2)
+    assert center.coordinator.workers.heartbeat(worker, "marks", 2, beat).ends_in_s == 40
+    view = center.coordinator.operators.round("marks", 2)
     assert view.lease is not None
     assert (view.kind, view.lease.step, view.lease.metrics["loss"]) == ("datacenter", 40, 0.7)
-    assert [(w.state, w.run, w.round) for w in center.coordinator.workers()] == [("leased", "marks", 2)]
+    assert [(w.state, w.run, w.round) for w in center.coordinator.workers.listed()] == [("leased", "marks", 2)]
     body = to_bytes(center.trained(steps=np.array(107, np.int64)))
     receipt = center.deliver(worker, lease, body)
     assert (receipt.version, receipt.digest) == (1, hashlib.sha256(body).hexdigest())
     model = center.checkpoint()
     assert model["marks"].tolist() == [101.0] * 8
     assert model["steps"] == 107, "buffers too"
-    ended = center.coordinator.round("marks", 2)
+    ended = center.coordinator.operators.round("marks", 2)
     assert (ended.status, ended.version, ended.bytes_in, ended.metrics) == ("committed", 1, len(body), {"loss": 0.5})
     assert ended.because == "1 federated round in a row had to be abandoned"
-    assert center.coordinator.checkpoints("marks")[1].origin == f"round 2, in the datacenter by {worker.worker}"
+    assert (
+        center.coordinator.operators.checkpoints("marks")[1].origin == f"round 2, in the datacenter by {worker.worker}"
+    )
     assert list(verify(center.store, center.blobs)) == []
 
 
@@ -108,19 +110,19 @@ def test_devices_that_come_back_get_their_round_and_the_line_goes_on(center: Cen
     lease = center.poll(worker)
     assert isinstance(lease, Lease), "nobody waits yet"
     center.check_in(0, 1, 2)
-    assert center.coordinator.run("marks").phase == "training", "a live lease is not taken away"
+    assert center.coordinator.operators.run("marks").phase == "training", "a live lease is not taken away"
     center.deliver(worker, lease, to_bytes(center.trained(2)))
-    view = center.coordinator.round("marks", 4)
+    view = center.coordinator.operators.round("marks", 4)
     assert (view.kind, view.status) == ("federated", "open")
     assert view.because == "3 eligible devices waited when the last round in the datacenter ended"
-    assert center.coordinator.run("marks").phase == "selecting"
+    assert center.coordinator.operators.run("marks").phase == "selecting"
     center.check_in(3)
     counted = center.cohort()[:3]
     center.report(*counted, round=4)
     model = center.checkpoint()["marks"]
     assert sorted(set(model.tolist())) == [102.0, pytest.approx(102 + 16 / 3)]
     assert [row.version for row in center.store.checkpoints("marks")] == [0, 1, 2, 3]
-    kinds = [(row.kind, row.status) for row in center.coordinator.rounds("marks")]
+    kinds = [(row.kind, row.status) for row in center.coordinator.operators.rounds("marks")]
     assert kinds == [
         ("federated", "abandoned"),
         ("datacenter", "committed"),
@@ -134,17 +136,17 @@ def test_devices_that_come_back_get_their_round_and_the_line_goes_on(center: Cen
 def test_a_worker_that_asks_while_devices_wait_does_not_take_their_round(center: Center) -> None:
     center.fall_back()
     for number in (0, 1, 2):
-        center.coordinator.check_in(center.rows[number], center.message())
+        center.coordinator.devices.check_in(center.rows[number], center.message())
     assert center.poll(center.worker()) is None
-    assert center.coordinator.run("marks").kind == "federated"
+    assert center.coordinator.operators.run("marks").kind == "federated"
 
 
 def test_with_no_worker_at_all_a_quorum_of_devices_is_enough(center: Center) -> None:
     center.fall_back()
     center.check_in(0, 1)
-    assert center.coordinator.run("marks").phase == "leasing"
+    assert center.coordinator.operators.run("marks").phase == "leasing"
     center.pass_time(11)
-    assert center.coordinator.run("marks").phase == "selecting"
+    assert center.coordinator.operators.run("marks").phase == "selecting"
 
 
 def test_a_worker_that_dies_loses_the_round_to_another_and_its_result_is_refused_with_a_record(center: Center) -> None:
@@ -158,7 +160,7 @@ def test_a_worker_that_dies_loses_the_round_to_another_and_its_result_is_refused
     with center.refuses("lease-lost", "given out anew: its fence is 2, not 1"):
         center.deliver(first, old, to_bytes(center.trained()))
     with center.refuses("lease-lost"):
-        center.coordinator.heartbeat(first, "marks", 2, Heartbeat(attempt=1, fence=1))
+        center.coordinator.workers.heartbeat(first, "marks", 2, Heartbeat(attempt=1, fence=1))
     center.deliver(second, new, to_bytes(center.trained(2)))
     with center.refuses("lease-lost", "round 2 is over"):
         center.deliver(first, old, to_bytes(center.trained(2)))
@@ -187,14 +189,14 @@ def test_a_result_that_is_sent_twice_at_a_time_is_no_refusal(center: Center, mon
     worker = center.worker()
     lease = center.poll(worker)
     body = to_bytes(center.trained())
-    check, twins = WorkerDesk._check_result, [body]
+    check, twins = WorkerResults._check_result, [body]
 
-    def meanwhile(desk: WorkerDesk, spool: Spool, parent: str) -> None:
-        check(desk, spool, parent)
+    def meanwhile(results: WorkerResults, spool: Spool, parent: str) -> None:
+        check(results, spool, parent)
         if twins:
             center.deliver(worker, lease, twins.pop())
 
-    monkeypatch.setattr(WorkerDesk, "_check_result", meanwhile)
+    monkeypatch.setattr(WorkerResults, "_check_result", meanwhile)
     assert center.deliver(worker, lease, body).version == 1
     assert len(center.store.checkpoints("marks")) == 2
     assert center.store.refusals("marks", 2) == []
@@ -210,7 +212,7 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
         (first, 2, 1, "fence 1 is that of attempt 1 of round 2, not 2"),
     ]:
         with center.refuses("lease-lost", words):
-            center.coordinator.heartbeat(worker, "marks", 2, Heartbeat(attempt=attempt, fence=fence))
+            center.coordinator.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=attempt, fence=fence))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_a_result_that_is_no_checkpoint_of_the_run_is_refused(
         center.deliver(worker, lease, to_bytes(center.trained())[:-1])
     with center.refuses("invalid-update", "__metadata__"):
         center.deliver(worker, lease, to_bytes(center.trained(), {"a": "b"}))
-    assert center.coordinator.run("marks").phase == "training", "the lease is still there"
+    assert center.coordinator.operators.run("marks").phase == "training", "the lease is still there"
     center.deliver(worker, lease, to_bytes(center.trained()))
 
 
@@ -245,17 +247,17 @@ def test_a_refused_result_with_the_committed_bytes_does_not_take_them_away(cente
     old = center.poll(first)
     body = to_bytes(center.trained())
     report = ResultReport(fence=1, steps=1, examples=1)
-    with center.coordinator.blobs.spool() as spool:
+    with center.coordinator.core.blobs.spool() as spool:
         spool.write(body)
         center.pass_time(41)
         new = center.poll(second)
         with center.refuses("lease-lost"):
-            center.coordinator.result(first, "marks", 2, old.attempt, report, spool)
+            center.coordinator.workers.result(first, "marks", 2, old.attempt, report, spool)
     assert [row.digest for row in center.store.refusals("marks", 2)] == [hashlib.sha256(body).hexdigest()]
     center.deliver(second, new, body)
     center.deliver(second, center.poll(second), to_bytes(center.trained(2)))
     center.boot()
-    sweeping.sweep(center.coordinator)
+    sweeping.sweep(center.coordinator.core)
     assert list(verify(center.store, center.blobs)) == []
 
 
@@ -269,7 +271,9 @@ def test_a_restarted_worker_gets_its_round_at_once_and_a_repeated_poll_the_same_
     center.boot()
     assert center.poll(worker, "i2") == restarted
     with center.refuses("lease-lost"):
-        center.coordinator.end_lease(worker, "marks", 2, LeaseEnd(attempt=1, fence=1, failed=True, reason="old"))
+        center.coordinator.workers.end_lease(
+            worker, "marks", 2, LeaseEnd(attempt=1, fence=1, failed=True, reason="old")
+        )
 
 
 @pytest.mark.parametrize("installation", ["there", ""])
@@ -279,13 +283,13 @@ def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(cent
     lease = center.poll(worker, installation="here")
     second = {"instance": "i2", "installation": installation}
     assert center.poll(worker, **second) is None
-    told = center.coordinator.hold_over_worker(
+    told = center.coordinator.workers.hold_over(
         worker, WorkerPoll(**second, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
     )
     assert "round 2 of marks, which is in the hands of another process with this worker's token" in told.reason
     assert center.poll(worker) == lease, "the first keeps it"
     center.clock.at += 39
-    center.coordinator.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))
+    center.coordinator.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))
     center.pass_time(39)
     assert center.poll(worker, **second) is None
     center.pass_time(2)
@@ -298,14 +302,14 @@ def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) ->
     worker = center.worker()
     lease = center.poll(worker)
     back = LeaseEnd(attempt=1, fence=lease.fence, failed=False, reason="the machine is wanted")
-    center.coordinator.end_lease(worker, "marks", 2, back)
-    assert center.coordinator.run("marks").phase == "leasing"
+    center.coordinator.workers.end_lease(worker, "marks", 2, back)
+    assert center.coordinator.operators.run("marks").phase == "leasing"
     lease = center.poll(worker)
     cannot = LeaseEnd(attempt=2, fence=lease.fence, failed=True, reason="the loss is not finite")
-    center.coordinator.end_lease(worker, "marks", 2, cannot)
-    told = center.coordinator.round("marks", 2).reason
+    center.coordinator.workers.end_lease(worker, "marks", 2, cannot)
+    told = center.coordinator.operators.round("marks", 2).reason
     assert told == f"worker {worker.worker} could not train: the loss is not finite"
-    assert center.coordinator.run("marks").phase == "selecting"
+    assert center.coordinator.operators.run("marks").phase == "selecting"
 
 
 def test_a_worker_that_fits_no_run_is_told_why(center: Center) -> None:
@@ -314,34 +318,34 @@ def test_a_worker_that_fits_no_run_is_told_why(center: Center) -> None:
     answer = center.poll(worker, data=("other",), nproc=1)
     assert isinstance(answer, Wait)
     assert answer.reason == "run marks: the plan wants the data 'proxy', which this worker does not hold"
-    over = center.coordinator.hold_over_worker(worker, WorkerPoll(instance="i"))
+    over = center.coordinator.workers.hold_over(worker, WorkerPoll(instance="i"))
     assert "which this worker does not have" in over.reason
 
 
 def test_a_round_by_plan_waits_for_a_worker_though_devices_wait(center: Center) -> None:
     center.create(datacenter={**SECTION, "patience": None, "every": 2, "wait_s": 20})
     center.play_round(1)
-    assert center.coordinator.run("marks").phase == "leasing"
+    assert center.coordinator.operators.run("marks").phase == "leasing"
     center.check_in()
     center.pass_time(19)
-    assert center.coordinator.run("marks").phase == "leasing"
+    assert center.coordinator.operators.run("marks").phase == "leasing"
     worker = center.worker()
     center.deliver(worker, center.poll(worker), to_bytes(center.trained()))
-    assert center.coordinator.run("marks").version == 2
-    assert center.coordinator.run("marks").kind == "federated"
+    assert center.coordinator.operators.run("marks").version == 2
+    assert center.coordinator.operators.run("marks").kind == "federated"
 
 
 def test_a_revoked_worker_is_unknown_and_its_lease_ends(center: Center) -> None:
     center.fall_back()
     worker = center.worker()
     center.poll(worker)
-    assert center.coordinator.revoke_worker(worker.worker).state == "revoked"
+    assert center.coordinator.workers.revoke(worker.worker).state == "revoked"
     with center.refuses("unauthenticated", "was revoked by an operator"):
-        center.coordinator.authenticate_worker(center.made[0].token)
+        center.coordinator.workers.authenticate(center.made[0].token)
     with center.refuses("unknown-worker"):
-        center.coordinator.revoke_worker("w0")
+        center.coordinator.workers.revoke("w0")
     center.pass_time(41)
-    assert center.coordinator.run("marks").phase == "leasing"
+    assert center.coordinator.operators.run("marks").phase == "leasing"
 
 
 def test_a_lease_is_seen_and_kept_through_another_replica(center: Center) -> None:
@@ -350,9 +354,9 @@ def test_a_lease_is_seen_and_kept_through_another_replica(center: Center) -> Non
     lease = center.poll(worker)
     other = center.replica()
     center.clock.at += 30
-    assert other.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=lease.fence, step=3)).ends_in_s == 40
+    assert other.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=lease.fence, step=3)).ends_in_s == 40
     center.pass_time(30)
-    assert center.coordinator.run("marks").phase == "training"
+    assert center.coordinator.operators.run("marks").phase == "training"
     center.coordinator = other
     center.deliver(worker, lease, to_bytes(center.trained()))
-    assert center.coordinator.run("marks").version == 1
+    assert center.coordinator.operators.run("marks").version == 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.shamir import SHARE_BYTES
@@ -31,7 +31,7 @@ from tests.coordinator.secure.world import Phone, World
 
 def second_round(world: World) -> bool:
     """Whether the first round has ended, and all is done that it left to do."""
-    return world.state.round == 2 and not [todo for todo in world.log.todo if isinstance(todo, fx.Discard)]
+    return world.state.round_number == 2 and not [todo for todo in world.log.todo if isinstance(todo, fx.Discard)]
 
 
 def tools(phone: Phone, **primitives: Any) -> None:
@@ -40,16 +40,16 @@ def tools(phone: Phone, **primitives: Any) -> None:
     phone.member.device = replace(device, primitives=replace(device.primitives, **primitives))
 
 
-def resigned(phone: Phone, world: World, said: Say, body: bytes, blob: bytes | None = None) -> Say:
+def resigned(phone: Phone, world: World, said: Transmit, body: bytes, blob: bytes | None = None) -> Transmit:
     """What a device says, changed, with its signature under it."""
     secure = world.state.secure
     assert secure is not None
-    h = world.desk._attempts.read(secure).cohort.h
+    h = world.requests._attempts.read(secure).cohort.h
     signature = signed(phone.member.device.signer, h, said.stage, body)
-    return Say(said.stage, body, signature, said.blob if blob is None else blob)
+    return Transmit(said.stage, body, signature, said.blob if blob is None else blob)
 
 
-def cheating(phone: Phone, stage: Stage, change: Callable[[Say, World], Say]) -> None:
+def cheating(phone: Phone, stage: Stage, change: Callable[[Transmit, World], Transmit]) -> None:
     phone.bend = lambda said, world: change(said, world) if said.stage == stage else said
 
 
@@ -132,7 +132,7 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
     world.play(lambda w: w.state.phase == "masking")
     for attempt, dealers in ((1, (world.phones[1].name,)), (0, ("nobody",)), (0, ()), (0, (phone.name,))):
         with pytest.raises(ProblemError):
-            world.desk.complain(phone.name, 1, attempt, dealers)
+            world.requests.complain(phone.name, 1, attempt, dealers)
     assert world.happened(ev.Complained) == []
     world.play()
     assert_committed(world)
@@ -141,7 +141,7 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
 # ------------------------------------------------------------ messages that no honest device signs
 
 
-def longer(said: Say, world: World, phone: Phone) -> Say:
+def longer(said: Transmit, world: World, phone: Phone) -> Transmit:
     blob = said.blob + b"\0"
     body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
     return resigned(phone, world, said, body, blob)
@@ -162,7 +162,7 @@ def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> No
     world = World(n)
     cheat = world.phones[2]
 
-    def fewer(said: Say, w: World) -> Say:
+    def fewer(said: Transmit, w: World) -> Transmit:
         bundle = Bundle.parse(said.body, n)
         return resigned(cheat, w, said, replace(bundle, sealed=bundle.sealed[1:]).encoded)
 
@@ -176,9 +176,9 @@ def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
     """Whoever wrote it: it is refused, and the device's own message is still taken."""
     world = World(4)
     phone = world.phones[0]
-    forged: list[Say] = []
+    forged: list[Transmit] = []
 
-    def forge(said: Say, w: World) -> Say:
+    def forge(said: Transmit, w: World) -> Transmit:
         if forged:
             return said
         forged.append(said)
@@ -200,7 +200,7 @@ def test_the_first_vector_of_a_device_counts() -> None:
     phone = world.phones[0]
     refused: list[str] = []
 
-    def twice(said: Say, w: World) -> Say:
+    def twice(said: Transmit, w: World) -> Transmit:
         blob = bytes(len(said.blob))
         body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
         other = resigned(phone, w, said, body, blob)
@@ -228,7 +228,7 @@ def test_no_device_names_anothers_file_as_its_own() -> None:
     world = World(5)
     first, copycat = world.phones[0], world.phones[1]
 
-    def copy(said: Say, w: World) -> Say:
+    def copy(said: Transmit, w: World) -> Transmit:
         blob = next(each.blob for each in first.member.log if each.stage == "mask")
         body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
         return resigned(copycat, w, said, body, blob)
@@ -285,7 +285,7 @@ def test_a_dealer_that_cannot_be_rebuilt_is_named_and_barred() -> None:
     assert world.happened(ev.OpeningFailed)[-1].lost == (cheat.name,)
     assert len(world.state.spent) == 5
     world.assert_clean()
-    world.play(lambda w: w.state.round == 4)
+    world.play(lambda w: w.state.round_number == 4)
     assert world.state.version == 0, "all are spent"
 
 
@@ -309,10 +309,10 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
     world = World(12)
     cheat = world.phones[1]
 
-    def wrong(said: Say, w: World) -> Say:
+    def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        survivors = w.desk._attempts.read(secure).survivors(secure)
+        survivors = w.requests._attempts.read(secure).survivors(secure)
         revealed = Revealed.parse(said.body, survivors, 12)
         about = revealed.shares[7]
         shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
@@ -331,10 +331,10 @@ def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int)
     world = World(5)
     cheat = world.phones[place]
 
-    def wrong(said: Say, w: World) -> Say:
+    def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        revealed = Revealed.parse(said.body, w.desk._attempts.read(secure).survivors(secure), 5)
+        revealed = Revealed.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
         shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
         return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
 
@@ -462,15 +462,15 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
     world = World(7)
     for phone in world.phones[:3]:
         phone.stops = "share"
-    old: list[tuple[Any, Say]] = []
+    old: list[tuple[Any, Transmit]] = []
 
-    def remember(said: Say, w: World) -> Say:
+    def remember(said: Transmit, w: World) -> Transmit:
         old.append((world.phones[4].head, said))
         return said
 
     phone = world.phones[4]
     phone.bend = remember
-    world.play(lambda w: w.state.attempt == 1)
+    world.play(lambda w: w.state.current.attempt == 1)
     phone.bend = None
     phone.head, said = old[-1]
     before = world.state
@@ -506,7 +506,7 @@ def exhausted() -> World:
     world = World(4, rounds_=2)
     for phone in world.phones[:2]:
         phone.stops = "unmask"
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert len(world.state.spent) == 4
     for phone in world.phones:
         phone.gone, phone.stops = False, None
@@ -519,14 +519,14 @@ def test_an_exhausted_run_says_so() -> None:
     world = exhausted()
     assert world.state.version == 0
     assert "exhausted" in world.reasons[-1] or "spent" in world.reasons[-1]
-    world.play(lambda w: w.state.round >= 5)
+    world.play(lambda w: w.state.round_number >= 5)
     assert world.state.version == 0, "waiting does not help"
 
 
 def test_the_owner_lets_an_exhausted_run_go_on() -> None:
     world = exhausted()
     world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play(lambda w: w.state.version == 1)
     row = world.every(fx.RecordCheckpoint)[0]
     assert row.contributions == ()
@@ -548,7 +548,7 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
     world = World(4, rounds_=1)
     heard = world.hear
     world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert world.state.spent == ()
     assert all(phone.member.memory.spent for phone in world.phones)
     world.hear = heard  # type: ignore[method-assign]
@@ -557,7 +557,7 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
     assert tuple(told) == world.state.spent
     assert len(told) >= 2, "of four three are needed"
     world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play()
     assert world.state.version == 1
     assert world.state.spent == ()
@@ -572,7 +572,7 @@ def test_a_round_goes_on_without_a_device_that_says_it_is_spent() -> None:
     world.play(lambda w: w.state.phase == "agreeing")
     for phone in world.phones[1:]:
         phone.gone = True
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert [bool(phone.member.memory.spent) for phone in world.phones] == [True] + [False] * 5
     world.hear = heard  # type: ignore[method-assign]
     for phone in world.phones[1:]:
@@ -589,7 +589,7 @@ def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
     def advanced(crash: int | None) -> World:
         world = exhausted()
         world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
-        world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+        world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
         world.crash_at(crash)
         return world.play(lambda w: w.state.version == 1)
 

@@ -138,12 +138,12 @@ def test_without_its_threshold_a_round_is_abandoned(stage: Stage) -> None:
     for phone in world.phones[:3]:
         phone.stops = stage
     before_agreeing = stage in STAGES[:3]
-    world.play(lambda w: w.state.version == 1 or w.state.round > 2 or bool(w.state.exhausted))
+    world.play(lambda w: w.state.version == 1 or w.state.round_number > 2 or bool(w.state.exhausted))
     if stage == "advertise":
         assert world.state.version == 1
         return
     assert world.reasons
-    assert world.state.round >= 2
+    assert world.state.round_number >= 2
     if before_agreeing:
         assert world.state.spent == ()
         assert world.state.version == 1
@@ -159,7 +159,7 @@ def test_an_abandoned_round_leaves_no_secret_on_a_device(stage: Stage) -> None:
     world = World(7, secure={"attempts": 1})
     for phone in world.phones[:3]:
         phone.stops = stage
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert world.state.version == 0
     others = world.phones[3:]
     assert stage == "unmask" or any(phone.member.memory.live for phone in others)
@@ -247,7 +247,7 @@ def test_whatever_happens_a_round_ends_and_leaves_nothing(n: int, data: st.DataO
         phone.stops = data.draw(st.sampled_from(STAGES))
 
     def ended(w: World) -> bool:
-        return w.state.round == 2 and w.state.phase == "selecting" and not w.log.todo
+        return w.state.round_number == 2 and w.state.phase == "selecting" and not w.log.todo
 
     world.play(ended)
     if world.state.version:

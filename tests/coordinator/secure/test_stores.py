@@ -1,4 +1,4 @@
-"""Secure rounds over a real log: what the desk submits is written by a store, survives a restart, and ``verify`` finds
+"""Secure rounds over a real log: what is submitted is written by a store, survives a restart, and ``verify`` finds
 nothing wrong with it.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,10 @@ from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
+from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
-from coordinator.secure.devices import SecureDesk
-from coordinator.secure.performing import Make
+from coordinator.runtime.secure_rounds import SecureLog
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import CheckpointRow, DeviceRow, RunRow, Store
@@ -27,22 +27,23 @@ from coordinator.verify import verify
 from tests.coordinator.secure.world import World
 
 
-class StoredLog:
-    """``SecureRun`` over a RunLog: what the runtime will be."""
+class Watched(RunLog):
+    """The runtime's log, which shows the world what came of each event."""
 
-    def __init__(self, world: StoredWorld, row: RunRow) -> None:
-        self.world = world
-        self.todo: list[fx.Action] = []
-        self._log = RunLog(row, world.store, world, lambda run, actions: self.todo.extend(actions))
+    world: StoredWorld
 
-    @property
-    def state(self) -> RunState:
-        return self._log.catch_up()
-
-    def submit(self, make: Make) -> list[fx.Effect]:
-        effects = self._log.submit(lambda tx, state, now: make(state, now))
+    def submit(self, make: Any, *, fence: int | None = None) -> list[fx.Effect]:
+        effects = super().submit(make, fence=fence)
         self.world.effects += effects
         return effects
+
+
+class StoredLog(SecureLog):
+    """What the runtime has of a run with secure rounds, and what is to do."""
+
+    def __init__(self, log: RunLog, todo: list[fx.Action]) -> None:
+        super().__init__(log)
+        self.todo = todo
 
 
 class StoredWorld(World):
@@ -57,9 +58,13 @@ class StoredWorld(World):
 
     def _boot(self, todo: list[fx.Action]) -> None:
         row = self.store.run("run-1") or self._created()
-        self.log = StoredLog(self, row)  # type: ignore[assignment]
+        todo: list[fx.Action] = []
+        log = Watched(row, self.store, self, lambda run, actions: todo.extend(actions))
+        log.world = self
+        self.log = StoredLog(log, todo)  # type: ignore[assignment]
         self.aggregator = Aggregator(self.blobs, self.plan, self.start)
-        self.desk = SecureDesk(self.log, self.blobs, self.aggregator, self._authority, workers=1)
+        core: Any = SimpleNamespace(log=lambda run: log, store=self.store, blobs=self.blobs)
+        self._secure(self.log, Commits(core))
 
     def _created(self) -> RunRow:
         row = RunRow(
@@ -164,14 +169,36 @@ def test_the_owners_way_out_is_audited_and_verified(store: Store, tmp_path: Path
     world = StoredWorld(store, tmp_path / "blobs", 4)
     for phone in world.phones[:2]:
         phone.stops = "unmask"
-    world.play(lambda w: w.state.round == 2 and w.state.phase == "selecting")
+    world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     for phone in world.phones:
         phone.gone, phone.stops = False, None
         phone.restart()
     exhausted: Callable[[World], bool] = lambda w: bool(w.state.exhausted) and w.state.phase == "selecting"  # noqa: E731
     world.play(exhausted)
-    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round, by="the owner"))
+    world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play()
     assert world.state.version == 1
     assert [(row.by, row.action) for row in store.audit("run-1")] == [("the owner", "advance")]
+    assert_in_order(world)
+
+
+def test_a_secure_round_is_committed_under_the_fence_of_the_run(store: Store, tmp_path: Path) -> None:
+    world = StoredWorld(store, tmp_path / "blobs", 4)
+    world.play(lambda w: any(isinstance(action, fx.CommitSum) for action in w.log.todo))
+    action = next(action for action in world.log.todo if isinstance(action, fx.CommitSum))
+    work = world.secure._work
+    checkpoint = work.checkpoint
+
+    def overtaken(action: Any) -> tuple[str, int]:
+        with store.transaction("run-1") as tx:
+            tx.raise_fence("run-1")
+        return checkpoint(action)
+
+    work.checkpoint = overtaken  # type: ignore[method-assign]
+    world.secure.perform(action)
+    assert (world.state.phase, world.state.version) == ("committing", 0), "it is the other replica's to commit"
+    work.checkpoint = checkpoint  # type: ignore[method-assign]
+    world.secure.perform(action)
+    assert world.state.version == 1
+    world.play()
     assert_in_order(world)

@@ -1,5 +1,5 @@
-"""A run with secure rounds in memory: the engine, the desk, and real devices whose memory is kept as bytes. No socket,
-no threads, no clock but the one that is set here.
+"""A run with secure rounds in memory: the engine, the rounds, and real devices whose memory is kept as bytes. No
+socket, no threads, no clock but the one that is set here.
 
 What is durable is the log of events (as JSON), and the blobs. ``Crash`` can happen at every point where something
 becomes durable: before an event, after it, after a blob. Then the state is read from its JSON, what is pending is
@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, TypeVar, get_args
 
 import numpy as np
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Say
+from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
 from client_sdk.secagg.header import Header
 from client_sdk.secagg.lanes import lane_dtype
@@ -32,9 +33,13 @@ from coordinator.engine import state as states
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
+from coordinator.runtime.commits import Commits
+from coordinator.runtime.secure_rounds import SecureRounds
 from coordinator.secure.announcing import Authority
-from coordinator.secure.devices import Arrived, SecureDesk
-from coordinator.secure.performing import Make
+from coordinator.secure.performing import Make, SecureRun
+from coordinator.secure.requests import Arrived
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import FenceLost
 from tests.client_sdk.secagg.attempt import digest
 from tests.client_sdk.secagg.fleet import LEARNER, Member, fleet
 
@@ -66,8 +71,8 @@ class WatchedBlobs(MemoryBlobs):
         super().__init__()
         self.world = world
 
-    def keep(self, digest: str, data: bytes) -> None:
-        super().keep(digest, data)
+    def add(self, digest: str, data: bytes) -> None:
+        super().add(digest, data)
         self.world.ever[digest] = data
         self.world.points.here()
 
@@ -101,6 +106,25 @@ class Log:
         return effects
 
 
+class Fenced:
+    """What a commit needs of the log. The fence is durable."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
+        if not wanted(self.world.log.state):
+            return None
+        self.world.fence += 1
+        self.world.points.here()
+        return self.world.fence
+
+    def submit(self, make: Any, *, fence: int | None = None) -> list[fx.Effect]:
+        if fence is not None and fence != self.world.fence:
+            raise FenceLost("another process has taken the commit")
+        return self.world.log.submit(lambda state, at: make(None, state, at))
+
+
 _ACTIONS = get_args(fx.Action)
 
 
@@ -112,7 +136,7 @@ class Phone:
     stops: Stage | None = None
     late_s: float = 0.0
     """How much later than the others it joins a round."""
-    bend: Callable[[Say, World], Say] | None = None
+    bend: Callable[[Transmit, World], Transmit] | None = None
     """What a cheating device makes of what it would say."""
     forgetful: bool = False
     """Every two messages it is started again."""
@@ -162,17 +186,17 @@ class Phone:
             world.hear(self, said)
             self.heard = True
             return True
-        body = world.desk.answer(self.name, self.head.round, self.head.attempt, said.stage)
+        body = world.requests.answer(self.name, self.head.round, self.head.attempt, said.stage)
         return body is not None and self._told(world, body)
 
     def _join(self, world: World) -> bool:
         state = world.log.state
         body = None
         try:
-            body = world.desk.header(self.name, state.round)
+            body = world.requests.header(self.name, state.round_number)
         except ProblemError as error:
             self.refusals.append(f"{error.kind}: {error}")
-        opened = state.collecting_at
+        opened = state.current.collecting_at
         if body is None or body == self.left or opened is None:
             return False
         if world.at < opened + self.late_s:
@@ -184,7 +208,7 @@ class Phone:
         except Spent as error:
             head = self.head
             self._stop(error)
-            world.desk.spent(self.name, head.round, head.attempt)
+            world.requests.spent(self.name, head.round, head.attempt)
             return True
         except Refusal as refusal:
             if refusal.retry_s is not None:
@@ -202,7 +226,7 @@ class Phone:
         except Unopened as error:
             head = self.head
             self._stop(error)
-            world.desk.complain(self.name, head.round, head.attempt, error.dealers)
+            world.requests.complain(self.name, head.round, head.attempt, error.dealers)
             return True
         except SecaggError as error:
             return self._stop(error)
@@ -259,7 +283,7 @@ class World:
         self.plan = _plan(n, rounds_, secure or {}, sections)
         self.events: list[ev.Event] = []
         self.effects: list[fx.Effect] = []
-        self.crashes = 0
+        self.crashes = self.fence = 0
         begun = rounds.begin("run-1", self.plan, self.start)
         self.saved = json.dumps(states.to_json(begun))
         self._boot([])
@@ -273,9 +297,16 @@ class World:
         return self.log.state
 
     def _boot(self, todo: list[fx.Action]) -> None:
-        self.log = Log(self, states.from_json(json.loads(self.saved)), todo)
+        saved = states.from_json(json.loads(self.saved))
+        assert saved is not None
+        self.log = Log(self, saved, todo)
         self.aggregator = Aggregator(self.blobs, self.plan, self.start)
-        self.desk = SecureDesk(self.log, self.blobs, self.aggregator, self._authority, workers=1)
+        commits: Any = Commits(SimpleNamespace(log=lambda run: Fenced(self), store=MemoryStore(), blobs=self.blobs))  # type: ignore[arg-type]
+        self._secure(self.log, commits)
+
+    def _secure(self, log: SecureRun, commits: Commits) -> None:
+        self.secure = SecureRounds("run-1", log, self.blobs, self.aggregator, self._authority, commits, workers=1)
+        self.requests = self.secure.requests
 
     def _authority(self) -> Authority:
         return Authority(vouched=self.authority.vouch, revocations=2, revocations_digest=digest("revocations"))
@@ -315,13 +346,13 @@ class World:
             case fx.Draw():
                 self._draw(action)
             case fx.Announce() | fx.Gather() | fx.Open() | fx.CommitSum() | fx.Advance() | fx.Discard():
-                self.desk.perform(action)
+                self.secure.perform(action)
             case _:
                 pass  # hints: whoever waits asks again
 
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:
-            if state.phase != "selecting" or state.round != action.round or state.deadline is None:
+            if state.phase != "selecting" or state.round_number != action.round or state.deadline is None:
                 return None
             waiting = [phone.name for phone in self.phones if not phone.gone]
             chosen = [name for name in waiting if name not in state.spent and name not in state.barred]
@@ -329,7 +360,7 @@ class World:
                 return None
             return ev.Drawn(
                 at=at,
-                round=state.round,
+                round=state.round_number,
                 cohort=tuple((name, 100) for name in chosen[: state.plan.cohort.select]),
                 waiting=len(chosen),
                 unspendable=len(waiting) - len(chosen),
@@ -337,8 +368,8 @@ class World:
 
         self.log.submit(drawn)
 
-    def hear(self, phone: Phone, said: Say) -> None:
-        """A message arrives at the desk as it would by HTTP."""
+    def hear(self, phone: Phone, said: Transmit) -> None:
+        """A message arrives as it would by HTTP."""
         assert phone.head is not None
         if phone.bend is not None:
             said = phone.bend(said, self)
@@ -352,11 +383,11 @@ class World:
             certificate=said.blob if said.stage == "advertise" else b"",
         )
         if said.stage != "mask":
-            self.desk.hear(arrived)
+            self.requests.receive(arrived)
             return
         with self.blobs.spool(1 << 20) as spool:
             spool.write(said.blob)
-            self.desk.hear(replace(arrived, vector=spool))
+            self.requests.receive(replace(arrived, vector=spool))
 
     # ------------------------------------------------------------ the play
 
@@ -388,7 +419,7 @@ class World:
                     self.wait()
             except Crash:
                 self._recover()
-        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round}")
+        raise AssertionError(f"no end in sight: {self.state.phase}, round {self.state.round_number}")
 
     # ------------------------------------------------------------ what came of it
 

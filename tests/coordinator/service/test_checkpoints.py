@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message
 
-from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, PROBLEM_MEDIA_TYPE, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.tensors import to_bytes
 from coordinator.service.checkpoints import NO_BYTES, parse_range
+from coordinator.service.files import FilePart
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import plan
 from tests.coordinator.service.test_edge import refused
@@ -81,6 +87,39 @@ def test_a_range_outside_of_the_file_is_refused(server: Server, stored: tuple) -
     response = server.http.get(path, headers={"Range": f"bytes={len(body)}-"})
     assert response.status_code == 416
     assert response.headers["content-range"] == f"bytes */{len(body)}"
+    assert response.headers["content-type"] == PROBLEM_MEDIA_TYPE
+    assert f"has {len(body)} bytes" in response.json()["detail"]
+    head = server.http.head(path, headers={"Range": "bytes=8-11"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (206, "4", b"")
+
+
+def test_a_receiver_that_has_gone_costs_no_more_reading(tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(bytes(10_000_000))
+    reads: list[int] = []
+    sent: list[int] = []
+    gone = asyncio.Event()
+
+    async def work(task: Any, *arguments: Any) -> Any:
+        if task is os.pread:
+            reads.append(arguments[1])
+        await asyncio.sleep(0)
+        return task(*arguments)
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        """As uvicorn does: nothing is raised when nobody receives."""
+        sent.append(len(message.get("body", b"")))
+        if sum(sent) >= 1_000_000:
+            gone.set()
+
+    response = FilePart(work, file, 0, 10_000_000, 200, {}, TENSORS_MEDIA_TYPE)
+    asyncio.run(response({"type": "http"}, receive, send))
+    assert 1_000_000 <= sum(reads) < 2_000_000
+    assert sum(sent) == sum(reads)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def test_every_route_of_the_protocol_is_described(document: dict) -> None:
             assert operation["tags"][0] in {tag["name"] for tag in document["tags"]}
 
 
-def test_fields_carry_their_stories(document: dict) -> None:
+def test_fields_have_their_docstrings_as_descriptions(document: dict) -> None:
     fields = document["components"]["schemas"]["CheckIn"]["properties"]
-    assert fields["hold_s"]["description"].startswith("How long the device is willing to wait")
+    assert fields["hold_s"]["description"].startswith("Longest wait for the answer")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -20,13 +20,15 @@ import httpx2
 import pytest
 import uvicorn
 
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Receipt, Task, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Receipt, Task, Wait
 from client_sdk.protocol.names import PROTOCOL_HEADER, Route
 from coordinator.blobs import DiskFull, FileBlobs
+from coordinator.requests import Held
+from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.signals import Signals
 from coordinator.service import create_app
 from coordinator.service.core import Service
-from coordinator.service.polls import Polls
+from coordinator.service.holds import Holds
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.service.test_edge import refused
@@ -57,6 +59,8 @@ class Scripted:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.limit = 1 << 20
+        self.core = self.devices = self.operators = self.workers = self
+        """All collaborators of a coordinator in one."""
 
     def recover(self) -> None: ...
     def tick(self, *, pool_changed: bool = True) -> None: ...
@@ -268,7 +272,7 @@ def test_a_check_in_is_held_no_longer_than_it_asks(scripted: Scripted) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: Scripted) -> None:
-    """At the level of ``Polls``: sockets for so many are more than a test may open."""
+    """At the level of ``Holds``: sockets for so many are more than a test may open."""
     count = 10_000
     names = {f"t{n}": f"d{n}" for n in range(count)}
     scripted.authenticate = lambda token: DeviceRow(  # type: ignore[method-assign]
@@ -277,8 +281,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
-        polls = Polls(service)
-        from client_sdk.protocol.devices import CheckIn
+        holds = Holds(service)
 
         never = asyncio.Event()
 
@@ -286,7 +289,10 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
             await never.wait()
             return {}
 
-        tasks = [asyncio.create_task(polls.check_in(token, CheckIn(hold_s=50), receive)) for token in names]
+        shape, message = CHECK_IN.shape, CheckIn(hold_s=50)
+        assert isinstance(shape, Held)
+        held = [holds.answer(CHECK_IN, shape, token, message, {}, receive) for token in names]
+        tasks = [asyncio.create_task(one) for one in held]
         while scripted.signals.waiting < count:
             await asyncio.sleep(0.01)
         threads = sum("quorate" in thread.name for thread in threading.enumerate())

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import httpx2
 import pytest
 
+from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import EventView
+from coordinator.service import stream
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
@@ -105,3 +113,79 @@ def test_events_arrive_while_they_happen_and_the_stream_ends_with_the_run(server
 
 def test_a_stream_of_no_run_is_refused(server: Server) -> None:
     refused(server.http.get("/v1/runs/nobody/events"), 404, "unknown-run")
+
+
+@pytest.mark.parametrize("reason", ["low\u2028battery", "low\u2029\x85\x1c\x0b\r\n battery", "Akku schwach \u00fc"])
+def test_line_breaks_of_unicode_in_a_devices_words_break_no_event(reason: str) -> None:
+    events = [EventView(seq=at, at=1.5, kind="withdrawn", body={"reason": reason}) for at in (7, 8)]
+    sent = b"retry: 2000\n\n" + b"".join(map(stream.frame, events))
+    answer = httpx2.Response(
+        200, headers={"content-type": "text/event-stream"}, content=sent, request=httpx2.Request("GET", "http://x")
+    )
+    read = [event for event in httpx2.EventSource(answer) if event.data]
+    assert [(event.id, event.event) for event in read] == [("7", "withdrawn"), ("8", "withdrawn")]
+    assert [EventView.model_validate_json(event.data) for event in read] == events
+    assert sent.isascii()
+
+
+def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.0)
+    looks: list[str] = []
+
+    class Idle:
+        """A coordinator with one run, which has no events and is over at the third look."""
+
+        def run(self, run: str) -> SimpleNamespace:
+            looks.append(run)
+            return SimpleNamespace(over=len(looks) == 3)
+
+        def events(self, run: str, after: int, most: int) -> list[EventView]:
+            return []
+
+    async def work(task: Any, *args: Any) -> Any:
+        return task(*args)
+
+    async def async_wait(key: str, seen: int, wait_s: float) -> bool:
+        return False
+
+    service: Any = SimpleNamespace(
+        coordinator=Idle(),
+        meters=SimpleNamespace(stream=nullcontext),
+        settings=SimpleNamespace(reread_s=1.0),
+        signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),
+        stopping=False,
+        work=work,
+    )
+
+    async def all_of_it() -> list[bytes]:
+        return [piece async for piece in stream._events(service, "idle", 0, True)]
+
+    first, *comments = asyncio.run(all_of_it())
+    assert first == b"retry: 2000\n\n"
+    assert len(comments) == 2
+    assert all(comment.startswith(b": ") and comment.endswith(b"\n\n") for comment in comments)
+
+
+@pytest.mark.slow
+def test_more_streams_than_the_limit_are_refused_until_one_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_STREAMS", "1")
+    small = Server.start(tmp_path)
+    try:
+        run = small.create_run("limited")
+        path = f"/v1/runs/{run}/events"
+        with small.http.stream("GET", path) as first:
+            lines = first.iter_lines()  # what is dropped closes the stream
+            assert next(lines) == "retry: 2000"
+            second = small.http.get(path)
+            refused(second, 503, "busy")
+            assert second.headers["retry-after"] == "30"
+        until(lambda: small.meter("quorate_event_streams") == 0)
+        small.http.post(f"/v1/runs/{run}/stop")
+        with OperatorClient(small.url) as operator:
+            events = list(operator.events(run))
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert events == parse(small.http.get(path).text)
+    finally:
+        small.stop()

@@ -36,7 +36,7 @@ class StoreContract(FleetContract, TransactionContract):
         assert store.claims("r1") == []
         assert store.checkpoints("r1") == []
         assert store.checkpoint("r1", 0) is None
-        assert not store.knows_checkpoint("0" * 64)
+        assert not store.has_checkpoint("0" * 64)
         assert store.contributions("r1", 1) == []
         assert store.round("r1", 1) is None
         assert store.rounds("r1") == []
@@ -167,8 +167,8 @@ class StoreContract(FleetContract, TransactionContract):
         assert store.checkpoint("r1", 2) == line[2]
         assert store.checkpoint("r1", 3) is None
         assert store.checkpoints("r2") == [rows.checkpoint(0, run="r2")]
-        assert store.knows_checkpoint(line[1].digest)
-        assert not store.knows_checkpoint("f" * 64)
+        assert store.has_checkpoint(line[1].digest)
+        assert not store.has_checkpoint("f" * 64)
 
     @pytest.mark.parametrize(
         ("version", "parent"),
@@ -183,7 +183,7 @@ class StoreContract(FleetContract, TransactionContract):
         with pytest.raises(Conflict), store.transaction("r1") as tx:
             tx.insert_checkpoint(rows.checkpoint(version, parent_version=parent, digest="f" * 64))
         assert [row.version for row in store.checkpoints("r1")] == [0, 1]
-        assert not store.knows_checkpoint("f" * 64)
+        assert not store.has_checkpoint("f" * 64)
 
     def test_the_line_has_no_gap(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -37,7 +37,7 @@ class FleetContract:
             tx.revoke_worker("w1", 40.5)
         assert store.workers() == [rows.worker("w1", last_seen_at=20.5, revoked_at=30.5), rows.worker("w2")]
         for change in ("seen_worker", "revoke_worker"):
-            with pytest.raises(StoreError, match="knows no worker w9"), store.transaction() as tx:
+            with pytest.raises(StoreError, match="has no worker w9"), store.transaction() as tx:
                 getattr(tx, change)("w9", 1.0)
 
     # Devices
@@ -76,7 +76,7 @@ class FleetContract:
         with store.transaction() as tx:
             rows.world(tx)
         with store.transaction() as tx:
-            tx.seen(["d1", "stranger", "d3"], 99.5)
+            tx.seen(["d1", "unknown", "d3"], 99.5)
             tx.seen([], 100.0)
         assert [row.last_seen_at for row in store.devices()] == [99.5, None, 99.5]
 
@@ -135,7 +135,7 @@ class FleetContract:
 
     def test_only_enrolled_devices_wait(self, store: Store) -> None:
         with pytest.raises(StoreError, match="device"), store.transaction() as tx:
-            tx.put_waiting([rows.waiting("stranger")])
+            tx.put_waiting([rows.waiting("unknown")])
         assert store.waiting(0) == []
 
     def test_a_claim_takes_its_device_out_of_the_pool(self, store: Store) -> None:
@@ -175,7 +175,7 @@ class FleetContract:
                 ]
             )
         with store.transaction("r1") as tx:
-            tx.drop_claims("r1", 1, ["d1", "d3", "d4", "stranger"])
+            tx.drop_claims("r1", 1, ["d1", "d3", "d4", "unknown"])
             tx.drop_claims("r1", 1, [])
         assert [row.device for row in store.claims()] == ["d2", "d3", "d4", "d5"]
         with store.transaction("r1") as tx:

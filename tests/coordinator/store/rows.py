@@ -7,7 +7,7 @@ from typing import Any
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
-    Claim,
+    ClaimRow,
     ContributionRow,
     DeviceRow,
     MetricRow,
@@ -54,9 +54,9 @@ def waiting(name: str = "d1", /, **fields: Any) -> WaitingRow:
     return WaitingRow(device=name, **(given | fields))
 
 
-def claim(name: str = "d1", /, **fields: Any) -> Claim:
+def claim(name: str = "d1", /, **fields: Any) -> ClaimRow:
     given: dict[str, Any] = {"run": "r1", "round": 1, "attempt": 0, "until": 60.5}
-    return Claim(device=name, **(given | fields))
+    return ClaimRow(device=name, **(given | fields))
 
 
 def checkpoint(version: int = 0, /, **fields: Any) -> CheckpointRow:

@@ -1,4 +1,4 @@
-"""The memory store keeps the contract, and what it promises alone."""
+"""The memory store fulfils the contract, and what it promises alone."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
     path.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(StoreError) as caught:
         open_store(url_of(tmp_path))
-    assert str(caught.value) == "The file is no SQLite database."
+    assert str(caught.value) == "The file is not a SQLite database."
     assert path.read_bytes() == b"Dear diary, " * 1000
 
 

@@ -1,4 +1,4 @@
-"""The SQL store keeps the contract on SQLite, in a file and in memory; and what only a database promises."""
+"""The SQL store fulfils the contract on SQLite, in a file and in memory; and what only a database promises."""
 
 from __future__ import annotations
 
@@ -164,15 +164,17 @@ def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
     assert store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def test_every_statement_can_be_said_in_postgresql() -> None:
+def test_every_statement_compiles_for_postgresql() -> None:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    said = {name: str(found.compile(dialect=dialect)) for name, found in statements.everything("postgresql").items()}
-    assert said["LOCK_RUN"].endswith("FOR UPDATE")
-    assert said["FENCE"].endswith("FOR UPDATE")
-    assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in said["put_waiting"]
-    assert "since = excluded" not in said["put_waiting"]
-    assert "rounds.status NOT IN" in said["put_round"]
-    assert len(said) == len(statements.everything("sqlite")) > 35
+    compiled = {
+        name: str(found.compile(dialect=dialect)) for name, found in statements.all_statements("postgresql").items()
+    }
+    assert compiled["LOCK_RUN"].endswith("FOR UPDATE")
+    assert compiled["FENCE"].endswith("FOR UPDATE")
+    assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in compiled["put_waiting"]
+    assert "since = excluded" not in compiled["put_waiting"]
+    assert "rounds.status NOT IN" in compiled["put_round"]
+    assert len(compiled) == len(statements.all_statements("sqlite")) > 35
 
 
 @pytest.mark.parametrize("attempt", range(3))

@@ -6,6 +6,6 @@ Each lives in a file by the room it spoils. A new one is a function with a docst
 from __future__ import annotations
 
 from tests.faults.mutants import aggregation, datacenter, device, engine, runtime, storage
-from tests.faults.mutants.registry import MUTANTS, Mutant
+from tests.faults.mutants.registry import MUTANTS, Mutant, Spoilt
 
-__all__ = ["MUTANTS", "Mutant", "aggregation", "datacenter", "device", "engine", "runtime", "storage"]
+__all__ = ["MUTANTS", "Mutant", "Spoilt", "aggregation", "datacenter", "device", "engine", "runtime", "storage"]

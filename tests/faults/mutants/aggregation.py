@@ -19,10 +19,10 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.folding import aggregator as aggregators
-from coordinator.folding import sums, validation
+from coordinator.folding import optimizer_state, sums, validation
 from coordinator.folding.aggregator import Aggregator, NewCheckpoint
 from coordinator.folding.sums import SpooledSums
-from coordinator.runtime import coordinator as coordinators
+from coordinator.runtime import commits
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -35,10 +35,10 @@ def _double_count() -> Patches:
 
     def again(state: RunState, event: ev.Reported) -> Any:
         following, effects = reported(state, event)
-        member = state.members.get(event.device)
+        member = None if state.round is None else state.round.members.get(event.device)
         if following is state and member is not None and any(isinstance(e, fx.Accepted) for e in effects):
             item = Contribution(device=event.device, digest=event.digest, weight=member.weight)
-            effects = [*effects, fx.Fold(round=state.round, contribution=item)]
+            effects = [*effects, fx.Fold(round=state.round_number, contribution=item)]
         return following, effects
 
     def fold(self: SpooledSums, round: int, item: Contribution) -> None:
@@ -117,7 +117,7 @@ ADAM = {
 @mutant("optimizer-state-not-read", "same-bits", plan={"aggregation": ADAM})
 def _optimizer_state_not_read() -> Patches:
     """Each round begins with the server optimizer's first state."""
-    carried = aggregators.carried
+    carried = optimizer_state.carried
 
     def forgetful(blobs: Any, before: str | None, *rest: Any) -> Any:
         return carried(blobs, None, *rest)
@@ -134,7 +134,7 @@ def _optimizer_state_deleted() -> Patches:
         found = store.checkpoint(run, version) if version is not None else None
         return found.optimizer if found is not None else None
 
-    return [(coordinators, "optimizer_state_before", made)]
+    return [(commits, "optimizer_state_before", made)]
 
 
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))

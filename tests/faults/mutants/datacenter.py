@@ -9,17 +9,21 @@ from client_sdk.protocol.workers import ResultReceipt
 from coordinator.engine import events as ev
 from coordinator.engine.phases import leasing as datacenter
 from coordinator.engine.state import RunState
-from coordinator.runtime import workers as workers_desk
-from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.workers import WorkerDesk
-from simulation.explorer.shape import CENTER
+from coordinator.runtime import worker_results, workers
+from coordinator.runtime.commits import Commits
+from coordinator.runtime.worker_results import WorkerResults
+from simulation.explorer.shape import DATA
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
 _reason_lost = datacenter.reason_lost
 _leased = datacenter.leased
 _delivered = datacenter.delivered
-_discard = Coordinator._discard
+_updates = Commits._updates
+CENTER: dict[str, Any] = {
+    "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
+}
+"""The section of a plan that is often in the datacenter."""
 _ALWAYS: dict[str, Any] = {
     "datacenter": {**CENTER["datacenter"], "every": 1, "wait_s": 15.0},
     "finish": {"rounds": 50},
@@ -34,7 +38,7 @@ def _lease_fence_not_checked() -> Patches:
         found = _reason_lost(state, round, attempt, fence, worker)
         return None if found is not None and "given out anew" in found and state.phase == "training" else found
 
-    return [(datacenter, "reason_lost", lost), (workers_desk, "reason_lost", lost)]
+    return [(datacenter, "reason_lost", lost), (worker_results, "reason_lost", lost)]
 
 
 @mutant("old-result-taken", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
@@ -48,9 +52,9 @@ def _old_result_taken() -> Patches:
     def delivered(state: RunState, event: ev.Delivered) -> Any:
         found = _reason_lost(state, event.round, event.attempt, event.fence, event.worker)
         ended = found is not None and "has ended" in found
-        return _delivered(replace(state, phase="training") if ended else state, event)
+        return _delivered(state.with_round(replace(state.current, phase="training")) if ended else state, event)
 
-    return [(datacenter, "delivered", delivered), (workers_desk, "reason_lost", lost)]
+    return [(datacenter, "delivered", delivered), (worker_results, "reason_lost", lost)]
 
 
 @mutant("lease-never-ends", "liveness", plan=CENTER, workers=1, lost_workers=1, focus=("worker-crash", "training"))
@@ -64,19 +68,20 @@ def _two_results() -> Patches:
     """Whoever had the round before, and comes with a result while the next one is trained, is committed too."""
 
     def delivered(state: RunState, event: ev.Delivered) -> Any:
-        if state.phase == "training" and event.round == state.round - 1 and state.lease is not None:
-            event = replace(
-                event, round=state.round, attempt=state.attempt, fence=state.fence, worker=state.lease.worker
-            )
+        current = state.round
+        if state.phase != "training" or current is None or current.lease is None or event.round != current.number - 1:
+            return _delivered(state, event)
+        lease = current.lease
+        event = replace(event, round=current.number, attempt=current.attempt, fence=lease.fence, worker=lease.worker)
         return _delivered(state, event)
 
     def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
-        return None if round == state.round - 1 else _reason_lost(state, round, attempt, fence, worker)
+        return None if round == state.round_number - 1 else _reason_lost(state, round, attempt, fence, worker)
 
     return [
         (datacenter, "delivered", delivered),
-        (workers_desk, "reason_lost", lost),
-        (WorkerDesk, "_result_receipt", lambda self, *result: None),
+        (worker_results, "reason_lost", lost),
+        (WorkerResults, "_result_receipt", lambda self, *result: None),
     ]
 
 
@@ -85,9 +90,9 @@ def _fence_not_raised() -> Patches:
     """A worker that was started again goes on under the fence of its earlier life."""
 
     def leased(state: RunState, event: ev.Leased) -> Any:
-        lease = state.lease
+        lease = None if state.round is None else state.round.lease
         if state.phase == "training" and lease is not None and lease.worker == event.worker:
-            state = replace(state, lease=replace(lease, instance=event.instance))
+            state = state.with_round(replace(state.current, lease=replace(lease, instance=event.instance)))
             return state, [datacenter._granted(state, lease)]
         return _leased(state, event)
 
@@ -101,7 +106,7 @@ def _twin_takes_over() -> Patches:
     def anyone(lease: Any, installation: str) -> bool:
         return True
 
-    return [(owner, "is_restart", anyone) for owner in (datacenter, workers_desk)]
+    return [(owner, "is_restart", anyone) for owner in (datacenter, workers)]
 
 
 @mutant(
@@ -127,43 +132,40 @@ def _result_not_kept() -> Patches:
     """A result is acknowledged and written down nowhere."""
 
     def result(self: Any, worker: Any, run: str, round: int, attempt: int, report: Any, spool: Any) -> ResultReceipt:
-        version = self._log(run).state.version + 1
+        version = self._core.log(run).state.version + 1
         return ResultReceipt(
             run=run, round=round, attempt=attempt, worker=worker.worker, digest=spool.digest, version=version
         )
 
-    return [(WorkerDesk, "result", result)]
+    return [(WorkerResults, "take", result)]
 
 
 @mutant("refusal-unrecorded", "named", plan=CENTER, workers=2, focus=("worker-lie", "training"))
 def _refusal_unrecorded() -> Patches:
     """A result that comes too late is refused, and nothing says that it ever came."""
-    return [(WorkerDesk, "_note_refused_result", lambda self, *refusal: None)]
+    return [(WorkerResults, "_note_refused_result", lambda self, *refusal: None)]
 
 
 @mutant("twin-bytes-deleted", "whole-blob", "no-bug", plan=CENTER, workers=2, alike=True, focus=("pause", "training"))
 def _twin_bytes_deleted() -> Patches:
     """What a round refused is deleted when it is over, though it is byte for byte what it took."""
 
-    def discard(self: Any, run: str, round: int) -> None:
-        for row in self.store.refusals(run, round):
-            if row.digest is not None:
-                self.blobs.delete(row.digest)
-        _discard(self, run, round)
+    def updates(self: Any, run: str, round: int) -> list[str]:
+        refused = [row.digest for row in self._core.store.refusals(run, round) if row.digest is not None]
+        return refused + _updates(self, run, round)
 
-    return [(Coordinator, "_discard", discard)]
+    return [(Commits, "_updates", updates)]
 
 
 @mutant("fleet-forgotten", "liveness", plan=CENTER, workers=0)
 def _fleet_forgotten() -> Patches:
     """A datacenter round that no worker takes goes on waiting, however many devices come back."""
-    from coordinator.runtime import cohort_selection as drawing
-    from coordinator.runtime import coordinator as runtime
+    from coordinator.runtime import cohort_selection, timekeeping
 
     def never(state: RunState, at: float, waiting: int) -> bool:
         return False
 
-    return [(owner, "fleet_is_back", never) for owner in (datacenter, drawing, runtime, workers_desk)]
+    return [(owner, "fleet_is_back", never) for owner in (datacenter, cohort_selection, timekeeping, workers)]
 
 
 @mutant("heartbeat-lost", "lease", "liveness", plan=CENTER, workers=1)
@@ -173,6 +175,8 @@ def _heartbeat_lost() -> Patches:
 
     def careless(state: RunState, event: ev.Heartbeat) -> Any:
         following, effects = heartbeat(state, event)
-        return replace(following, deadline=state.deadline), effects
+        if following.round is None:
+            return following, effects
+        return following.with_round(replace(following.round, deadline=state.deadline)), effects
 
     return [(datacenter, "heartbeat", careless)]

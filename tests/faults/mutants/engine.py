@@ -63,7 +63,7 @@ def _ignored_quorum() -> Patches:
 
     def tick(state: RunState, event: ev.Tick) -> Any:
         late = state.deadline is not None and event.at >= state.deadline
-        if late and state.phase == "collecting" and state.count("reported"):
+        if late and state.phase == "collecting" and state.current.count("reported"):
             return collecting.close(state, event.at)
         return _tick(state, event)
 
@@ -76,7 +76,10 @@ def _refusal_changes_state() -> Patches:
 
     def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Any:
         state, effects = _refuse(state, kind, reason, report)
-        return replace(state, waiting=state.waiting + 1), effects
+        spoilt = (
+            state if state.round is None else state.with_round(replace(state.round, waiting=state.round.waiting + 1))
+        )
+        return spoilt, effects
 
     return [(collecting, "refuse", refuse)]
 
@@ -86,8 +89,8 @@ def _receipt_forgotten() -> Patches:
     """The same bytes again are refused as a second update."""
 
     def reported(state: RunState, event: ev.Reported) -> Any:
-        member = state.members.get(event.device)
-        if member is not None and member.digest == event.digest and event.round == state.round:
+        member = None if state.round is None else state.round.members.get(event.device)
+        if member is not None and member.digest == event.digest and event.round == state.round_number:
             return _refuse(state, "duplicate", "an update was received before")
         return _reported(state, event)
 

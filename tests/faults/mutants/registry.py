@@ -1,12 +1,18 @@
-"""What a mutant is: a seeded bug, kept as a small patch outside the product, and the invariants that it breaks."""
+"""What a mutant is: a seeded bug, a small patch of the product, and the invariants that it breaks.
+
+``Spoilt`` is the product with one of them, for the explorer to play on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
+
+from simulation.explorer.search import Product
+from simulation.explorer.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +49,31 @@ def mutant(
         MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus, shape)
 
     return register
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt(Product):
+    """The product with the bug of this name. Every second schedule has the weather that shows it."""
+
+    name: str
+
+    @property
+    def mutant(self) -> Mutant:
+        import tests.faults.mutants  # noqa: F401  (each file of it registers its mutants; a worker process knows none yet)
+
+        return MUTANTS[self.name]
+
+    def shape(self, seed: int) -> Shape:
+        shape, mutant = Shape.of(seed), self.mutant
+        if seed % 2 or (mutant.focus is None and not mutant.shape):
+            return shape
+        focus = mutant.focus or ("", "")
+        more = dict(mutant.shape)
+        plan = {**shape.plan, **more.pop("plan", {})}
+        return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, plan=plan, **more)
+
+    def running(self) -> AbstractContextManager[None]:
+        return self.mutant.on()
+
+    def again(self, seed: int) -> str:
+        return f"python -m tests.faults.mutants {self.name} --seed {seed} --trace"

@@ -8,12 +8,12 @@ from typing import Any
 from coordinator.engine import effects as fx
 from coordinator.engine import rounds
 from coordinator.engine.state import RunState
-from coordinator.runtime import coordinator as runtime
-from coordinator.runtime import records
-from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.core import Hub
+from coordinator.runtime import records, timekeeping
+from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.run_log import RunLog, _Proposal
+from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.store.port import StoreError, Transaction
 from tests.faults.mutants.registry import mutant
 
@@ -23,7 +23,8 @@ Patches = list[tuple[Any, str, Any]]
 @mutant("lost-wake-up", "liveness")
 def _lost_wake_up() -> Patches:
     """A selected device that waits is not woken."""
-    return [(Hub, "_wake", lambda self, action: None)]
+    hint = Core.hint
+    return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Wake) else hint(self, action))]
 
 
 @mutant("ack-before-durable", "ack-durable")
@@ -99,19 +100,19 @@ def _deadline_ignored() -> Patches:
 @mutant("clock-trusted", "liveness")
 def _clock_trusted() -> Patches:
     """A deadline set by a clock that was ahead stands, however far away it is."""
-    return [(runtime, "_beyond_s", lambda state, now: 0.0)]
+    return [(timekeeping, "_beyond_s", lambda state, now: 0.0)]
 
 
 @mutant("nobody-takes-over", "liveness", focus=("store-lost-ack", "collecting"))
 def _nobody_takes_over() -> Patches:
     """A commit whose coordinator died, or never heard that the round had closed, is left lying."""
-    return [(Coordinator, "_see_through", lambda self, run, state, now: None)]
+    return [(Timekeeping, "_see_through", lambda self, run, state, now: None)]
 
 
 @mutant("never-begun", "liveness", "ack-durable", focus=("store-lost-ack", "idle"))
 def _never_begun() -> Patches:
     """A run whose creation was cut off stays without its first event."""
-    return [(Coordinator, "_begun", lambda self, run: self._log(run))]
+    return [(Timekeeping, "_begun", lambda self, run: self._core.log(run))]
 
 
 @mutant("expired-device", "log", "liveness")
@@ -137,4 +138,4 @@ def _token_not_kept() -> Patches:
 @mutant("lost-pause", "ack-durable")
 def _lost_pause() -> Patches:
     """An operator's pause is answered and not written down."""
-    return [(Coordinator, "pause", lambda self, run: self.run(run))]
+    return [(OperatorRequests, "pause", lambda self, run: self.run(run))]

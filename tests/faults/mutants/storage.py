@@ -9,9 +9,9 @@ from client_sdk.protocol.names import REPORT_KEY
 from coordinator.blobs import files, memory
 from coordinator.blobs.port import check_complete, check_digest
 from coordinator.runtime import sweeping
-from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.core import Hub
-from coordinator.runtime.devices import DeviceDesk
+from coordinator.runtime.commits import Commits
+from coordinator.runtime.core import Core
+from coordinator.runtime.devices import DeviceRequests
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -47,29 +47,29 @@ def _folder_not_synced() -> Patches:
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
 def _unfinished_blob() -> Patches:
     """An update is kept without its last byte."""
-    keep = memory.MemoryBlobs.keep
+    keep = memory.MemoryBlobs.add
 
     def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
         keep(self, digest, data[:-1] if REPORT_KEY.encode() in data else data)
 
-    return [(memory.MemoryBlobs, "keep", short)]
+    return [(memory.MemoryBlobs, "add", short)]
 
 
 @mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)
 def _refused_bytes_deleted() -> Patches:
     """Bytes that are refused are deleted, though the same bytes were acknowledged before."""
 
-    def drop(self: DeviceDesk, run: str, round: int, digest: str) -> None:
+    def drop(self: DeviceRequests, run: str, round: int, digest: str) -> None:
         with suppress(KeyError):
-            self.blobs.delete(digest)
+            self._core.blobs.delete(digest)
 
-    return [(DeviceDesk, "_drop_unless_counted", drop)]
+    return [(DeviceRequests, "_drop_unless_counted", drop)]
 
 
 @mutant("raw-updates-kept", "retention")
 def _raw_updates_kept() -> Patches:
     """Raw updates stay on the disk for ever."""
-    return [(Coordinator, "_discard", lambda self, run, number: None), (sweeping, "sweep", lambda hub: 0)]
+    return [(Commits, "_updates", lambda self, run, number: []), (sweeping, "sweep", lambda core: 0)]
 
 
 @mutant("swept-too-much", "ack-durable")
@@ -77,7 +77,8 @@ def _swept_too_much() -> Patches:
     """A start deletes the updates of the round under way."""
     of_run = sweeping._of_run
 
-    def fewer(hub: Hub, run: str) -> set[str | None]:
-        return of_run(hub, run) - {member.digest for member in hub.state(run).members.values()}
+    def fewer(core: Core, run: str) -> set[str | None]:
+        current = core.state(run).round
+        return of_run(core, run) - {member.digest for member in (current.members if current else {}).values()}
 
     return [(sweeping, "_of_run", fewer)]

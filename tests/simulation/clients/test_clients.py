@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 from client_sdk.protocol.names import DeviceId
 from simulation.clients import Clients
+from simulation.clients.clients import label_skew, skew_of
 from simulation.clients.naming import ID_PATTERN, Named, Numbered, is_id
-from simulation.clients.skew import label_skew, skew_of
 from simulation.partitioning import partition
 
 X = np.arange(12, dtype=np.float32)[:, None]

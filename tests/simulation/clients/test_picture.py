@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simulation.clients import Clients
 from simulation.clients.picture import PALETTE, _ticks
-from simulation.clients.view import MOST_COLUMNS, MOST_ROWS, view_of
+from simulation.clients.view import MOST_COLUMNS, MOST_ROWS
 from simulation.partitioning import partition
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -99,7 +99,7 @@ def test_many_clients_are_sampled_and_the_caption_says_so() -> None:
     assert "One column a client, client-0000 to client-0999: 100 of 1,000, at even distances." in texts(
         str(made.draw())
     )
-    numbers = [made.number(column.label) for column in view_of(made, by_size=False).columns]
+    numbers = [made.number(column.label) for column in made.view(by_size=False).columns]
     assert len(numbers) == 100
     assert all(9 <= after - before <= 11 for before, after in pairwise(numbers))
     few = texts(str(partition((X, Y), 100, "iid").draw()))
@@ -108,7 +108,7 @@ def test_many_clients_are_sampled_and_the_caption_says_so() -> None:
 
 def test_uneven_clients_stand_by_size() -> None:
     made = partition((X, Y), 30, "quantity")
-    sizes = [column.train for column in view_of(made, by_size=True).columns]
+    sizes = [column.train for column in made.view(by_size=True).columns]
     assert sizes == sorted(made.sizes.tolist(), reverse=True)
     assert made.draw().svg == made.draw(by_size=True).svg != made.draw(by_size=False).svg
 
@@ -116,7 +116,7 @@ def test_uneven_clients_stand_by_size() -> None:
 def test_too_many_labels_are_rows_the_rarest_together() -> None:
     """Label k, of 0 to 59, has 1 + k examples: the 25 most frequent are 35 to 59."""
     y = np.repeat(np.arange(60), np.arange(1, 61))
-    view = view_of(partition((np.zeros((len(y), 1)), y), 4, "iid"), by_size=False)
+    view = partition((np.zeros((len(y), 1)), y), 4, "iid").view(by_size=False)
     assert view.labels == (*map(str, range(35, 60)), "others")
     assert len(view.labels) == MOST_ROWS
     assert sum(column.counts[-1] for column in view.columns) == 35 * 36 / 2

@@ -27,7 +27,7 @@ from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, partition, simulate
-from simulation.engines import Done, Engine, Failed, Job, Kernel, Result, SerialEngine, engine_called
+from simulation.engines import Done, Engine, Job, JobFailed, Kernel, Result, SerialEngine, engine_called
 from simulation.engines.processes import ProcessEngine
 from simulation.history.rounds import Round
 from simulation.simulator.checks import plan_of
@@ -262,8 +262,8 @@ def test_results_are_those_of_the_serial_engine(started: Started) -> None:
     for number in range(5):
         job = marks.job(number, fetch_s=0.1, train_s=1 / 3, attempt=2, round=1, cost=np.int64(3))
         ours, theirs = engine.result(job), serial.result(job)
-        if isinstance(theirs, Failed):
-            assert isinstance(ours, Failed)
+        if isinstance(theirs, JobFailed):
+            assert isinstance(ours, JobFailed)
             assert (number, ours.reason) == (3, theirs.reason)
             assert "client 3 is not well" in ours.trace
             assert "in mark" in ours.trace

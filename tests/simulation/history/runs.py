@@ -11,11 +11,11 @@ from tests.coordinator.world import World
 
 def score(world: World, run: str = "marks", source: str = "evaluator", **metrics: float) -> None:
     """An evaluator scores the run's newest checkpoint."""
-    view = world.coordinator.run(run)
+    view = world.coordinator.operators.run(run)
     report = MetricReport(
         version=view.version, digest=view.checkpoint, source=source, score=Score(examples=100, metrics=metrics)
     )
-    world.coordinator.report_metrics(run, report)
+    world.coordinator.operators.report_metrics(run, report)
 
 
 def play(world: World, run: str = "marks") -> World:
@@ -32,7 +32,7 @@ def play(world: World, run: str = "marks") -> World:
     world.pass_time(61)
     world.check_in()
     cohort = world.cohort()
-    world.coordinator.withdraw(world.rows[cohort[0]].device, run, 3, 0, "the battery is low")
+    world.coordinator.devices.withdraw(world.rows[cohort[0]].device, run, 3, 0, "the battery is low")
     world.settle()
     world.report(*cohort[1:], round=3, metrics={"loss": 0.25})
     score(world, accuracy=0.75, loss=0.75)

@@ -46,7 +46,7 @@ def history(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Ite
 
 
 def test_rounds_are_what_operators_are_told(world: World, history: History) -> None:
-    told = world.coordinator.rounds("marks")
+    told = world.coordinator.operators.rounds("marks")
     assert len(history.rounds) == len(told) == 4
     for row, view in zip(history.rounds, told, strict=True):
         assert (row.round, row.kind, row.status, row.reason) == (view.round, view.kind, view.status, view.reason)
@@ -106,7 +106,7 @@ def test_a_history_is_a_view_and_moves_with_its_store(world: World) -> None:
     assert len(history) == 3
     assert sum(history.participation.values()) == before + 3
     assert history.rounds[3].status == "committed"
-    world.coordinator.stop("marks")
+    world.coordinator.operators.stop("marks")
     assert (history.status, history.reason) == ("stopped", "stopped by the operator")
 
 
@@ -233,7 +233,7 @@ def test_why_devices_withdrew_is_told(world: World, history: History) -> None:
     ]
     live = History(world.store, world.blobs)
     assert live.withdrawals == history.withdrawals
-    world.coordinator.withdraw(world.rows[world.cohort()[0]].device, "marks", 4, 0, "the owner came back")
+    world.coordinator.devices.withdraw(world.rows[world.cohort()[0]].device, "marks", 4, 0, "the owner came back")
     assert [one.reason for one in live.withdrawals] == ["the battery is low", "the owner came back"]
 
 

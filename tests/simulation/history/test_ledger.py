@@ -85,7 +85,7 @@ def test_after_each_happening_the_copy_is_brought_up_to_date(target: Store) -> N
 
     settled, world.settle = world.settle, settle  # type: ignore[method-assign]
     play(world)
-    world.coordinator.stop("marks")
+    world.coordinator.operators.stop("marks")
     world.settle()
     assert seen > 10
     assert target.claims() == []
@@ -186,7 +186,7 @@ def test_a_target_that_somebody_wrote_to_meanwhile_is_compared_again() -> None:
 def test_several_runs_share_one_target(target: Store) -> None:
     world = played()
     copy_run(world.store, target, "marks")
-    world.coordinator.stop("marks")
+    world.coordinator.operators.stop("marks")
     world.create(name="other")
     world.check_in()
     for number in world.cohort()[:3]:
@@ -237,10 +237,10 @@ def test_a_run_that_went_on_in_the_target_is_refused() -> None:
     copy_run(world.store, target, "marks", blobs=(world.blobs, blobs))
     other = Coordinator(target, blobs, clock=world.clock, settings=Settings(enrolment_token="let-me-in-please"))
     other.recover()
-    other.pause("marks")
+    other.operators.pause("marks")
     with pytest.raises(StoreError, match="has gone on in the target"):
         copy_run(world.store, target, "marks")
-    world.coordinator.stop("marks")
+    world.coordinator.operators.stop("marks")
     with pytest.raises(StoreError, match="has gone on in the target"):
         copy_run(world.store, target, "marks")
 

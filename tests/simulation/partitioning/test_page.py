@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scripts import partition_pictures
-from simulation.datasets import Dataset, Examples
+from simulation.datasets import Dataset, LabelledExamples
 from simulation.partitioning import By, label_skew, split_indices
 from simulation.partitioning.options import DEFAULTS
 
@@ -51,7 +51,7 @@ def test_the_pages_probabilities_are_those_of_the_formula() -> None:
 def test_the_script_draws_every_picture_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     y = np.tile(np.arange(10), 60)
     users = np.arange(600, dtype=np.int32) // 60
-    examples = Examples(np.zeros((600, 2), np.float32), y, users)
+    examples = LabelledExamples(np.zeros((600, 2), np.float32), y, users)
     names = tuple(f"user-{number}" for number in range(10))
     data = Dataset("ten", examples, examples, tuple("0123456789"), licence="", citation="", user_names=names)
     monkeypatch.setattr(partition_pictures, "load", lambda name: data)

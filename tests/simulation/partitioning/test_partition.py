@@ -18,8 +18,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from simulation.clients import Clients
 from simulation.datasets import Dataset as NamedData
-from simulation.datasets import Examples
-from simulation.datasets.windows import Windows
+from simulation.datasets import LabelledExamples
+from simulation.datasets.examples import Windows
 from simulation.partitioning import By, label_skew, partition, split_indices
 
 N = 600
@@ -141,8 +141,8 @@ def test_held_out_examples_are_drawn_anew_by_each_seed_and_are_no_fixed_place() 
 
 
 def test_a_dataset_with_parts_is_split_by_its_training_part_and_its_classes_are_kept() -> None:
-    train = Examples(X, Y)
-    data = NamedData("ten", train, Examples(X[:10], Y[:10]), tuple("abcdefghij"), licence="", citation="")
+    train = LabelledExamples(X, Y)
+    data = NamedData("ten", train, LabelledExamples(X[:10], Y[:10]), tuple("abcdefghij"), licence="", citation="")
     made = partition(data, 7, seed=3)
     assert sorted(example for part in held(made) for example in part) == list(range(N))
     assert made.classes == tuple("abcdefghij")

@@ -1,4 +1,4 @@
-"""The first schema: runs, their logs and lines, the fleet, its pool and its claims."""
+"""The first schema: runs with their logs and checkpoints, devices, the pool and the claims."""
 
 from __future__ import annotations
 

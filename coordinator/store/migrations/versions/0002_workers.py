@@ -1,4 +1,4 @@
-"""Datacenter workers, which operators register. Leases are in the runs' states and logs."""
+"""Adds datacenter workers. Their leases are in the states and logs of the runs."""
 
 from __future__ import annotations
 

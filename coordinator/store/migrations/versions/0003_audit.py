@@ -1,4 +1,4 @@
-"""The audit: who did what that only a run's owner may."""
+"""Adds the audit: actions that only a run's owner may take."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""Whether Python finds somebody else's file under the name of one of our packages; asked before that file runs.
+
+A user's own ``simulation.py``, in the working folder or on PYTHONPATH, comes before an installed package of that name.
+``check`` looks each name up as ``import`` would, imports none of them, and compares with where this distribution lies:
+its packages are siblings, in a checkout, an editable install and a wheel alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES = ("client_sdk", "coordinator", "simulation", "dashboards")
+"""The rooms of this distribution, each of them a package on the import path."""
+
+
+class Shadowed(ImportError):
+    """A file of the user's hides one of our packages: which file, and what to do."""
+
+
+def check(packages: Iterable[str] = PACKAGES) -> None:
+    """Raise Shadowed where an import of one of these packages would run a file that is not ours."""
+    home = Path(__file__).parent.parent.parent
+    for package in packages:
+        try:
+            spec = find_spec(package)
+        except ValueError:  # somebody put a module without a spec into sys.modules: there is no file to name
+            continue
+        other = _other_place(spec, home / package)
+        if other is not None:
+            raise Shadowed(
+                f"{other} hides quorate's own package {package!r}, because Python finds it first: rename it.",
+                name=package,
+                path=str(other),
+            )
+
+
+def _other_place(spec: ModuleSpec | None, ours: Path) -> Path | None:
+    """Return the file or package folder that ``import`` would take instead of ours; None where there is none."""
+    if spec is None or not ours.is_dir():  # the name is free, or this install came without the package
+        return None
+    if spec.origin is None:  # a folder without __init__.py: found only where no package of that name is on the path
+        return Path([*(spec.submodule_search_locations or ()), str(ours)][0])
+    found = Path(spec.origin)
+    place = found.parent if spec.submodule_search_locations is not None else found
+    return None if place.resolve() == ours.resolve() else place

@@ -1,0 +1,185 @@
+"""What devices can ask: enrol, check in, say *started*, send the update or withdraw, ask what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    Enrolled,
+    EnrolRequest,
+    Noted,
+    Outcome,
+    Receipt,
+    Started,
+    Wait,
+    Withdrawal,
+)
+from client_sdk.protocol.names import Route, RunId
+from client_sdk.protocol.problems import ProblemError
+from coordinator.blobs import Spool
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import Body, Direct, Entry, Held, Request
+from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.devices import Arrived
+from coordinator.store.port import DeviceRow
+
+
+def enrol(to: Coordinator, caller: None, message: EnrolRequest) -> Enrolled:
+    """A new device shows its public key, the enrolment token and a signature, and gets its id and its token.
+
+    Sent again with the same key it gives the same id and a fresh token.
+    """
+    return to.devices.enrol(message)
+
+
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | None:
+    """ "I am here and could train now." Held open until there is an assignment, or until `hold_s` has passed.
+
+    The same check-in again gives the same assignment, so a lost answer costs nothing.
+    """
+    return to.devices.check_in(device, message)
+
+
+def check_in_together(to: Coordinator, requests: Sequence[Request]) -> list[Assignment | Wait | None]:
+    return to.devices.check_in_all([(request.caller, request.message) for request in requests])  # type: ignore[misc]
+
+
+def waits_for(device: DeviceRow, message: CheckIn) -> str:
+    return f"device:{device.device}"
+
+
+def is_device(device: DeviceRow, message: CheckIn) -> str:
+    return device.device
+
+
+def assignment(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | None:
+    return to.devices.assignment(device.device)
+
+
+def hold_over(to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
+    return to.devices.hold_over(device.device, message)
+
+
+def leave(to: Coordinator, device: DeviceRow, message: CheckIn) -> None:
+    to.devices.leave(device.device)
+
+
+def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Noted:
+    """The device has the checkpoint and begins to train. For people only; losing it loses nothing."""
+    to.devices.started(device.device, run, round, message.attempt)
+    return Noted()
+
+
+def started_together(to: Coordinator, requests: Sequence[Request]) -> list[Noted]:
+    """All of one attempt. Devices that have no place in it are passed over."""
+    devices = [request.caller.device for request in requests if isinstance(request.caller, DeviceRow)]
+    if requests:
+        path, message = requests[0].path, requests[0].message
+        to.devices.started_all(path["run"], path["round"], message.attempt, devices)
+    return [Noted()] * len(requests)
+
+
+def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber, attempt: Attempt) -> int:
+    return to.devices.update_limit(device.device, run, round, attempt)
+
+
+def update(
+    to: Coordinator, device: DeviceRow, body: Spool, *, run: RunId, round: RoundNumber, attempt: Attempt
+) -> Receipt:
+    """The device's update: safetensors with an UpdateReport in its metadata. Streamed, never held in memory.
+
+    Acknowledged means durable. The same bytes again give the same receipt; other bytes are refused (*duplicate*):
+    the first update stands. `Content-Digest` is checked when it is sent.
+    """
+    return to.devices.report(device, run, round, attempt, body)
+
+
+def updates_in_memory(to: Coordinator, arrivals: Sequence[Arrived]) -> list[Receipt | ProblemError]:
+    """All of one run."""
+    return to.devices.count_all(arrivals[0].report.run, arrivals) if arrivals else []
+
+
+def withdraw(to: Coordinator, device: DeviceRow, message: Withdrawal, *, run: RunId, round: RoundNumber) -> Noted:
+    """The device will not report for this round. It may check in again at once."""
+    to.devices.withdraw(device.device, run, round, message.attempt, message.reason)
+    return Noted()
+
+
+def outcome(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber) -> Outcome:
+    """What became of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
+    return to.devices.outcome(device.device, run, round)
+
+
+ENROL = Entry(
+    method="POST",
+    route=Route.ENROL,
+    permission=Permission.NOBODY,
+    message=EnrolRequest,
+    answer=Enrolled,
+    shape=Direct(enrol),
+    summary="Enrol a device",
+    group="devices",
+    created=True,
+)
+CHECK_IN = Entry(
+    method="POST",
+    route=Route.CHECK_IN,
+    permission=Permission.DEVICE,
+    message=CheckIn,
+    answer=Assignment | Wait,
+    shape=Held(
+        check_in,
+        key=waits_for,
+        peer=is_device,
+        again=assignment,
+        expired=hold_over,
+        gone=leave,
+        together=check_in_together,
+    ),
+    summary="Check in and wait for work",
+    group="devices",
+)
+STARTED = Entry(
+    method="POST",
+    route=Route.STARTED,
+    permission=Permission.DEVICE,
+    message=Started,
+    answer=Noted,
+    shape=Direct(started, together=started_together),
+    summary="Say that training begins",
+    group="devices",
+)
+UPDATE = Entry(
+    method="PUT",
+    route=Route.UPDATE,
+    permission=Permission.DEVICE,
+    answer=Receipt,
+    shape=Body(admit, update, in_memory=updates_in_memory),
+    summary="Send an update",
+    group="devices",
+    operation="put_update",
+)
+WITHDRAWN = Entry(
+    method="POST",
+    route=Route.WITHDRAWN,
+    permission=Permission.DEVICE,
+    message=Withdrawal,
+    answer=Noted,
+    shape=Direct(withdraw),
+    summary="Withdraw from a round",
+    group="devices",
+    operation="withdrawn",
+)
+OUTCOME = Entry(
+    method="GET",
+    route=Route.OUTCOME,
+    permission=Permission.DEVICE,
+    answer=Outcome,
+    shape=Direct(outcome),
+    summary="Ask what became of an update",
+    group="devices",
+)
+ENTRIES = (ENROL, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME)

@@ -1,0 +1,32 @@
+"""The table: every request that devices, workers and operators can make of a coordinator, found by method and route.
+
+Not in it, since they are HTTP's alone: the stream of a run's events, and the download of a checkpoint's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from coordinator.requests import devices, operators, workers
+from coordinator.requests.entry import Entry, Shape
+
+
+class Table:
+    """Entries in the order in which their templates are tried."""
+
+    def __init__(self, entries: Iterable[Entry[Shape]]) -> None:
+        self._entries = {(entry.method, str(entry.route)): entry for entry in entries}
+
+    def __iter__(self) -> Iterator[Entry[Shape]]:
+        return iter(self._entries.values())
+
+    def find(self, method: str, route: str) -> Entry[Shape]:
+        """KeyError where there is none."""
+        return self._entries[method, str(route)]
+
+    def with_entry(self, entry: Entry[Shape]) -> Table:
+        """A table that has this entry too."""
+        return Table([*self, entry])
+
+
+TABLE = Table((*devices.ENTRIES, *operators.ENTRIES, *workers.ENTRIES))

@@ -1,0 +1,183 @@
+"""What datacenter workers can ask: a round, more time, to hand in the result or give the round back. And how operators
+register them.
+"""
+
+from __future__ import annotations
+
+from client_sdk.protocol.devices import Noted, Wait
+from client_sdk.protocol.names import Route, RunId, WorkerId
+from client_sdk.protocol.workers import (
+    RESULT_HEADER,
+    CreateWorker,
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerCreated,
+    WorkerPoll,
+    WorkerView,
+)
+from coordinator.blobs import Spool
+from coordinator.requests.callers import Operator, Permission
+from coordinator.requests.entry import Beside, Body, Direct, Entry, Held
+from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import WorkerRow
+
+
+def create(to: Coordinator, operator: Operator, message: CreateWorker) -> WorkerCreated:
+    """Registers a worker. Its token is in this answer, and nowhere else."""
+    return to.workers.create(message)
+
+
+def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
+    """All workers: when each was last seen, and which round it has."""
+    return to.workers.listed()
+
+
+def revoke(to: Coordinator, operator: Operator, *, worker: WorkerId) -> WorkerView:
+    """Makes a worker's token worthless, for good. A lease that it holds ends as if it had fallen silent."""
+    return to.workers.revoke(worker)
+
+
+def poll(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Lease | Wait | None:
+    """ "I could take a datacenter round." Held open until one is to be had, or until `hold_s` has passed.
+
+    The same instance asking again gets the lease that it has; the same installation started again a new one, at
+    once; any other waits until the lease has ended.
+    """
+    return to.workers.poll(worker, message)
+
+
+def waits_for(worker: WorkerRow, message: WorkerPoll) -> str:
+    return "workers"
+
+
+def is_process(worker: WorkerRow, message: WorkerPoll) -> str:
+    return f"{worker.worker} {message.instance}"
+
+
+def lease(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Lease | None:
+    return to.workers.lease(worker, message)
+
+
+def poll_over(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Wait:
+    return to.workers.hold_over(worker, message)
+
+
+def heartbeat(
+    to: Coordinator, worker: WorkerRow, message: Heartbeat, *, run: RunId, round: RoundNumber
+) -> LeaseRenewed:
+    """Keeps the lease for another `lease_s`, and says how far the training is."""
+    return to.workers.heartbeat(worker, run, round, message)
+
+
+def lease_end(to: Coordinator, worker: WorkerRow, message: LeaseEnd, *, run: RunId, round: RoundNumber) -> Noted:
+    """The worker gives the round back, or says that it cannot be done."""
+    to.workers.end_lease(worker, run, round, message)
+    return Noted()
+
+
+def admit_result(
+    to: Coordinator, worker: WorkerRow, message: ResultReport, *, run: RunId, round: RoundNumber, attempt: Attempt
+) -> int:
+    return to.workers.result_limit(worker, run, round, attempt, message)
+
+
+def result(
+    to: Coordinator,
+    worker: WorkerRow,
+    message: ResultReport,
+    body: Spool,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    attempt: Attempt,
+) -> ResultReceipt:
+    """The worker's result: the next checkpoint, whole, with its buffers, committed as it is.
+
+    The receipt means that it is durable and the model. The same bytes again give the same receipt; other bytes are
+    refused (*duplicate*), and so is what comes under a lease that is over (*lease-lost*).
+    """
+    return to.workers.result(worker, run, round, attempt, message, body)
+
+
+BESIDE = Beside(
+    header=RESULT_HEADER,
+    about="A ResultReport as JSON: the lease's fence, steps, examples, metrics.",
+    missing=f'Send {RESULT_HEADER} with the lease\'s fence: {{"fence": 3, ...}}.',
+)
+CREATE = Entry(
+    method="POST",
+    route=Route.WORKERS,
+    permission=Permission.OPERATOR,
+    message=CreateWorker,
+    answer=WorkerCreated,
+    shape=Direct(create),
+    summary="Register a worker",
+    group="workers",
+    created=True,
+)
+LIST = Entry(
+    method="GET",
+    route=Route.WORKERS,
+    permission=Permission.OPERATOR,
+    answer=list[WorkerView],
+    shape=Direct(listed),
+    summary="List workers",
+    group="workers",
+)
+REVOKE = Entry(
+    method="POST",
+    route=Route.REVOKE_WORKER,
+    permission=Permission.OPERATOR,
+    answer=WorkerView,
+    shape=Direct(revoke),
+    summary="Revoke a worker",
+    group="workers",
+)
+POLL = Entry(
+    method="POST",
+    route=Route.LEASES,
+    permission=Permission.WORKER,
+    message=WorkerPoll,
+    answer=Lease | Wait,
+    shape=Held(poll, key=waits_for, peer=is_process, again=lease, expired=poll_over),
+    summary="Ask for a datacenter round",
+    group="workers",
+    operation="lease",
+)
+HEARTBEAT = Entry(
+    method="POST",
+    route=Route.HEARTBEAT,
+    permission=Permission.WORKER,
+    message=Heartbeat,
+    answer=LeaseRenewed,
+    shape=Direct(heartbeat),
+    summary="Keep the lease",
+    group="workers",
+)
+RESULT = Entry(
+    method="PUT",
+    route=Route.RESULT,
+    permission=Permission.WORKER,
+    message=ResultReport,
+    answer=ResultReceipt,
+    shape=Body(admit_result, result, beside=BESIDE),
+    summary="Send the result",
+    group="workers",
+    operation="put_result",
+)
+LEASE_END = Entry(
+    method="POST",
+    route=Route.LEASE_END,
+    permission=Permission.WORKER,
+    message=LeaseEnd,
+    answer=Noted,
+    shape=Direct(lease_end),
+    summary="End the lease",
+    group="workers",
+)
+ENTRIES = (CREATE, LIST, REVOKE, POLL, HEARTBEAT, RESULT, LEASE_END)

@@ -1,0 +1,74 @@
+"""Performs the actions that come of an event: draws cohorts, folds updates, commits checkpoints, deletes blobs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import assert_never
+
+from coordinator.blobs import Missing
+from coordinator.engine import effects as fx
+from coordinator.engine.state import RunState
+from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
+from coordinator.runtime.commits import Commits
+from coordinator.runtime.core import Core, Task
+from coordinator.runtime.fleet import Fleet
+from coordinator.secure.committing import advance
+
+
+class NotServed(Exception):
+    """An action of a secure round: this coordinator creates no run that has any."""
+
+
+class Actions:
+    """Safe from any thread. An action may be performed more than once: after a crash, or by another replica."""
+
+    def __init__(self, core: Core, fleet: Fleet, commits: Commits) -> None:
+        self._core = core
+        self._fleet = fleet
+        self._commits = commits
+
+    def perform(self, task: Task) -> None:
+        """Performs one action. StoreError or BlobError when the machine could not."""
+        run, action = task
+        core = self._core
+        match action:
+            case fx.Draw():
+                draw_cohort(core.log(run), self._fleet, core.blobs)
+            case fx.Return():
+                return_to_fleet(core.log(run), self._fleet)
+            case fx.Wake() | fx.Offer():
+                core.hint(action)
+            case fx.Fold():
+                self._fold(run, action)
+            case fx.Commit():
+                self._commit(run, action)
+            case fx.Advance():
+                delta = core.aggregator(run).delta
+                self._commits.commit(
+                    run, action.round, partial(advance, core.blobs, action.parent, delta, action.optimizer)
+                )
+            case fx.Discard():
+                self._commits.discard(run, action)
+            case fx.Announce() | fx.Gather() | fx.Route() | fx.Open() | fx.CommitSum():
+                raise NotServed(f"run {run} asks for {action!r}: this coordinator performs no secure rounds yet")
+            case _:
+                assert_never(action)
+
+    def _fold(self, run: str, action: fx.Fold) -> None:
+        def wanted(state: RunState) -> bool:
+            return state.round_number == action.round and state.phase in ("collecting", "committing")
+
+        log = self._core.log(run)
+        if not wanted(log.state):
+            return
+        try:
+            self._core.aggregator(run).fold(action.round, action.contribution)
+        except Missing:
+            if wanted(log.catch_up()):  # else another replica has committed, and deleted what it added
+                raise
+
+    def _commit(self, run: str, action: fx.Commit) -> None:
+        aggregator = self._core.aggregator(run)
+        made = partial(aggregator.commit, action.round, action.parent, action.contributions, action.optimizer)
+        if self._commits.commit(run, action.round, made):
+            aggregator.forget(action.round)

@@ -1,0 +1,95 @@
+"""The one way in which a round's checkpoint is committed, and the one in which its blobs are deleted.
+
+A commit runs under a fence: whoever takes it raises the run's fence, and only the last who did may append the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from coordinator.blobs import Missing
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
+from coordinator.runtime.core import Core
+from coordinator.runtime.optimizer_states import optimizer_state_before
+from coordinator.store.port import FenceLost
+
+MakeCheckpoint = Callable[[], NewCheckpoint]
+"""Writes a checkpoint durably; CannotAggregate, or Missing, where there can be none."""
+
+
+class Commits:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._under_way: set[str] = set()
+
+    def under_way(self, run: str) -> bool:
+        """Whether a thread of this process is at a commit of the run."""
+        return run in self._under_way
+
+    def commit(self, run: str, round: int, make: MakeCheckpoint) -> bool:
+        """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there can be none.
+
+        False where it is not this replica's to commit, or not any more.
+        """
+        with self._at(run):
+            log = self._core.log(run)
+            fence = log.take_fence(lambda state: state.round_number == round and state.phase == "committing")
+            if fence is None:
+                return False
+            try:
+                made = make()
+            except (CannotAggregate, Missing) as error:
+                gone = "a file that the round needs is gone: " if isinstance(error, Missing) else ""
+                reason = f"{gone}{error}"
+                log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
+            else:
+                try:
+                    log.submit(
+                        lambda tx, state, at: ev.Committed(
+                            at=at, round=round, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer
+                        ),
+                        fence=fence,
+                    )
+                except FenceLost:
+                    return False  # another replica commits, to the same bits
+            return True
+
+    def discard(self, run: str, action: fx.Discard) -> None:
+        """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were added
+        with, and every blob of a secure round that has ended.
+
+        Of the latter the log says so: until then they are named again.
+        """
+        for digest in self._updates(run, action.round):
+            self._core.blobs.delete(digest)
+        state = optimizer_state_before(self._core.store, run, self._core.store.round(run, action.round))
+        if state is not None:
+            self._core.blobs.delete(state)
+        if action.blobs:
+            for digest in action.blobs:
+                self._core.blobs.delete(digest)
+            self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
+
+    def _updates(self, run: str, round: int) -> list[str]:
+        """The raw updates of a round. A datacenter round has none: what it refused may be, byte for byte, what it
+        took."""
+        store = self._core.store
+        row = store.round(run, round)
+        if row is not None and row.kind == "datacenter":
+            return []
+        digests = {row.digest for row in store.contributions(run, round)}
+        digests |= {row.digest for row in store.refusals(run, round) if row.digest is not None}
+        return sorted(digests)
+
+    @contextmanager
+    def _at(self, run: str) -> Iterator[None]:
+        self._under_way.add(run)
+        try:
+            yield
+        finally:
+            self._under_way.discard(run)

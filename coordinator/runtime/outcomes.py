@@ -1,0 +1,85 @@
+"""What became of a device's part in a round: counted, refused, dropped, withdrawn, or still pending.
+
+Reads the run's state and the store. The same facts answer bytes that are sent again after their round has ended.
+"""
+
+from __future__ import annotations
+
+from client_sdk.protocol.devices import Outcome, Receipt
+from client_sdk.protocol.problems import problem
+from coordinator.engine import effects as fx
+from coordinator.runtime import records, views
+from coordinator.runtime.core import Core
+
+
+class Outcomes:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def outcome(self, device: str, run: str, round: int) -> Outcome:
+        """What became of this device's part in a round."""
+        state = self._core.log(run).catch_up()
+        if not 1 <= round <= state.round_number:
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
+        settled = self.settled(device, run, round)
+        if isinstance(settled, Outcome):
+            return settled
+        if state.round is not None and round == state.round.number and device in state.round.members:
+            member = state.round.members[device]
+            result = {"reported": "pending", "withdrawn": "withdrawn"}.get(member.status)
+            if result is None:
+                result = "pending" if state.phase == "collecting" else "dropped"
+            return Outcome.model_validate(
+                {"run": run, "round": round, "device": device, "result": result, "digest": member.digest}
+            )
+        refusal = views.latest_refusal(self._core.store.refusals(run, round), device)
+        if refusal is not None:
+            return Outcome(
+                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
+            )
+        if self.was_selected(device, run, round):
+            reason = "the device was selected, and no update of it was received while the round was open"
+            return Outcome(run=run, round=round, device=device, result="dropped", reason=reason)
+        reason = "the device was not selected for this round"
+        return Outcome(run=run, round=round, device=device, result="unknown", reason=reason)
+
+    def was_selected(self, device: str, run: str, round: int) -> bool:
+        """Whether the device was of the cohort of a round that has ended."""
+        row = self._core.store.round(run, round)
+        cohort = row.body.get("cohort") if row is not None else None
+        return isinstance(cohort, list) and device in cohort
+
+    def settled(self, device: str, run: str, round: int) -> Outcome | None:
+        """What the database says of this device's acknowledged update in a round that has ended, or None."""
+        for row in self._core.store.contributions(run, round):
+            if row.device == device:
+                return Outcome(
+                    run=run, round=round, device=device, result="counted", digest=row.digest, version=row.version
+                )
+        refusal = views.latest_refusal(
+            [r for r in self._core.store.refusals(run, round) if r.kind == "abandoned"], device
+        )
+        if refusal is not None:
+            return Outcome(
+                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
+            )
+        return None
+
+    def receipt(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
+        """The answer to bytes sent again after their round has ended."""
+        if outcome.digest != digest:
+            raise problem("duplicate", "another update of this device was received in this round; the first one counts")
+        if outcome.result == "refused":
+            raise problem("late", outcome.reason)
+        weight = next(row.weight for row in self._core.store.contributions(run, round) if row.device == device)
+        return Receipt(run=run, round=round, attempt=attempt, device=device, digest=digest, weight=weight)
+
+    def record_late(self, device: str, run: str, round: int) -> None:
+        """Records a late update whose body was not read."""
+        at = self._core.clock.now()
+        refusal = fx.RecordRefusal(
+            round=round, device=device, digest=None, kind="late", reason=f"round {round} is over"
+        )
+        if round >= 1 and views.latest_refusal(self._core.store.refusals(run, round), device) is None:
+            with self._core.store.transaction(run) as tx:
+                records.write(tx, run, [(at, refusal)])

@@ -1,0 +1,68 @@
+"""The secure rounds of one run: what devices ask, what the engine asks for, and the commit that every round has.
+
+A Coordinator has none yet: its ``perform`` raises for their actions until devices can reach them over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from coordinator.blobs import Blobs
+from coordinator.engine import effects as fx
+from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import Aggregator
+from coordinator.runtime.commits import Commits
+from coordinator.runtime.run_log import RunLog
+from coordinator.secure.announcing import Authority
+from coordinator.secure.attempt import Attempts
+from coordinator.secure.opening import WORKERS
+from coordinator.secure.performing import Make, SecureRun, SecureWork
+from coordinator.secure.requests import SecureRequests
+
+SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
+
+
+class SecureLog:
+    """A run's log, as secure rounds see it."""
+
+    def __init__(self, log: RunLog) -> None:
+        self._log = log
+
+    @property
+    def state(self) -> RunState:
+        return self._log.catch_up()
+
+    def submit(self, make: Make) -> Sequence[fx.Effect]:
+        return self._log.submit(lambda tx, state, at: make(state, at))
+
+
+class SecureRounds:
+    """``requests`` answers devices; ``perform`` performs actions. Safe from several threads."""
+
+    def __init__(
+        self,
+        run: str,
+        log: SecureRun,
+        blobs: Blobs,
+        aggregator: Aggregator,
+        authority: Callable[[], Authority],
+        commits: Commits,
+        workers: int = WORKERS,
+    ) -> None:
+        """``authority``: asked whenever somebody is to be vouched for; ``workers``: threads that unmask."""
+        attempts = Attempts(blobs, lambda device, certificate: authority().vouched(device, certificate))
+        self.requests = SecureRequests(log, blobs, authority, attempts)
+        self._run, self._commits = run, commits
+        self._work = SecureWork(log, blobs, aggregator, authority, attempts, workers)
+
+    def perform(self, action: SecureAction) -> None:
+        """Performs one action. StoreError or BlobError when the machine could not: it may then be performed again."""
+        match action:
+            case fx.CommitSum() | fx.Advance():
+                self._commits.commit(self._run, action.round, partial(self._work.checkpoint, action))
+            case fx.Discard():
+                self._work.forget()
+                self._commits.discard(self._run, action)
+            case _:
+                self._work.perform(action)

@@ -1,0 +1,98 @@
+"""Holds a request open until there is an answer, without a thread and without a timer that ticks.
+
+::
+
+    first look --an answer--> answer
+       |None
+       v
+    wait for the key --woken, or every reread_s--> look again --an answer--> answer
+       |                                                    |None: wait on
+       |the hold has expired, or the server stops --> expired: the answer to that
+       |client gone --> gone: answer nobody
+
+A peer that asks again while an older request of its own is still held gets the newer one served; the older is answered
+as if its hold had expired, and its going away changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from coordinator.requests import Caller, Entry, Held, Request, Shape, identify
+from coordinator.service.core import Service, until_gone
+
+
+class Holds:
+    """The requests held by this process, the latest of each peer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._latest: dict[tuple[str, str], object] = {}
+
+    async def answer(
+        self, entry: Entry[Shape], shape: Held, token: str, message: Any, path: dict[str, Any], receive: Receive
+    ) -> Any:
+        """The answer to one request, as soon as there is one. ClientDisconnect when the client went away instead."""
+        service, coordinator = self._service, self._service.coordinator
+        hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
+        message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
+
+        def begin() -> tuple[Caller, int, Any]:
+            caller = identify(coordinator, entry.permission, token)
+            seen = service.signals.version(shape.key(caller, message))
+            return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
+
+        caller, seen, answer = await service.work(begin)
+        if answer is not None:
+            return answer
+        request = Request(entry, caller, message, path)
+        if hold_s > 0:
+            try:
+                answer = await self._until(request, shape, seen, hold_s, receive)
+            except ClientDisconnect:
+                if shape.gone is not None:
+                    await service.work(request.call, shape.gone, coordinator)
+                raise
+        if answer is None:
+            return await service.work(request.call, shape.expired, coordinator)
+        return answer
+
+    async def _until(self, request: Request, shape: Held, seen: int, hold_s: float, receive: Receive) -> Any:
+        """What is found, asked in a thread whenever the key is woken, and now and then. None when the hold has expired,
+        or a newer request of this peer is held; ClientDisconnect when the client has gone.
+        """
+        service = self._service
+        key = shape.key(request.caller, request.message)
+        peer = (request.entry.route, shape.peer(request.caller, request.message))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + hold_s
+        gone = loop.create_task(until_gone(receive))
+        gone.add_done_callback(lambda _: service.signals.wake(key))
+        mine = object()
+        if self._latest.get(peer) is not None:
+            service.signals.wake(key)
+        self._latest[peer] = mine
+        service.meters.held.inc()
+        try:
+            while (left_s := deadline - loop.time()) > 0 and not service.stopping:
+                await service.signals.async_wait(key, seen, min(left_s, service.settings.reread_s))
+                if self._latest.get(peer) is not mine:
+                    return None
+                if gone.done():
+                    break
+                seen = service.signals.version(key)
+                answer = await service.work(request.call, shape.again, service.coordinator)
+                if answer is not None:
+                    return answer
+            if gone.done():
+                raise ClientDisconnect
+            return None
+        finally:
+            gone.cancel()
+            service.meters.held.dec()
+            if self._latest.get(peer) is mine:
+                del self._latest[peer]

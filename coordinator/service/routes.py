@@ -1,0 +1,165 @@
+"""Registers the entries of the table of requests as HTTP routes: lean ones for devices and workers, ordinary FastAPI
+ones for operators.
+
+An entry's shape says how its request is answered: by one call in a thread, held until there is an answer, or with a
+body that is received into a spool. Nothing here knows what is asked.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, get_args, get_origin
+
+from fastapi import Depends, Path, Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from client_sdk.protocol.problems import problem
+from coordinator.blobs import Spool
+from coordinator.requests import Body, Direct, Entry, Held, Permission, Request, Shape, identify
+from coordinator.requests.entry import About, Beside
+from coordinator.service.core import Service
+from coordinator.service.describing import extras
+from coordinator.service.errors import sentence
+from coordinator.service.holds import Holds
+from coordinator.service.route import Endpoint, PeerRoute, bearer, json_list, json_response, read_body
+from coordinator.service.uploads import Uploads
+
+Respond = Callable[[HttpRequest, str, Any, dict[str, Any]], Awaitable[Any]]
+"""The answer to a request: its token, its message and what stands in its path and query are given."""
+
+
+def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
+    """A route for each entry, in order."""
+    holds = Holds(service)
+    return [_route(entry, _respond(service, uploads, holds, entry)) for entry in entries]
+
+
+# ------------------------------------------------------------ one for each shape
+
+
+def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shape]) -> Respond:
+    coordinator, shape = service.coordinator, entry.shape
+
+    def request(token: str, message: Any, path: dict[str, Any]) -> Request:
+        return Request(entry, identify(coordinator, entry.permission, token), message, path)
+
+    async def direct(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
+        call = shape.main
+        return await service.work(lambda: request(token, message, path).call(call, coordinator))
+
+    async def held(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
+        assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
+        return await holds.answer(entry, shape, token, message, path, http.receive)
+
+    async def body(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
+        assert isinstance(shape, Body)  # noqa: S101 - narrowed for the type checker
+
+        def admit() -> tuple[Request, int]:
+            asked = request(token, message, path)
+            return asked, asked.call(shape.limit, coordinator)
+
+        asked, limit = await service.work(admit)
+
+        def finish(spool: Spool) -> Any:
+            return asked.call(shape.stored, coordinator, spool)
+
+        return await uploads.receive(http, limit, finish)
+
+    return {Direct: direct, Held: held, Body: body}[type(shape)]
+
+
+def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) -> BaseModel:
+    """The message that comes in a header; invalid-request where the header is missing or holds none."""
+    value = http.headers.get(beside.header)
+    if value is None or model is None:
+        raise problem("invalid-request", beside.missing)
+    try:
+        return model.model_validate_json(value)
+    except ValidationError as error:
+        rows = [{**row, "loc": (beside.header, *row["loc"])} for row in error.errors(include_url=False)]
+        raise problem("invalid-request", sentence(rows)) from None
+
+
+# ------------------------------------------------------------ as FastAPI has it
+
+
+def _route(entry: Entry[Shape], respond: Respond) -> APIRoute:
+    needs_token, render = entry.permission.needs_token, _renderer(entry)
+    beside = entry.shape.beside if isinstance(entry.shape, Body) else None
+    in_body = entry.message if not isinstance(entry.shape, Body) else None
+
+    async def endpoint(request: HttpRequest, **values: Any) -> Response:
+        message = values.pop("body", None) if beside is None else _beside(request, beside, entry.message)
+        token = bearer(request) if needs_token else ""
+        return render(await respond(request, token, message, values))
+
+    ordinary = entry.permission is Permission.OPERATOR
+    _sign(endpoint, entry, in_body, ordinary=ordinary)
+    options: dict[str, Any] = {
+        "methods": [entry.method],
+        "name": endpoint.__name__,
+        "description": entry.description,
+        "summary": entry.summary,
+        "response_model": entry.answer,
+        "tags": [entry.group],
+        "openapi_extra": extras(entry) or None,
+    }
+    if entry.created:
+        options["status_code"] = 201
+    if ordinary:
+        return APIRoute(entry.route, endpoint, dependencies=[Depends(_admit)], **options)
+    return PeerRoute(entry.route, endpoint, **options)
+
+
+def _renderer(entry: Entry[Shape]) -> Callable[[Any], Response]:
+    status, location = 201 if entry.created else 200, entry.location
+    if get_origin(entry.answer) is list:
+        (model,) = get_args(entry.answer)
+        return lambda answer: json_list(model, answer)
+
+    def render(answer: BaseModel) -> Response:
+        response = json_response(answer, status)
+        if location is not None:
+            response.headers["Location"] = location.format(**dict(answer))
+        return response
+
+    return render
+
+
+def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | None, *, ordinary: bool) -> None:
+    """Gives the endpoint the name and the signature that FastAPI reads: what stands in the path, in the query, and in
+    the body."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("request", kind, annotation=HttpRequest)]
+    for name, parameter in entry.parameters.items():
+        found = parameter.annotation
+        about = next((one.text for one in getattr(found, "__metadata__", ()) if isinstance(one, About)), None)
+        if f"{{{name}}}" not in entry.route:
+            found = Annotated[found, Query(description=about)]
+        elif about is not None:
+            found = Annotated[found, Path(description=about)]
+        parameters.append(parameter.replace(annotation=found))
+    if message is not None:
+        annotation: Any = Annotated[message, Depends(_json_body(message))] if ordinary else message
+        parameters.append(inspect.Parameter("body", kind, annotation=annotation))
+    endpoint.__name__ = entry.operation or entry.name.replace("-", "_")
+    endpoint.__doc__ = entry.description
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    endpoint.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+async def _admit(request: HttpRequest) -> None:
+    request.app.state.service.admit()
+
+
+def _json_body(model: type[BaseModel]) -> Callable[[HttpRequest], Awaitable[BaseModel]]:
+    """A dependency that reads one JSON message. FastAPI itself reads a body however long it is."""
+
+    async def read(request: HttpRequest) -> BaseModel:
+        return model.model_validate_json(await read_body(request))
+
+    return read

@@ -1,0 +1,129 @@
+"""The tables of the memory store, and layers over them: what a transaction wrote, laid over what is committed.
+
+A row is found by (group, key): an event by (run, seq), a contribution by ((run, round), device). The bottom layer
+holds the committed rows. A layer above changes it only in ``apply``, so a rollback drops the layer, and readers of the
+bottom layer see none of its rows. Locks and unique keys are checked elsewhere (``memory.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from coordinator.store.bodies import from_text
+from coordinator.store.port import (
+    AuditRow,
+    CheckpointRow,
+    ClaimRow,
+    ContributionRow,
+    DeviceRow,
+    MetricRow,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+    WaitingRow,
+    WorkerRow,
+)
+
+ALL = ""
+"""The group of a table that has only one."""
+
+G = TypeVar("G", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Layer(Generic[G, K, V]):
+    """The rows of one table: without ``base`` the committed rows, with it a transaction's view of them."""
+
+    __slots__ = ("_base", "_groups")
+
+    def __init__(self, base: Layer[G, K, V] | None = None) -> None:
+        self._base = base
+        self._groups: dict[G, dict[K, V | None]] = {}
+
+    def get(self, group: G, key: K) -> V | None:
+        """The row, None where there is none."""
+        rows = self._groups.get(group)
+        if rows is not None and key in rows:
+            return rows[key]
+        return None if self._base is None else self._base.get(group, key)
+
+    def rows(self, group: G) -> Mapping[K, V]:
+        """A copy of a group's rows, by key."""
+        below = {} if self._base is None else dict(self._base.rows(group))
+        for key, row in self._groups.get(group, {}).items():
+            if row is None:
+                below.pop(key, None)
+            else:
+                below[key] = row
+        return below
+
+    def count(self, group: G) -> int:
+        """Number of rows of a group whose rows are only added, never replaced or dropped."""
+        return len(self._groups.get(group, ())) + (0 if self._base is None else self._base.count(group))
+
+    def put(self, group: G, key: K, row: V) -> None:
+        self._groups.setdefault(group, {})[key] = row
+
+    def drop(self, group: G, key: K) -> None:
+        if self._base is None:
+            self._groups.get(group, {}).pop(key, None)
+        else:
+            self._groups.setdefault(group, {})[key] = None
+
+    def apply(self) -> None:
+        """Writes this layer's changes into its base. The caller holds the lock that excludes readers."""
+        if self._base is None:
+            return
+        for group, changes in self._groups.items():
+            for key, row in changes.items():
+                if row is None:
+                    self._base.drop(group, key)
+                else:
+                    self._base.put(group, key, row)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run's row and its bodies as text; ``row`` itself has none."""
+
+    row: RunRow
+    plan: str
+    snapshot: str | None
+
+    def whole(self) -> RunRow:
+        """The row with its bodies."""
+        snapshot = None if self.snapshot is None else from_text(self.snapshot)
+        return replace(self.row, plan=from_text(self.plan), snapshot=snapshot)
+
+
+class Tables:
+    """All tables; the last five are indexes. With ``base``, a layer over each of its tables."""
+
+    def __init__(self, base: Tables | None = None) -> None:
+        self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
+        self.events: Layer[str, int, tuple[float, str, str]] = Layer(base.events if base else None)
+        self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
+        self.workers: Layer[str, str, WorkerRow] = Layer(base.workers if base else None)
+        self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
+        self.claims: Layer[str, str, ClaimRow] = Layer(base.claims if base else None)
+        self.checkpoints: Layer[str, int, CheckpointRow] = Layer(base.checkpoints if base else None)
+        self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer(base.contributions if base else None)
+        self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer(base.rounds if base else None)
+        self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
+        self.audit: Layer[str, int, AuditRow] = Layer(base.audit if base else None)
+        self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
+        self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
+        self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
+        self.child_of: Layer[str, int | None, int] = Layer(base.child_of if base else None)
+        self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer(
+            base.checkpoints_of_digest if base else None
+        )
+        self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer(base.claims_of_round if base else None)
+
+    def apply(self) -> None:
+        """Commits every layer into its base."""
+        for layer in vars(self).values():
+            layer.apply()

@@ -1,0 +1,178 @@
+"""The rows that a store holds, one class for each table. Stores select and insert columns by the names of the fields.
+
+Times are Unix seconds (float). Bodies are JSON-compatible dicts, which ``bodies.py`` turns into text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """An enrolled device. Its token is stored as a hash only."""
+
+    device: str
+    public_key: str
+    token_hash: str
+    label: str
+    examples_cap: int
+    enrolled_at: float
+    last_seen_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A datacenter's worker, registered by an operator."""
+
+    worker: str
+    token_hash: str
+    label: str
+    created_at: float
+    last_seen_at: float | None = None
+    revoked_at: float | None = None
+    """When its token was revoked, which is permanent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRow:
+    """One device in the pool, which all runs share."""
+
+    device: str
+    examples: int
+    """Training examples on the device, not above its ``examples_cap``."""
+    offer: str
+    """Canonical JSON of what decides eligibility (learners, policy). Equal offers are equal strings."""
+    since: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """A device's one live assignment."""
+
+    device: str
+    run: str
+    round: int
+    attempt: int
+    until: float
+    """The round's deadline, for display only. A claim ends with its round, never by time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run, with its plan and the newest snapshot of its state."""
+
+    run: str
+    name: str
+    plan: Json
+    plan_digest: str
+    selection_seed: int
+    """63 bits. Secret: it never leaves the coordinator."""
+    init: str
+    origin: str
+    created_at: float
+    seq: int = 0
+    """Sequence number of the last event."""
+    fence: int = 0
+    snapshot_seq: int = 0
+    snapshot: Json | None = None
+    """The engine's state after event ``snapshot_seq``: recovery folds only the events after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event of a run's log."""
+
+    seq: int
+    at: float
+    kind: str
+    body: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """One version of a run's model; its bytes are the blob ``digest``."""
+
+    run: str
+    version: int
+    digest: str
+    parent_version: int | None
+    """None for the first. Unique per run, so the line of checkpoints cannot fork."""
+    round: int | None
+    origin: str
+    bytes: int
+    optimizer: str | None
+    """Digest of the server optimizer's state; None for an optimizer without state."""
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionRow:
+    """One counted update. Unique per (run, round, device)."""
+
+    run: str
+    round: int
+    device: str
+    digest: str
+    weight: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """The public record of a round: written when it opens, replaced at each change of phase and when it ends."""
+
+    run: str
+    round: int
+    attempt: int
+    kind: str
+    status: str
+    """open | committed | abandoned. The last two are final: changing them is a Conflict."""
+    reason: str
+    opened_at: float
+    collecting_at: float | None
+    closed_at: float | None
+    body: Json = field(default_factory=dict)
+    """Funnel, bytes, weight, version, digest, metrics, as in ``client_sdk.protocol.operators.RoundView``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalRow:
+    """Why an update, acknowledged or late, did not count."""
+
+    run: str
+    round: int
+    device: str
+    digest: str | None
+    kind: str
+    """late | abandoned | stale | duplicate | invalid | ... : the kind of problem."""
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """An action that only the run's owner may take. Never changed, never deleted."""
+
+    run: str
+    at: float
+    by: str
+    """The name that the operator gave; it is not verified while operators have no credentials."""
+    action: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """One value per (run, version, source, name). A later value replaces an earlier one."""
+
+    run: str
+    version: int
+    source: str
+    name: str
+    value: float
+    examples: int
+    at: float

@@ -1,0 +1,182 @@
+"""One process of the coordinator: it can die, come back or stand still between any two durable steps.
+
+A call that stands still keeps its stack (``stacks``): the world goes on, so whatever the code had read by then is old
+when it returns. ``replica`` says what the process does while it lives.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from client_sdk.protocol.problems import Problem, ProblemError, problem
+from coordinator.blobs import BlobError, DiskFull
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import StoreError
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken, Crash
+from simulation.explorer.stacks import Stacks
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.world import World
+
+T = TypeVar("T")
+
+DEEPEST = 3
+"""How many calls stand still at the same time at most."""
+
+
+class Process(ABC):
+    """``up`` while the process lives."""
+
+    coordinator: Coordinator
+
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
+        self.world = world
+        self.durable = durable
+        self.watch = watch
+        self._stacks = stacks
+        self.name = name
+        self.up = False
+        self.gone = False
+        """Whether this process never comes back."""
+        self.frozen = 0
+        """How many of its calls stand still as a whole process."""
+        self.halted = 0
+        """How many of its threads stand still."""
+        self.clock_offset_s = 0.0
+        self.writing = False
+        """Whether a transaction is open: whoever stood still in one would keep the whole store waiting."""
+        self.disturbed = False
+        """Whether the world went on while the last call stood still."""
+        self.life = 0
+        self.fences: dict[str, int] = {}
+        """The fence that this process raised last, by run."""
+        self._condemned = False
+
+    @abstractmethod
+    def boot(self) -> None:
+        """Starts the process on what is durable."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends the process; its connections are cut."""
+
+    def fall(self, crash: Crash) -> None:
+        """The process is dead. What it held open is cut."""
+        world = self.world
+        world.tally.crashes += 1
+        world.tell(f"{self.name} dies at: {crash}")
+        self.stop()
+        self.durable.crash()
+        self.watch.crashed()
+        if world.lost_replicas > 0 and world.stormy and world.replicas_left > 1:
+            world.lost_replicas -= 1
+            world.replicas_left -= 1
+            self.gone = True
+            world.tell(f"{self.name} never comes back")
+            return
+        delay = world.chance.between("restart", 0.05, 20.0) if world.stormy else 0.1
+        world.agenda.after(delay, self.boot)
+
+    # ------------------------------------------------------------ faults
+
+    def now(self) -> float:
+        """The Clock port: the world's time by this machine's clock."""
+        return self.world.agenda.now + self.clock_offset_s
+
+    def strikes(self, fault: str, where: str) -> bool:
+        world = self.world
+        return world.stormy and fault in world.possible and world.strikes(fault, f"{self.name} {where}")
+
+    def die_at(self, where: str) -> None:
+        if self._condemned or self.strikes("crash", where):
+            self._condemned = True
+            raise Crash(where)
+
+    def point(self, where: str) -> None:
+        """A place between two durable steps: the process may die here, or stand still while others go on."""
+        self.die_at(where)
+        world, life = self.world, self.life
+        if world.stormy and not self.writing and self._stacks.suspended < DEEPEST:
+            if self.strikes("pause", where):
+                self._stand_still(where, "frozen", world.chance.between("pause-s", 0.1, 40.0))
+            elif "interleave" in world.possible and not self._locked() and self.strikes("interleave", where):
+                self._stand_still(where, "halted", world.chance.between("interleave-s", 0.01, 8.0))
+        if self._condemned or life != self.life or not self.up:
+            raise Crash(where)
+
+    def _stand_still(self, where: str, how: str, seconds: float) -> None:
+        world, life = self.world, self.life
+        self.watch.step()
+        world.interruptions += 1
+        what = "stands still" if how == "frozen" else "has a thread that stands still"
+        world.tell(f"{self.name} {what} for {seconds:.1f} s at: {where}")
+        setattr(self, how, getattr(self, how) + 1)
+
+        def plan_return(back: Callable[[], None]) -> None:
+            def go_on() -> None:
+                if how == "halted" and self.frozen and life == self.life:
+                    world.agenda.after(0.5, go_on)
+                else:
+                    back()
+
+            world.agenda.after(seconds, go_on)
+
+        self._stacks.suspend(plan_return)
+        if life == self.life:
+            setattr(self, how, getattr(self, how) - 1)
+            world.tell(f"{self.name} goes on")
+
+    def _locked(self) -> bool:
+        """Whether the thread that stands here holds a lock that another of this process would wait for."""
+        return self.coordinator.locked()
+
+    # ------------------------------------------------------------ calls
+
+    def busy(self) -> bool:
+        """Whether nothing can be asked of this process right now, though it lives."""
+        return self.frozen > 0
+
+    def attempt(self, event: str, work: Callable[[Coordinator], T]) -> T | Problem | None:
+        """One call into the coordinator. None: the process died in it, or had died. Bugs of the product break."""
+        world = self.world
+        if not self.up:
+            return None
+        life = self.life
+        world.met(event)
+        before = world.interruptions
+        try:
+            result: T | Problem = work(self.coordinator)
+            self._die_before_answer(event)
+        except ProblemError as error:
+            world.tell(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
+            if before == world.interruptions:
+                self.watch.require_unmoved(event, error.problem)
+            result = error.problem
+        except (StoreError, BlobError) as error:
+            world.tell(f"{self.name} fails at {event}: {error}")
+            result = _problem_of(error)
+        except Crash as crash:
+            if life == self.life and self.up:
+                self.fall(crash)
+            return None
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error)[-3:])
+            raise Broken("no-bug", f"{event} raised {type(error).__name__}: {error}\n{trace}") from error
+        self.disturbed = before != world.interruptions
+        return result
+
+    def _die_before_answer(self, event: str) -> None:
+        if self._condemned or self.strikes("crash-before-answer", event):
+            raise Crash(f"{event} done, nobody told")
+
+
+def _problem_of(error: StoreError | BlobError) -> Problem:
+    """What a peer gets when the machine could not, as ``service.errors`` answers."""
+    if isinstance(error, StoreError):
+        return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
+    if isinstance(error, DiskFull):
+        return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+    return problem("internal", "The coordinator's disk failed.").problem

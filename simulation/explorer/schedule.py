@@ -1,0 +1,240 @@
+"""One schedule, from its seed to its end. One thread runs at a time, and every repetition is the same.
+
+::
+
+    calm start      the store, the replicas, the run, the devices
+    storm           ``storm_s`` virtual seconds in which faults strike
+    healing         every process that can come back does, nothing is paused, no fault strikes any more
+    end             when a round commits after the healing, or the runs are over; a world that gets nowhere has stalled
+
+After every step the ``InvariantWatch`` holds what is durable against the invariants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+from client_sdk.device.record import Record
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import Enrolled
+from coordinator.store.port import DeviceRow, WorkerRow
+from simulation.explorer import invariants
+from simulation.explorer.device import URL, ExplorerDevice
+from simulation.explorer.durable import Durable, opened
+from simulation.explorer.faults import Broken
+from simulation.explorer.follow import Followed
+from simulation.explorer.holds import Held
+from simulation.explorer.liar import Liar
+from simulation.explorer.network import Network
+from simulation.explorer.operator import Operator
+from simulation.explorer.replica import Replica
+from simulation.explorer.shape import Shape
+from simulation.explorer.stacks import Stacks
+from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.worker import ExplorerWorker
+from simulation.explorer.world import BEGINNING, World
+
+STEPS_MOST = 200_000
+SETTLE_S = 3.0
+IDLE_S = 12.0
+"""How long a storm goes on when every run is over: what comes late must not hurt them."""
+
+
+class Schedule:
+    """``play`` runs the schedule of ``shape``; raises ``Broken`` where an invariant does not hold."""
+
+    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), story: list[str] | None = None) -> None:
+        self.shape = shape
+        self.world = World(shape, without=without, story=story)
+        self.devices: list[ExplorerDevice] = []
+        self.workers: list[ExplorerWorker] = []
+        self.replicas: list[Replica] = []
+        self.durable: Durable
+        self.watch: InvariantWatch
+        self.network: Network
+        self.operator: Operator
+        self.stacks: Stacks
+        self._healed = False
+        self._patience = 200
+        self._over_at = BEGINNING
+        self._wanted: dict[str, int] = {}
+        self._give_up_at = float("inf")
+
+    def play(self) -> None:
+        world, shape = self.world, self.shape
+        with opened(world) as self.durable:
+            self.stacks = Stacks(self._loop)
+            self.watch = InvariantWatch(world, self.durable, self._expect_wake_ups)
+            for number in range(shape.replicas):
+                self.replicas.append(Replica(world, self.durable, self.watch, self.stacks, f"r{number}"))
+            self.network = Network(world, self.replicas)
+            self.operator = Operator(world, self.durable, self.watch, self.replicas)
+            world.agenda.after(0.0, self._begin)
+            self.stacks.run()
+            self._settle()
+            self._check_everything()
+
+    def _expect_wake_ups(self, run: Followed) -> None:
+        """A cohort was drawn. In calm weather a signal reaches at once the devices that wait at the only replica."""
+        if not self.world.stormy and len(self.replicas) == 1:
+            held = [self.replicas[0].holds.of(device) for device in run.cohort]
+            waiting = [one for one in held if one is not None]
+            self.world.agenda.after(1.0, self._require_woken, run, run.round, waiting)
+
+    def _require_woken(self, run: Followed, round: int, waiting: list[Held]) -> None:
+        for held in waiting:
+            if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.peer) is held:
+                raise Broken("liveness", f"{held.peer} waits for work, has been selected, and is not woken")
+
+    # ------------------------------------------------------------ the schedule
+
+    def _begin(self) -> None:
+        for number in range(self.shape.devices):
+            self.devices.append(ExplorerDevice(self.world, self.network, number, _key(number)))
+        for device in self.devices[self.shape.enrolments :]:
+            self._enrol(device)
+        for number in range(self.shape.workers):
+            self._register(number)
+        for replica in self.replicas:
+            replica.boot()
+        self.world.stormy = bool(self.shape.rates)
+        self.operator.create()
+        if self.shape.two_runs:
+            self.world.agenda.after(self.world.chance.between("second run", 0.5, 6.0), self.operator.create)
+        for device in self.devices:
+            self.world.agenda.after(self.world.chance.between("start", 0.0, 5.0), device.start)
+        for worker in self.workers:
+            self.world.agenda.after(self.world.chance.between("worker start", 0.0, 3.0), worker.start)
+        if self.world.stormy:
+            self.operator.plan_storm()
+            for worker in self.workers:
+                worker.plan_storm()
+            if "fleet-away" in self.world.possible:
+                for _ in range(max(2, int(self.shape.storm_s / 12))):
+                    self.world.agenda.after(
+                        self.world.chance.between("away-at", 0.0, self.shape.storm_s), self._fleet_away
+                    )
+            for device in self.devices[self.shape.devices - self.shape.liars :]:
+                Liar(self.world, self.network, self.watch, device).plan_storm()
+            for device in self.devices[: self.shape.dead]:
+                self.world.agenda.after(
+                    self.world.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None
+                )
+        self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
+
+    def _enrol(self, device: ExplorerDevice) -> None:
+        """As if it had enrolled long ago."""
+        name, token = f"device-{device.number}", f"token {device.number}"
+        row = DeviceRow(
+            device=name,
+            public_key=device.key.public_hex,
+            token_hash=hashlib.sha256(token.encode()).hexdigest(),
+            label=device.name,
+            examples_cap=max(1, device.examples - device.number % 3),
+            enrolled_at=BEGINNING,
+        )
+        with self.durable.store.transaction() as tx:
+            tx.insert_device(row)
+        enrolled = Enrolled(device=name, token=token, examples_cap=row.examples_cap)
+        device.storage.save(Record(coordinator=URL, enrolled=enrolled))
+
+    def _register(self, number: int) -> None:
+        """As if an operator had done it long ago."""
+        name, token = f"worker-{number}", f"worker token {number}"
+        hashed = hashlib.sha256(token.encode()).hexdigest()
+        with self.durable.store.transaction() as tx:
+            tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
+        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, name, token))
+
+    def _fleet_away(self) -> None:
+        if not self.world.strikes("fleet-away", "fleet"):
+            return
+        self.world.tell("most devices vanish")
+        for device in self.devices:
+            if self.world.chance.unit("goes") < 0.85:
+                device.vanish(self.world.chance.between("away-s", 5.0, 45.0))
+
+    def _heal(self) -> None:
+        self.world.stormy = False
+        if self.stacks.suspended:
+            self.world.agenda.after(0.5, self._heal)
+            return
+        self.world.tell("the storm is over")
+        for replica in self.replicas:
+            replica.clock_offset_s = self.replicas[0].clock_offset_s  # wrong perhaps, but the same
+            replica.boot()
+        self.world.agenda.after(1.0, self._resume)
+        for device in self.devices:
+            self.world.agenda.after(1.0, device.start)
+        for worker in self.workers:
+            self.world.agenda.after(1.0, worker.start)
+
+    def _resume(self) -> None:
+        self.watch.discover()
+        self.operator.resume_all()
+        self.watch.step()
+        if any(run.status == "paused" for run in self.watch.runs.values()) or not self.watch.runs:
+            self._patience -= 1
+            if not self._patience:
+                raise Broken("liveness", f"after the storm {list(self.watch.runs) or 'no run'} could not be started")
+            self.world.agenda.after(1.0, self._resume)
+            return
+        self._healed = True
+        self._wanted = {name: run.version + 1 for name, run in self.watch.runs.items()}
+        cohort = self.shape.plan["cohort"]
+        rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
+        self._give_up_at = self.world.agenda.now + 330.0 + rounds_s
+
+    def _done(self) -> bool:
+        runs = self.watch.runs.values()
+        if not self._healed:
+            if not runs or not all(run.over for run in runs):
+                self._over_at = self.world.agenda.now
+            return self.world.agenda.now > self._over_at + IDLE_S and not self.stacks.suspended
+        return all(run.over for run in runs) or any(
+            run.version >= self._wanted.get(run.run, 1) for run in runs if not run.over
+        )
+
+    def _settle(self) -> None:
+        """Where one process has the disk to itself: what is left after it was started once more is what is kept."""
+        if len(self.replicas) > 1:
+            return
+        self.world.stormy = False
+        if self.shape.rates:
+            self.replicas[0].stop()
+            self.replicas[0].boot()
+        ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
+        until = self.world.agenda.now + SETTLE_S
+        while self.world.agenda.next_at <= until:
+            self._step()
+        for run in self.watch.runs.values():
+            invariants.retained(self.world.register, self.durable, run, ended.get(run.run, 0))
+
+    def _check_everything(self) -> None:
+        """At the end: every run, and what devices and workers have written down."""
+        self.watch.finish()
+        for device in self.devices:
+            invariants.record(device.name, device.storage.history(), self.watch.run)
+        for worker in self.workers:
+            invariants.leases(worker.name, worker.history, worker.delivered, self.watch.run)
+        if self.shape.seed % 4 == 0 or self.shape.store != "memory":
+            invariants.verified(self.durable)
+
+    def _loop(self) -> None:
+        while not self._done():
+            self._step()
+
+    def _step(self) -> None:
+        self.world.tally.steps += 1
+        if self.world.agenda.next_at > self._give_up_at or self.world.tally.steps > STEPS_MOST:
+            told = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
+            raise Broken("liveness", f"no round was committed after the storm: {told}")
+        do, arguments = self.world.agenda.take()
+        do(*arguments)
+        self.watch.step()
+
+
+@cache
+def _key(number: int) -> DeviceKey:
+    return DeviceKey(hashlib.sha256(f"explorer device {number}".encode()).digest())

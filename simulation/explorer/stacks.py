@@ -1,0 +1,95 @@
+"""Suspended calls: a call that stops in the middle keeps its stack, and the schedule goes on on another.
+
+Python has no other way to leave a call in the middle and come back to it later, in any order. Each stack is a thread,
+but exactly one of them runs at any time, and the agenda alone decides which runs next: a schedule is the same at each
+repetition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Over(BaseException):
+    """The schedule has ended: a suspended call is unwound."""
+
+
+class _Retired(BaseException):
+    """This stack has handed the world on, and has nothing left to do."""
+
+
+class Stacks:
+    """``loop`` plays the world's steps until it is done; exactly one thread runs it at any time."""
+
+    def __init__(self, loop: Callable[[], None]) -> None:
+        self._loop = loop
+        self._home = threading.current_thread()
+        self._retired = threading.Semaphore(0)
+        self._suspended: list[_Stack] = []
+        self._over = False
+        self._error: BaseException | None = None
+
+    @property
+    def suspended(self) -> int:
+        """How many calls are suspended."""
+        return len(self._suspended)
+
+    def run(self) -> None:
+        """Plays the world to its end, on this thread and on others. Raises what ended it."""
+        try:
+            self._loop()
+        except _Retired:
+            self._retired.acquire()
+        except Over:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            self._error = error
+        self._unwind()
+        if self._error is not None:
+            raise self._error
+
+    def suspend(self, plan_return: Callable[[Callable[[], None]], None]) -> None:
+        """Leaves the running call here until ``back`` is called. ``plan_return(back)`` puts that on the agenda."""
+        stack = _Stack(threading.current_thread())
+        self._suspended.append(stack)
+        plan_return(lambda: self._go_back_to(stack))
+        threading.Thread(target=self._go_on, daemon=True).start()
+        stack.awake.acquire()
+        if self._over:
+            raise Over
+
+    def _go_back_to(self, stack: _Stack) -> None:
+        """Called by a step of the world: the suspended stack goes on, and this one is done."""
+        self._suspended.remove(stack)
+        stack.awake.release()
+        raise _Retired
+
+    def _go_on(self) -> None:
+        try:
+            self._loop()
+        except (_Retired, Over):
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again by run()
+            self._error = error
+        home = self._unwind()
+        (home.awake if home is not None else self._retired).release()
+
+    def _unwind(self) -> _Stack | None:
+        """Ends every suspended call, one after another; the one at home is returned, and left to its thread."""
+        self._over = True
+        home = None
+        while self._suspended:
+            stack = self._suspended.pop()
+            if stack.thread is self._home:
+                home = stack
+            else:
+                stack.awake.release()
+                stack.thread.join()
+        return home
+
+
+class _Stack:
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.awake = threading.Semaphore(0)

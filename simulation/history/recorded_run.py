@@ -1,0 +1,243 @@
+"""``RecordedRun``: a run as it can be read from a store and its blobs. It is a view: it holds and writes nothing.
+
+It reads a simulation in this process, the folder of one that is over, and the folder of a deployed coordinator alike,
+because all three are the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from client_sdk.protocol.operators import CheckpointView, MetricView
+from client_sdk.tensors import Tensors, from_bytes
+from coordinator.blobs import BlobError, Missing
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.folding.refold import Readable
+from coordinator.runtime import views
+from coordinator.store.port import Reader, RunRow, StoreError
+from simulation.history import folder as folders
+from simulation.history.folder import HistoryError
+from simulation.history.rounds import DeviceWithdrawal, Round, current_state, read_events, read_rounds, withdrawal_of
+
+TRAINING = "training"
+"""The source of what devices measured while they trained, averaged over a round's counted updates."""
+
+
+class Curve(NamedTuple):
+    """One metric over the versions of the model."""
+
+    versions: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
+class RecordedRun:
+    """One run: its rounds, metrics, participation and checkpoints.
+
+    ``store`` and ``blobs``: where the run is. ``run`` may be left out where there is only one. ``interrupted``: whoever
+    ran it stopped in the middle. ``wall``: seconds that each round took on this machine, from the first on, or by
+    round. HistoryError where there is no such run. ``len(run)`` is the number of committed rounds.
+    """
+
+    def __init__(
+        self,
+        store: Reader,
+        blobs: Readable,
+        run: str | None = None,
+        *,
+        interrupted: bool = False,
+        wall: Sequence[float] | Mapping[int, float] = (),
+        place: object = "this store",
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self.run: str = folders.pick(store, run, place)
+        self.interrupted = interrupted
+        self._wall = dict(wall) if isinstance(wall, Mapping) else dict(enumerate(wall, 1))
+        self._state_at: tuple[int, RunState] | None = None
+        self._counted: Counter[str] = Counter()
+        self._counted_to = 0
+        self._withdrew: list[DeviceWithdrawal] = []
+        self._withdrew_to = 0
+
+    # ------------------------------------------------------------ the run
+
+    @property
+    def plan(self) -> Plan:
+        """What the run was asked to do."""
+        return self._state().plan
+
+    @property
+    def status(self) -> str:
+        """running | paused | finished | stopped."""
+        return self._state().status
+
+    @property
+    def reason(self) -> str:
+        """Why it is finished, stopped or paused; empty while it is running."""
+        return self._state().reason
+
+    @property
+    def created_at(self) -> float:
+        """By the coordinator's clock, seconds since 1970."""
+        return self._row().created_at
+
+    def __len__(self) -> int:
+        return self._state().version
+
+    def __bool__(self) -> bool:
+        """A history is one, also before its first commit."""
+        return True
+
+    @property
+    def wall(self) -> list[float]:
+        """Seconds that the rounds took on this machine, in order, as far as they were measured."""
+        return [seconds for _, seconds in sorted(self._wall.items())]
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds in order, also the abandoned ones and the one under way. Read anew at each look."""
+        return tuple(read_rounds(self._store, self.run, self._state(), self._wall))
+
+    @property
+    def participation(self) -> Mapping[str, int]:
+        """In how many committed rounds each device counted, by device id; devices that never counted are not in it."""
+        for row in self._store.checkpoints(self.run)[self._counted_to + 1 :]:
+            if row.round is not None:
+                self._counted.update(item.device for item in self._store.contributions(self.run, row.round))
+            self._counted_to = row.version
+        return MappingProxyType(dict(sorted(self._counted.items())))
+
+    @property
+    def withdrawals(self) -> tuple[DeviceWithdrawal, ...]:
+        """Who withdrew from which round and why, in order: no examples, a loss that is not finite, a battery that is
+        low."""
+        for event in read_events(self._store, self.run, self._withdrew_to):
+            self._withdrew_to = event.seq
+            if (found := withdrawal_of(event)) is not None:
+                self._withdrew.append(found)
+        return tuple(self._withdrew)
+
+    # ------------------------------------------------------------ metrics
+
+    @property
+    def metrics(self) -> tuple[MetricView, ...]:
+        """Every score, by version, source and name, and the training metrics under the source ``training``."""
+        scores = [views.metric_view(row) for row in self._store.metrics(self.run)]
+        for row in read_rounds(self._store, self.run, self._state()):
+            if row.version is not None and row.closed_at is not None:
+                scores += [
+                    MetricView(
+                        version=row.version,
+                        source=TRAINING,
+                        name=name,
+                        value=value,
+                        examples=row.weight,
+                        at=row.closed_at,
+                    )
+                    for name, value in row.metrics.items()
+                ]
+        return tuple(sorted(scores, key=lambda score: (score.version, score.source, score.name)))
+
+    @property
+    def curves(self) -> Mapping[tuple[str, str], Curve]:
+        """Every metric as a curve, by (source, name)."""
+        points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for score in self.metrics:
+            points.setdefault((score.source, score.name), []).append((score.version, score.value))
+        return MappingProxyType({key: _curve(points[key]) for key in sorted(points)})
+
+    def metric(self, name: str, source: str = "evaluator") -> Curve:
+        """(versions, values) of one metric. HistoryError names what there is."""
+        curves = self.curves
+        try:
+            return curves[source, name]
+        except KeyError:
+            there = ", ".join(f"{name} of {source}" for source, name in curves) or "none at all"
+            raise HistoryError(f"Run {self.run} has no metric {name!r} of {source!r}; there is {there}.") from None
+
+    def final(self, name: str, source: str = "evaluator") -> float:
+        """The value at the newest version that was scored."""
+        return float(self.metric(name, source).values[-1])
+
+    def best(
+        self, name: str, source: str = "evaluator", better: Literal["higher", "lower"] | None = None
+    ) -> tuple[int, float]:
+        """(version, value) where the metric was best; the first, where several are equal.
+
+        ``better``: which way is better. None: as the plan says for the metric that it watches; otherwise lower for
+        losses, errors and perplexities, higher for the rest.
+        """
+        versions, values = self.metric(name, source)
+        finish = self.plan.finish
+        if better is None and finish.metric == name:
+            better = finish.better
+        elif better is None:
+            better = "lower" if any(word in name.lower() for word in ("loss", "error", "perplexity")) else "higher"
+        place = int(np.argmin(values) if better == "lower" else np.argmax(values))
+        return int(versions[place]), float(values[place])
+
+    # ------------------------------------------------------------ checkpoints
+
+    @property
+    def checkpoints(self) -> Mapping[int, CheckpointView]:
+        """The line of models by version: digest, bytes, origin, round."""
+        line = self._store.checkpoints(self.run)
+        digests = {row.version: row.digest for row in line}
+        return MappingProxyType({row.version: views.checkpoint_view(row, digests) for row in line})
+
+    def checkpoint(self, version: int = -1) -> Tensors:
+        """The tensors of a version, read only; -1 is the newest."""
+        return from_bytes(self._checkpoint_bytes(version))
+
+    def save_checkpoint(self, path: str | os.PathLike[str], version: int = -1) -> Path:
+        """Writes a version as a safetensors file, under its name only when it is whole; returns the path."""
+        content, target = self._checkpoint_bytes(version), Path(path)
+        draft = target.with_name(target.name + ".part")
+        try:
+            draft.write_bytes(content)
+            draft.replace(target)
+        except OSError as error:
+            raise HistoryError(f"The checkpoint cannot be written to {target} ({error.strerror}).") from None
+        return target
+
+    # ------------------------------------------------------------ inside
+
+    def _row(self) -> RunRow:
+        row = self._store.run(self.run)
+        if row is None:
+            raise HistoryError(f"Run {self.run} is no longer there.")
+        return row
+
+    def _state(self) -> RunState:
+        head = self._store.head(self.run)
+        if self._state_at is None or self._state_at[0] != head:
+            self._state_at = (head, current_state(self._store, self._row()))
+        return self._state_at[1]
+
+    def _checkpoint_bytes(self, version: int) -> bytes:
+        newest = len(self._store.checkpoints(self.run)) - 1
+        wanted = newest + 1 + version if version < 0 else version
+        row = self._store.checkpoint(self.run, wanted)
+        if row is None:
+            raise HistoryError(f"Run {self.run} has no version {version}: the newest is {newest}.")
+        try:
+            with self._blobs.open(row.digest) as file:
+                return file.read()
+        except Missing:
+            raise HistoryError(f"The bytes of version {wanted} of run {self.run} are not kept here.") from None
+        except (BlobError, StoreError) as error:
+            raise HistoryError(f"Version {wanted} of run {self.run} cannot be read: {error}") from error
+
+
+def _curve(points: list[tuple[int, float]]) -> Curve:
+    versions, values = zip(*points, strict=True)
+    return Curve(np.array(versions, np.int64), np.array(values, np.float64))

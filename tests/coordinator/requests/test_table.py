@@ -1,0 +1,251 @@
+"""The table is complete, and HTTP and the fault explorer serve what stands in it, also what is added to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.routing import APIRoute
+
+from client_sdk.device.actions import Send
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import EnrolRequest, Noted, Receipt, Started, UpdateReport, Wait, enrolment_bytes
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
+from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.protocol.workers import CreateWorker
+from coordinator.requests import OPERATOR, TABLE, Held, Permission, Request, Table, identify
+from coordinator.requests.devices import CHECK_IN, ENROL, OUTCOME, STARTED, UPDATE
+from coordinator.runtime.devices import Arrived
+from coordinator.service import create_app
+from coordinator.settings import Settings
+from coordinator.store.port import WorkerRow
+from simulation.explorer.request import Request as Delivery
+from simulation.explorer.schedule import Schedule
+from simulation.explorer.serving import serve
+from simulation.explorer.shape import Shape
+from tests.coordinator.requests.entries import BODY, DIRECT, EXTENDED, HELD, Question
+from tests.coordinator.world import TOKEN, World
+
+HTTP_ALONE = {("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT)}
+"""The stream of a run's events, and downloads."""
+
+
+def served(table: Table = TABLE) -> set[tuple[str, str]]:
+    app = create_app(World(0).coordinator, Settings(), table)
+    routes = [route for route in app.router.routes if isinstance(route, APIRoute)]
+    return {(method, str(route.path)) for route in routes for method in route.methods if route.path.startswith("/v1/")}
+
+
+def test_every_route_of_the_protocol_is_in_the_table_or_is_http_s_alone() -> None:
+    entries = {(entry.method, str(entry.route)) for entry in TABLE}
+    assert served() == entries | {(method, str(route)) for method, route in HTTP_ALONE}
+    assert {str(route) for route in Route} == {route for _, route in served()}
+    assert not entries & {(method, str(route)) for method, route in HTTP_ALONE}
+
+
+def test_every_entry_is_served_by_http_also_one_that_is_added() -> None:
+    assert served(EXTENDED) - served() == {(entry.method, entry.route) for entry in (DIRECT, HELD, BODY)}
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.method} {entry.route}")
+def test_an_entry_says_what_it_is(entry: Any) -> None:
+    names = {name for name in entry.parameters if f"{{{name}}}" in entry.route}
+    assert entry.route.format(**dict.fromkeys(names, "x")).count("{") == 0
+    assert entry.summary
+    assert entry.description
+    if isinstance(entry.shape, Held):
+        assert "hold_s" in entry.message.model_fields
+
+
+# ------------------------------------------------------------ who is asking
+
+
+def test_the_caller_is_resolved_before_the_table() -> None:
+    coordinator = World(0).coordinator
+    token = coordinator.workers.create(CreateWorker()).token
+    assert identify(coordinator, Permission.NOBODY, "") is None
+    assert identify(coordinator, Permission.OPERATOR, "") is OPERATOR
+    worker = identify(coordinator, Permission.WORKER, token)
+    assert isinstance(worker, WorkerRow)
+    assert identify(coordinator, Permission.PEER, token) == worker
+    coordinator.workers.revoke(worker.worker)
+    for permission, shown, words in (
+        (Permission.DEVICE, token, "enrol again"),
+        (Permission.WORKER, "nobody's", "registers workers"),
+        (Permission.PEER, "nobody's", "enrol again"),
+        (Permission.PEER, token, "was revoked"),
+    ):
+        with pytest.raises(ProblemError, match=words) as refusal:
+            identify(coordinator, permission, shown)
+        assert refusal.value.kind == "unauthenticated"
+
+
+# ------------------------------------------------------------ many at a time
+
+
+def test_many_at_a_time_are_answered_as_one_after_another() -> None:
+    world = World(4)
+    world.create()
+    transactions = counted(world)
+    waiting = [Request(CHECK_IN, row, world.message()) for row in world.rows]
+    assert CHECK_IN.together(world.coordinator, waiting) == [None] * 4
+    assert transactions == [1]
+    world.settle()
+    found = [request.call(CHECK_IN.shape.again, world.coordinator) for request in waiting]
+    assert all(found)
+    where = {"run": "marks", "round": 1}
+    transactions = counted(world)
+    starting = [Request(STARTED, row, Started(attempt=0), where) for row in world.rows]
+    assert STARTED.together(world.coordinator, starting) == [Noted()] * 4
+    assert transactions == [1]
+    asking = [Request(OUTCOME, row, None, where) for row in world.rows]
+    assert [answer.result for answer in OUTCOME.together(world.coordinator, asking)] == ["pending"] * 4
+
+
+def test_bodies_that_stay_in_memory_are_counted_in_one_transaction() -> None:
+    world = World(4)
+    world.create()
+    world.check_in()
+    transactions = counted(world)
+    report = UpdateReport(run="marks", round=1, codec="float32@1", examples=10)
+    arrivals = [Arrived(row, report, f"{number:064x}", 100) for number, row in enumerate(world.rows)]
+    answers = UPDATE.from_memory(world.coordinator, arrivals)
+    assert transactions == [1]
+    assert [type(answer) for answer in answers] == [Receipt, Receipt, Receipt, ProblemError]
+    for entry in (OUTCOME, CHECK_IN):
+        with pytest.raises(TypeError):
+            entry.from_memory(world.coordinator, [])
+    with pytest.raises(TypeError):
+        UPDATE.together(world.coordinator, [])
+
+
+def counted(world: World) -> list[int]:
+    """How many transactions there are from now on: the only item."""
+    count, transaction = [0], world.store.transaction
+
+    def counting(run: str | None = None) -> Any:
+        count[0] += 1
+        return transaction(run) if run is not None else transaction()
+
+    world.store.transaction = counting  # type: ignore[method-assign]
+    return count
+
+
+# ------------------------------------------------------------ an entry that is added
+
+
+def test_http_serves_an_entry_that_is_added() -> None:
+    world = World(0)
+    token, device = enrolled(world)
+    app = create_app(world.coordinator, Settings(reread_s=0.01), EXTENDED)
+    headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION), "Authorization": f"Bearer {token}"}
+
+    async def talk() -> None:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+            answer = await http.post("/v1/tests/marks/3", json={"word": "yes"})
+            assert answer.json() == {"device": device, "text": "marks 3 yes"}
+            assert (await http.post("/v1/tests/marks/0", json={})).json()["type"] == "/problems/invalid-request"
+            assert (await http.post("/v1/tests/marks/3", headers={"Authorization": ""}, json={})).status_code == 401
+            answer = await http.post("/v1/tests", json={"word": "marks", "hold_s": 0.02})
+            assert answer.json()["reason"] == "there is no marks"
+            held = asyncio.create_task(http.post("/v1/tests", json={"word": "marks", "hold_s": 20}))
+            while not world.coordinator.core.signals.waiting:
+                await asyncio.sleep(0)
+            await asyncio.to_thread(world.create)
+            assert (await held).json() == {"device": device, "text": "marks"}
+            assert (await http.put("/v1/tests/marks", content=b"eight by")).status_code == 200
+            assert (await http.put("/v1/tests/marks", content=b"nine byte")).status_code == 413
+        app.state.service.close()
+
+    asyncio.run(talk())
+    assert world.blobs.has(hashlib.sha256(b"eight by").hexdigest())
+    assert "/v1/tests/{run}/{round}" in app.openapi()["paths"]
+
+
+class Calm(Schedule):
+    """One device and one replica, and no faults: ``ask`` has the replica serve a request."""
+
+    def __init__(self) -> None:
+        shape = Shape.of(1)
+        super().__init__(
+            replace(shape, rates={}, replicas=1, devices=1, enrolments=0, workers=0, liars=0, dead=0, store="memory")
+        )
+        self.answers: list[Any] = []
+        self.asked: Callable[[Calm], None]
+
+    def play_with(self, asked: Callable[[Calm], None]) -> None:
+        self.asked = asked
+        self.play()
+
+    def _loop(self) -> None:
+        self._step()
+        self.asked(self)
+
+    def _settle(self) -> None:
+        """Nothing is left to do."""
+
+    def ask(self, send: Send, body: bytes = b"") -> None:
+        serve(self.world, self.replicas[0], Delivery(send, body, table=EXTENDED), self.answers.append)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.world.agenda.now + seconds
+        while self.world.agenda.next_at <= until:
+            self._step()
+        self.world.agenda.now = until
+
+
+def sent(entry: Any, message: Any = None, token: str = "token 0", **path: Any) -> Send:
+    return Send(method=entry.method, route=entry.route, answers=(), path=path, message=message, token=token)
+
+
+def test_the_explorer_serves_an_entry_that_is_added() -> None:
+    def asked(calm: Calm) -> None:
+        name = calm.shape.plan["name"]
+        calm.ask(sent(DIRECT, Question(word="yes"), run=name, round=3))
+        assert calm.answers.pop().text == f"{name} 3 yes"
+        calm.ask(sent(HELD, Question(word="none", hold_s=5)))
+        assert not calm.answers
+        calm.pass_time(6)
+        assert calm.answers.pop() == Wait(reason="there is no none", min_s=0, max_s=1)
+        calm.ask(sent(HELD, Question(word=name, hold_s=5)))
+        assert calm.answers.pop().text == name
+        calm.ask(sent(BODY, run=name), b"eight by")
+        calm.pass_time(1)
+        assert calm.answers.pop() == Noted()
+        calm.ask(sent(BODY, run=name), b"nine byte")
+        calm.pass_time(1)
+        assert isinstance(calm.answers.pop(), Problem)
+
+    Calm().play_with(asked)
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in TABLE if entry.permission is not Permission.OPERATOR], ids=lambda entry: entry.name
+)
+def test_the_explorer_serves_every_entry_of_devices_and_workers(entry: Any) -> None:
+    """Each with a token that is nobody's: the answer is a refusal, and not that it is not served."""
+
+    def asked(calm: Calm) -> None:
+        message = None if entry.message is None else entry.message.model_construct(enrolment_token="no", hold_s=0)
+        path = {name: calm.shape.plan["name"] if name == "run" else 1 for name in entry.parameters}
+        calm.ask(sent(entry, message, "no", **path))
+
+    calm = Calm()
+    calm.play_with(asked)
+    (answer,) = calm.answers
+    assert answer.kind == ("enrolment-refused" if entry is ENROL else "unauthenticated")
+
+
+def enrolled(world: World) -> tuple[str, str]:
+    """(token, id) of a device."""
+    key = DeviceKey(hashlib.sha256(b"a device").digest())
+    proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
+    request = EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
+    found = Request(ENROL, None, request).call(ENROL.shape.call, world.coordinator)
+    return found.token, found.device

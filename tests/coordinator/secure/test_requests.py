@@ -1,0 +1,429 @@
+"""What devices ask, out of turn, twice, too late, or without any business there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client_sdk.protocol.problems import ProblemError
+from client_sdk.secagg.errors import BadMessage
+from client_sdk.secagg.header import Header
+from client_sdk.secagg.statement import Stage
+from client_sdk.secagg.survivors import Proof
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.secure.attempt import Attempts
+from coordinator.secure.kept import body_of, message_bytes, sum_bytes, sum_of
+from coordinator.secure.requests import OVER, Arrived, SecureRequests
+from tests.client_sdk.secagg.attempt import digest
+from tests.coordinator.secure.world import STAGES, World
+
+
+def kind_of(world: World, *given: Any) -> str:
+    """With what an answer is refused."""
+    with pytest.raises(ProblemError) as caught:
+        world.requests.answer(*given)
+    return caught.value.kind
+
+
+def test_the_header_says_what_the_plan_says() -> None:
+    world = World(5, secure={"q": 12, "weight_cap": 900, "cipher": "chacha20", "expires_s": 3600.5})
+    world.play(lambda w: bool(w.happened(ev.Announced)))
+    body = world.requests.header(world.phones[0].name, 1)
+    assert body is not None
+    header = Header.parse(body)
+    assert (header.run, header.round, header.attempt) == ("run-1", 1, 0)
+    assert (header.model.hex(), header.plan.hex()) == (world.start, world.plan.digest)
+    assert (header.dimension, header.codec, header.codec_version) == (5, "float32", 1)
+    assert (header.q, header.max_norm, header.max_abs, header.weight_cap) == (12, 4.0, 1.0, 900)
+    assert (header.cipher, header.rule.profile, header.minimum_cohort) == ("chacha20", "strict", 3)
+    assert (header.revocations, header.revocations_digest) == (2, digest("revocations"))
+    assert header.expires_at == 1000 + 3601
+
+
+def test_a_header_is_for_the_cohort_of_the_round() -> None:
+    world = World(4)
+    name = world.phones[0].name
+    with pytest.raises(ProblemError) as caught:
+        world.requests.header(name, 1)
+    assert caught.value.kind == "conflict", "no cohort has been drawn"
+    world.play(lambda w: w.state.phase == "collecting")
+    assert world.requests.header(name, 1) is None
+    world.play(lambda w: bool(w.happened(ev.Announced)))
+    assert world.requests.header(name, 1) is not None
+    for device, round_, kind in (("stranger", 1, "not-selected"), (name, 2, "stale"), (name, 0, "late")):
+        with pytest.raises(ProblemError) as caught:
+            world.requests.header(device, round_)
+        assert caught.value.kind == kind
+    world.play()
+    with pytest.raises(ProblemError) as caught:
+        world.requests.header(name, 1)
+    assert caught.value.kind == "late"
+
+
+def test_answers_come_when_their_phase_does() -> None:
+    """Asked by one device at every moment, and for every message."""
+    world = World(4)
+    name = world.phones[0].name
+    seen: dict[str, set[str]] = {}
+
+    def ask(w: World) -> bool:
+        if w.state.phase == "selecting":
+            return False
+        for stage in STAGES:
+            try:
+                told = w.requests.answer(name, 1, 0, stage)
+            except ProblemError as error:
+                seen.setdefault(w.state.phase, set()).add(f"{stage}: {error.kind}")
+            else:
+                if told is not None:
+                    seen.setdefault(w.state.phase, set()).add(stage)
+        return False
+
+    world.play(ask)
+    ask(world)
+    late = {f"{stage}: late" for stage in STAGES[:4]}
+    assert seen == {
+        "sharing": {"advertise"},
+        "masking": {"advertise", "share"},
+        "agreeing": {"advertise", "share: late", "mask"},
+        "unmasking": {"advertise", "share: late", "mask", "survivors"},
+        "committing": {"advertise", "share: late"},
+        "idle": {*late, "unmask"},
+    }
+    assert world.requests.answer(name, 1, 0, "unmask") == OVER
+
+
+def test_strangers_and_older_attempts_get_no_answer() -> None:
+    world = World(7)
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    world.play(lambda w: w.state.current.attempt == 1 and w.state.phase == "masking")
+    name = world.phones[5].name
+    assert world.requests.answer(name, 1, 1, "share") is not None
+    assert kind_of(world, name, 1, 0, "share") == "stale"
+    assert kind_of(world, "stranger", 1, 1, "share") == "not-selected"
+    assert kind_of(world, world.phones[0].name, 1, 1, "advertise") == "withdrawn"
+    assert kind_of(world, name, 2, 0, "advertise") == "stale"
+
+
+def test_who_is_not_in_the_roster_is_told() -> None:
+    world = World(6, cohort={"goal": 5})
+    world.play(lambda w: w.state.phase == "masking")
+    late = world.phones[5]
+    assert kind_of(world, late.name, 1, 0, "advertise") == "late"
+    assert world.requests.header(late.name, 1) is None, "it may join the next attempt"
+
+
+def test_a_delivery_is_for_its_receiver() -> None:
+    world = World(5)
+    world.play(lambda w: w.state.phase == "masking")
+    bodies = [world.requests.answer(phone.name, 1, 0, "share") for phone in world.phones]
+    assert len(set(bodies)) == 5
+    assert bodies == [world.requests.answer(phone.name, 1, 0, "share") for phone in world.phones]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_same_again_is_taken_again(stage: Stage) -> None:
+    world = World(4)
+    phone = world.phones[1]
+    count = []
+
+    def twice(said: Any, w: World) -> Any:
+        phone.bend = None
+        w.hear(phone, said)
+        before, blobs, passed = w.state, set(w.blobs.digests()), w.points.passed
+        w.hear(phone, said)
+        assert w.points.passed - passed == 0, "nothing is written again"
+        assert w.state is before
+        assert set(w.blobs.digests()) == blobs
+        count.append(said.stage)
+        return said
+
+    phone.bend = lambda said, w: twice(said, w) if said.stage == stage else said
+    world.play()
+    assert count == [stage]
+    assert len(world.survivors()) == 4
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None:
+    world = World(4)
+    world.play(lambda w: bool(w.happened(ev.Announced)))
+    before, blobs = world.state, set(world.blobs.digests())
+    arrived = Arrived(
+        device=world.phones[0].name, round=1, attempt=0, stage=stage, body=b"anything", signature=bytes(64)
+    )
+    with world.blobs.spool() as spool:
+        spool.write(b"anything")
+        arrived = replace(arrived, vector=spool if stage == "mask" else None)
+        with pytest.raises(ProblemError) as caught:
+            world.requests.receive(arrived)
+    assert caught.value.kind == "stale"
+    assert world.state is before
+    assert set(world.blobs.digests()) == blobs
+
+
+def test_a_masked_input_comes_with_its_vector() -> None:
+    world = World(4)
+    with pytest.raises(ProblemError, match="vector"):
+        world.requests.receive(
+            Arrived(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64))
+        )
+
+
+def test_a_vector_that_comes_too_late_leaves_its_reason_and_no_bytes() -> None:
+    world = World(5)
+    slow = world.phones[4]
+    held: list[Any] = []
+
+    def hold(said: Any, w: World) -> Any:
+        held.append(said)
+        raise ConnectionError
+
+    slow.bend = lambda said, w: hold(said, w) if said.stage == "mask" else said
+    world.play(lambda w: _turn_until_held(w) and w.state.phase == "agreeing")
+    slow.bend = None
+    blobs = set(world.blobs.digests())
+    with pytest.raises(ProblemError) as caught:
+        world.hear(slow, held[0])
+    assert caught.value.kind == "late"
+    assert set(world.blobs.digests()) == blobs
+    refusal = world.every(fx.RecordRefusal)[-1]
+    assert (refusal.device, refusal.kind) == (slow.name, "late")
+    assert refusal.digest == hashlib.sha256(held[0].blob + held[0].signature).hexdigest()
+
+
+def _turn_until_held(world: World) -> bool:
+    """The slow device's request fails on the way: it stops trying."""
+    slow = world.phones[4]
+    if world.state.phase == "masking":
+        slow.stops = None
+        if slow.member.said is not None and slow.member.said.stage == "mask":
+            try:
+                assert slow.bend is not None
+                slow.bend(slow.member.said, world)
+            except ConnectionError:
+                slow.gone = True
+    return True
+
+
+def test_who_is_revoked_after_the_roster_costs_a_restarted_coordinator_the_attempt_and_no_more() -> None:
+    world = World(5, rounds_=1)
+    gone = world.phones[3]
+    world.play(lambda w: w.state.phase == "masking")
+    world.authority.revoked.add(gone.name)
+    world.reboot()
+    world.play(lambda w: w.state.round_number > 3)
+    assert any("cannot go on" in refusal for phone in world.phones for refusal in phone.refusals)
+    assert world.state.version == 1
+    assert gone.name not in world.survivors()
+    world.assert_clean()
+
+
+# ------------------------------------------------------------ what happens in between, and other replicas
+
+
+def before_the_event(world: World, happens: Callable[[], object]) -> None:
+    """Has something happen between what was looked at and its next event."""
+    honest = world.log.submit
+
+    def submit(make: Any) -> Any:
+        world.log.submit = honest  # type: ignore[method-assign]
+        happens()
+        return honest(make)
+
+    world.log.submit = submit  # type: ignore[method-assign]
+
+
+def kept_as(said: Any) -> str:
+    """The digest of the blob that a share message becomes."""
+    return hashlib.sha256(said.body + said.signature).hexdigest()
+
+
+def stop(world: World) -> None:
+    world.log.submit(lambda state, at: ev.Stopped(at=at))
+
+
+def sum_is_asked_for(world: World) -> bool:
+    return bool(world.log.todo) and isinstance(world.log.todo[0], fx.Open)
+
+
+def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
+    world = World(4)
+    phone = world.phones[3]
+
+    def slow(said: Any, w: World) -> Any:
+        if said.stage == "share":
+            before_the_event(w, lambda: stop(w))
+        return said
+
+    phone.bend = slow
+    world.play()
+    assert phone.refusals[0].startswith("late")
+    assert kept_as(next(said for said in phone.member.log if said.stage == "share")) in world.ever
+    world.assert_clean()
+
+
+def test_bytes_that_went_meanwhile_are_asked_for_again() -> None:
+    world = World(4)
+    phone = world.phones[3]
+
+    def gone(said: Any, w: World) -> Any:
+        if said.stage == "share" and not phone.refusals:
+            phone.refusals.append("")
+            before_the_event(w, lambda: w.blobs.delete(kept_as(said)))
+            with pytest.raises(ProblemError) as caught:
+                w.hear(phone, said)
+            assert caught.value.kind == "busy"
+        return said
+
+    phone.bend = gone
+    world.play()
+    assert len(world.survivors()) == 4
+
+
+def test_a_sum_that_comes_too_late_is_not_kept() -> None:
+    world = World(4)
+    world.play(sum_is_asked_for)
+    action = world.log.todo[0]
+    before_the_event(world, lambda: stop(world))
+    world.perform(action)
+    assert world.state.over
+    world.play()
+    world.assert_clean()
+
+
+def test_actions_that_are_over_do_nothing() -> None:
+    world = World(5)
+    done: list[fx.Action] = []
+    honest = world.perform
+
+    def noted(action: fx.Action) -> None:
+        done.append(action)
+        honest(action)
+
+    world.perform = noted  # type: ignore[method-assign]
+    world.play()
+    assert {type(action) for action in done} >= {fx.Announce, fx.Gather, fx.Open, fx.CommitSum, fx.Discard}
+    before, passed, effects = world.state, set(world.ever), len(world.effects)
+    for action in [*done, fx.Advance(round=1, parent=world.start)]:
+        honest(action)
+    assert world.state is before
+    assert set(world.ever) == passed
+    assert not any(isinstance(effect, fx.Refused) for effect in world.effects[effects:])
+
+
+def test_an_action_may_be_performed_twice() -> None:
+    world = World(4)
+    honest = world.perform
+
+    def twice(action: fx.Action) -> None:
+        honest(action)
+        world.at += 2.0
+        honest(action)
+
+    world.perform = twice  # type: ignore[method-assign]
+    world.play()
+    assert world.state.version == 1
+    assert not [effect for effect in world.effects if isinstance(effect, fx.Refused)]
+    world.assert_clean()
+
+
+def test_a_roster_of_others_is_not_made() -> None:
+    """Somebody was left out after the action was handed out; the next one names the others."""
+    world = World(5)
+    world.play(lambda w: any(isinstance(action, fx.Gather) for action in w.log.todo))
+    world.log.submit(
+        lambda state, at: ev.Faulted(at=at, round=1, attempt=0, device=world.phones[2].name, reason="a test")
+    )
+    first, second = [action for action in world.log.todo if isinstance(action, fx.Gather)]
+    kept = set(world.ever)
+    world.perform(first)
+    assert set(world.ever) == kept
+    world.perform(second)
+    assert world.state.secure is not None
+    assert len(world.state.secure.order) == 4
+
+
+@pytest.mark.parametrize("stops", [(), ("share", "share", "share"), ("mask", "mask", "mask")])
+def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
+    """A second coordinator, which has made nothing itself, says the same in every attempt and round."""
+    world = World(7, rounds_=2)
+    for phone, stage in zip(world.phones, stops, strict=False):
+        phone.stops = stage
+    attempts = Attempts(world.blobs, world.authority.vouch)
+    other = SecureRequests(world.log, world.blobs, world._authority, attempts)
+    told = set()
+
+    def compare(w: World) -> bool:
+        state = w.state
+        attempt = 0 if state.round is None else state.round.attempt
+        for phone in w.phones:
+            for stage in STAGES:
+                answers = []
+                for requests in (w.requests, other):
+                    try:
+                        answers.append(requests.answer(phone.name, state.round_number, attempt, stage))
+                    except ProblemError as error:
+                        answers.append(error.kind.encode())
+                assert answers[0] == answers[1]
+                told.add((state.round_number, attempt, stage, answers[0]))
+        return False
+
+    world.play(compare)
+    assert world.state.version == 2
+    assert len(told) > 40
+
+
+def test_a_proof_grows_with_late_signatures() -> None:
+    world = World(7)
+    late = world.phones[6]
+    late.bend = lambda said, w: wait_for_it(said, w)
+
+    def wait_for_it(said: Any, w: World) -> Any:
+        if said.stage == "survivors":
+            first = w.requests.answer(late.name, 1, 0, "survivors")
+            assert first is not None, "five of seven are enough, and have signed"
+            late.bend = None
+            w.hear(late, said)
+            second = w.requests.answer(late.name, 1, 0, "survivors")
+            assert second is not None
+            assert len(Proof.parse(second, 7).signatures) == len(Proof.parse(first, 7).signatures) + 1 == 7
+        return said
+
+    world.play()
+    assert world.state.version == 1
+    assert late.bend is None
+
+
+def test_a_file_that_is_gone_ends_the_round_and_not_the_run() -> None:
+    world = World(4, rounds_=2)
+    world.play(sum_is_asked_for)
+    assert world.state.secure is not None
+    world.blobs.delete(world.state.secure.masked[world.phones[2].name])
+    world.play(lambda w: w.state.round_number == 2)
+    assert "a file that the round needs is gone" in world.reasons[0]
+
+
+def test_a_sum_that_is_gone_ends_the_round_and_not_the_run() -> None:
+    world = World(4, rounds_=2)
+    world.play(lambda w: w.state.phase == "committing")
+    assert world.state.secure is not None
+    world.blobs.delete(world.state.secure.sum)
+    world.play(lambda w: w.state.round_number == 2)
+    assert "a file that the round needs is gone" in world.reasons[0]
+
+
+def test_what_is_kept_belongs_to_one_attempt() -> None:
+    """The same bytes in two attempts, or the same sum in two runs, are different blobs."""
+    packed = bytes(16)
+    assert sum_bytes(packed, bytes(32)) != sum_bytes(packed, bytes(31) + b"1")
+    assert sum_of(sum_bytes(packed, bytes(32))) == packed
+    assert body_of(message_bytes(b"body", bytes(64))) == b"body"
+    with pytest.raises(BadMessage):
+        sum_of(bytes(31))

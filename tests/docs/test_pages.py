@@ -1,0 +1,103 @@
+"""What the pages name exists: tests, files, modules, and the pages and headings that links lead to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards", "benchmarks", "tests", "scripts")
+_PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs|deploy|examples|requirements)/[\w./*-]*\w)")
+_MODULE = re.compile(rf"`{{1,2}}((?:{'|'.join(PACKAGES[1:4])})(?:\.(?!py`)\w+)+)`")
+_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
+# Names of data folders in examples of commands, and what is designed and marked so.
+NOT_FILES = re.compile(r"dashboards/web")
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    found = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found.add(node.name)
+    return frozenset(found)
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def anchor(heading: str) -> str:
+    """The fragment that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def headings(page: Path) -> set[str]:
+    outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    return {anchor(found) for found in re.findall(r"^#+ (.*)$", outside, flags=re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", text_of(page)))
+    assert named - names_of_tests() == set()
+
+
+def test_security_names_its_tests() -> None:
+    assert len(set(re.findall(r"`(test_\w+)`", text_of(ROOT / "SECURITY.md")))) > 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = {path for path in _PATH.findall(text_of(page)) if not NOT_FILES.match(path)}
+    assert {path for path in named if not (list(ROOT.glob(path)) or list(ROOT.glob(f"{path}.*")))} == set()
+
+
+def is_there(name: str) -> bool:
+    """Whether the dotted name is a module, or a name in the module before it."""
+    path = ROOT / name.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    home, _, last = name.rpartition(".")
+    sources = [ROOT / home.replace(".", "/") / "__init__.py", (ROOT / home.replace(".", "/")).with_suffix(".py")]
+    return any(re.search(rf"\b{last}\b", text_of(source)) for source in sources if source.exists())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    assert {name for name in _MODULE.findall(text_of(page)) if not is_there(name)} == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES[:7])
+def test_every_module_that_a_docstring_names_exists(package: str) -> None:
+    sources = sorted((ROOT / package).rglob("*.py"))
+    lost = {(path.name, name) for path in sources for name in _MODULE.findall(text_of(path)) if not is_there(name)}
+    assert lost - {("test_pages.py", "client_sdk.policy")} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    lost = set()
+    for link in _LINK.findall(text_of(page)):
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (fragment and target.suffix == ".md" and fragment not in headings(target)):
+            lost.add(link)
+    assert lost == set()
+
+
+def test_what_is_lost_is_seen() -> None:
+    assert anchor("One engine, three drivers") == "one-engine-three-drivers"
+    assert _PATH.findall("see `client_sdk/gone.py`, and docs/plan.md.") == ["client_sdk/gone.py", "docs/plan.md"]
+    assert _MODULE.findall("`client_sdk.policy` and ``coordinator.engine``") == [
+        "client_sdk.policy",
+        "coordinator.engine",
+    ]
+    assert _LINK.findall("[a](b.md#c) [d](https://e)") == ["b.md#c"]

@@ -1,0 +1,478 @@
+"""Where each pinned name lives today, and one filled example of everything that is said on the wire or kept on disk.
+
+All imports of ``test_golden`` from the rooms are here: code that moves is followed in this file alone, and the golden
+values stay. The keys of the tables below are names of their own, neither of modules nor of classes. An example is JSON
+as a peer would send it: (the class that reads it, every field filled, the fields that may be left out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from client_sdk.cli import app as cli_app
+from client_sdk.learning import Learner
+from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol.devices import enrolment_bytes
+from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
+from client_sdk.update import encode_update
+from coordinator.engine.events import from_json, kind_of, to_json
+from coordinator.settings import Settings
+from simulation import Behaviour, History, Plan, simulate
+
+__all__ = [
+    "BEGINNING", "CLI_MODULE", "CONSTANTS", "EVENTS", "MESSAGES", "PROBLEMS", "Behaviour", "History", "Learner", "Plan",
+    "Route", "Settings", "cli_app", "encode_update", "fixed_time", "from_json", "kind_of", "problem", "simulate",
+    "to_json",
+]  # fmt: skip
+
+CLI_MODULE = "client_sdk.cli"
+"""What ``python -m`` runs as ``quorate``."""
+
+BEGINNING = 1_700_000_000.0
+"""Unix time at which every pinned run begins: a whole number, so that sums of dyadic seconds on it are exact."""
+
+
+@contextmanager
+def fixed_time() -> Iterator[None]:
+    """A simulation that starts within it starts at ``BEGINNING``: the one thing that it asks of the machine."""
+    with patch("time.time", lambda: BEGINNING):
+        yield
+
+
+problem = problems.problem
+PROBLEMS = problems.PROBLEMS
+
+_D = {digit: digit * 64 for digit in "0123456789abcdef"}
+_TASK = {
+    "learner": "quorate:mnist-mlp",
+    "learner_version": "2",
+    "epochs": 3,
+    "steps": None,
+    "batch_size": 10,
+    "learning_rate": 0.125,
+    "mu": 0.5,
+    "max_grad_norm": 2.5,
+    "time_budget_s": 30.0,
+    "codec": "float16@1",
+    "averaged": ["head.*", "tail.*"],
+    "seed": 7,
+    "score_held_out": True,
+}
+_DATACENTER_TASK = {
+    "data": "mnist",
+    "steps": 40,
+    "batch_size": 64,
+    "accumulate": 2,
+    "nproc": 4,
+    "learning_rate": 0.25,
+    "optimizer": "lars",
+    "momentum": 0.5,
+    "weight_decay": 0.0625,
+    "warmup_steps": 8,
+    "precision": "bfloat16",
+}
+_BOUNDS = {
+    "smallest_cohort": 32,
+    "most_colluding": 5,
+    "largest_norm": 4.0,
+    "largest_range": 0.5,
+    "largest_weight_cap": 1000,
+    "smallest_sigma": 64,
+    "strict_only": True,
+}
+_POLICY = {
+    "learners": ["quorate:mnist-mlp"],
+    "secure_only": True,
+    "max_epochs": 5,
+    "secure": _BOUNDS,
+    "secure_learners": ["quorate:mnist-cnn"],
+}
+_CHECKPOINT = {"version": 4, "digest": _D["a"], "bytes": 1234}
+_WORK = {"steps": 3, "steps_planned": 8, "epochs": 0.375, "examples_seen": 12, "complete": False}
+_SCORE = {"examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}}
+_FUNNEL = {
+    "waiting": 9, "selected": 8, "training": 7, "reported": 5, "withdrawn": 1, "late": 2, "dropped": 3, "refused": 4
+}  # fmt: skip
+_LEASE_VIEW = {
+    "worker": "w1", "attempt": 2, "fence": 3, "since_at": 10.5, "seen_at": 11.5, "step": 20, "metrics": {"loss": 0.5}
+}  # fmt: skip
+_PROBLEM = {
+    "type": "/problems/late",
+    "title": "The round has closed",
+    "status": 409,
+    "detail": "Round 7 closed 12 s ago.",
+    "instance": "/v1/runs/r1/rounds/7/outcome",
+    "retry_after_s": 1.5,
+    "retryable": True,
+}
+
+MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
+    # devices
+    "task": (devices.Task, _TASK, tuple(name for name in _TASK if name != "learner")),
+    "enrol": (
+        devices.EnrolRequest,
+        {"public_key": _D["1"], "enrolment_token": "token", "proof": _D["2"] * 2, "examples": 60, "label": "ward 3"},
+        ("examples", "label"),
+    ),
+    "enrolled": (devices.Enrolled, {"device": "d1", "token": "secret", "examples_cap": 100}, ()),
+    "secure-bounds": (devices.SecureBounds, _BOUNDS, tuple(_BOUNDS)),
+    "policy": (devices.Policy, _POLICY, tuple(_POLICY)),
+    "check-in": (
+        devices.CheckIn,
+        {"examples": 60, "learners": {"quorate:mnist-mlp": "2"}, "policy": _POLICY, "hold_s": 12.5},
+        ("examples", "learners", "policy", "hold_s"),
+    ),
+    "checkpoint-ref": (devices.CheckpointRef, _CHECKPOINT, ()),
+    "assignment": (
+        devices.Assignment,
+        {
+            "kind": "assignment",
+            "run": "r1",
+            "round": 7,
+            "attempt": 2,
+            "device": "d1",
+            "checkpoint": _CHECKPOINT,
+            "plan_digest": _D["b"],
+            "task": _TASK,
+            "report_within_s": 59.5,
+            "secure": True,
+            "partial": "refuse",
+            "max_update_bytes": 4096,
+        },
+        ("kind", "attempt", "secure", "partial"),
+    ),
+    "wait": (devices.Wait, {"kind": "wait", "reason": "Nobody asks.", "min_s": 5.0, "max_s": 30.0}, ("kind",)),
+    "started": (devices.Started, {"attempt": 2}, ("attempt",)),
+    "withdrawal": (devices.Withdrawal, {"attempt": 2, "reason": "The battery is low."}, ("attempt",)),
+    "noted": (devices.Noted, {"ok": True}, ("ok",)),
+    "work": (devices.Work, _WORK, tuple(_WORK)),
+    "score": (devices.Score, _SCORE, ()),
+    "update-report": (
+        devices.UpdateReport,
+        {
+            "run": "r1",
+            "round": 7,
+            "attempt": 2,
+            "codec": "float16@1",
+            "examples": 60,
+            "work": _WORK,
+            "fetch_s": 0.5,
+            "train_s": 1.5,
+            "encode_s": 0.25,
+            "metrics": {"loss": 0.5},
+            "held_out": _SCORE,
+        },
+        ("attempt", "work", "fetch_s", "train_s", "encode_s", "metrics", "held_out"),
+    ),
+    "receipt": (
+        devices.Receipt,
+        {"run": "r1", "round": 7, "attempt": 2, "device": "d1", "digest": _D["c"], "weight": 60},
+        (),
+    ),
+    "outcome": (
+        devices.Outcome,
+        {
+            "run": "r1",
+            "round": 7,
+            "device": "d1",
+            "result": "counted",
+            "reason": "as asked",
+            "digest": _D["c"],
+            "version": 5,
+        },
+        ("reason", "digest", "version"),
+    ),
+    "problem": (problems.Problem, _PROBLEM, ("detail", "instance", "retry_after_s", "retryable")),
+    # operators
+    "create-run": (
+        operators.CreateRun,
+        {"plan": {"name": "mnist"}, "init": _D["a"], "origin": "a file"},
+        ("origin",),
+    ),
+    "funnel": (operators.Funnel, _FUNNEL, tuple(_FUNNEL)),
+    "run-view": (
+        operators.RunView,
+        {
+            "run": "r1",
+            "name": "mnist",
+            "status": "running",
+            "reason": "as asked",
+            "phase": "collecting",
+            "round": 7,
+            "version": 4,
+            "checkpoint": _D["a"],
+            "rounds_committed": 4,
+            "rounds_wanted": 9,
+            "plan": {"name": "mnist"},
+            "plan_digest": _D["b"],
+            "origin": "a file",
+            "created_at": 1.5,
+            "seq": 70,
+            "funnel": _FUNNEL,
+            "kind": "secure",
+            "exhausted": "too many have signed",
+        },
+        ("kind", "exhausted"),
+    ),
+    "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
+    "lease-view": (operators.LeaseView, _LEASE_VIEW, ("metrics",)),
+    "round-view": (
+        operators.RoundView,
+        {
+            "round": 7,
+            "attempt": 2,
+            "kind": "datacenter",
+            "because": "too few wait",
+            "status": "committed",
+            "reason": "as asked",
+            "opened_at": 1.5,
+            "collecting_at": 2.5,
+            "closed_at": 3.5,
+            "funnel": _FUNNEL,
+            "bytes_in": 4096,
+            "weight": 300,
+            "version": 5,
+            "digest": _D["c"],
+            "metrics": {"loss": 0.5},
+            "lease": _LEASE_VIEW,
+        },
+        (
+            "attempt",
+            "kind",
+            "because",
+            "reason",
+            "collecting_at",
+            "closed_at",
+            "funnel",
+            "bytes_in",
+            "weight",
+            "version",
+            "digest",
+            "metrics",
+            "lease",
+        ),
+    ),
+    "checkpoint-view": (
+        operators.CheckpointView,
+        {
+            "version": 5,
+            "digest": _D["c"],
+            "parent": _D["a"],
+            "round": 7,
+            "origin": "round 7",
+            "bytes": 1234,
+            "created_at": 3.5,
+        },
+        (),
+    ),
+    "metric-report": (
+        operators.MetricReport,
+        {"version": 5, "digest": _D["c"], "source": "test", "score": _SCORE},
+        ("source",),
+    ),
+    "metric-view": (
+        operators.MetricView,
+        {"version": 5, "source": "test", "name": "loss", "value": 0.5, "examples": 16, "at": 3.5},
+        (),
+    ),
+    "device-view": (
+        operators.DeviceView,
+        {
+            "device": "d1",
+            "label": "ward 3",
+            "examples_cap": 100,
+            "enrolled_at": 1.5,
+            "last_seen_at": 2.5,
+            "state": "assigned",
+            "run": "r1",
+            "round": 7,
+        },
+        ("run", "round"),
+    ),
+    "event-view": (
+        operators.EventView,
+        {"seq": 70, "at": 3.5, "kind": "Tick", "body": {"round": 7}},
+        (),
+    ),
+    # workers
+    "datacenter-task": (
+        workers.DatacenterTask,
+        _DATACENTER_TASK,
+        tuple(name for name in _DATACENTER_TASK if name != "data"),
+    ),
+    "worker-poll": (
+        workers.WorkerPoll,
+        {
+            "instance": "i1",
+            "installation": "n1",
+            "learners": {"quorate:mnist-mlp": "2"},
+            "data": ["mnist"],
+            "nproc": 4,
+            "hold_s": 12.5,
+        },
+        ("installation", "learners", "data", "nproc", "hold_s"),
+    ),
+    "lease": (
+        workers.Lease,
+        {
+            "kind": "lease",
+            "run": "r1",
+            "round": 7,
+            "attempt": 2,
+            "fence": 3,
+            "worker": "w1",
+            "checkpoint": _CHECKPOINT,
+            "plan_digest": _D["b"],
+            "task": _TASK,
+            "datacenter": _DATACENTER_TASK,
+            "lease_s": 60.0,
+            "heartbeat_s": 15.0,
+            "within_s": 3600.0,
+            "max_result_bytes": 4096,
+        },
+        ("kind",),
+    ),
+    "heartbeat": (
+        workers.Heartbeat,
+        {"attempt": 2, "fence": 3, "step": 20, "metrics": {"loss": 0.5}},
+        ("step", "metrics"),
+    ),
+    "lease-kept": (workers.LeaseRenewed, {"ends_in_s": 59.5}, ()),
+    "lease-end": (
+        workers.LeaseEnd,
+        {"attempt": 2, "fence": 3, "failed": True, "reason": "The data is gone."},
+        (),
+    ),
+    "result-report": (
+        workers.ResultReport,
+        {"fence": 3, "steps": 40, "examples": 2560, "metrics": {"loss": 0.5}},
+        ("metrics",),
+    ),
+    "result-receipt": (
+        workers.ResultReceipt,
+        {"run": "r1", "round": 7, "attempt": 2, "worker": "w1", "digest": _D["c"], "version": 5},
+        (),
+    ),
+    "create-worker": (workers.CreateWorker, {"label": "cluster"}, ("label",)),
+    "worker-created": (workers.WorkerCreated, {"worker": "w1", "token": "secret"}, ()),
+    "worker-view": (
+        workers.WorkerView,
+        {
+            "worker": "w1",
+            "label": "cluster",
+            "created_at": 1.5,
+            "last_seen_at": 2.5,
+            "revoked_at": 3.5,
+            "state": "leased",
+            "run": "r1",
+            "round": 7,
+        },
+        ("revoked_at", "run", "round"),
+    ),
+}
+
+_OF_ROUND = {"round": 7, "attempt": 2}
+_SENT = {**_OF_ROUND, "device": "d1", "digest": _D["c"], "bytes": 4096}
+_LEASED = {**_OF_ROUND, "fence": 3, "worker": "w1"}
+
+EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "Created": ({}, ()),
+    "Tick": ({}, ()),
+    "ClockFell": ({"by_s": 2.5}, ()),
+    "Drawn": (
+        {
+            "round": 7,
+            "cohort": [["d1", 60], ["d2", 8]],
+            "waiting": 9,
+            "pool": _D["d"],
+            "others": "d3 has no such learner",
+            "unspendable": 1,
+        },
+        ("pool", "others", "unspendable"),
+    ),
+    "Started": ({**_OF_ROUND, "device": "d1"}, ()),
+    "Reported": (
+        {
+            **_SENT,
+            "examples": 60,
+            "steps": 3,
+            "steps_planned": 8,
+            "complete": False,
+            "metrics": {"loss": 0.5},
+            "held_out": {"accuracy": 0.75},
+            "held_out_examples": 16,
+            "seconds": [0.5, 1.5, 0.25],
+        },
+        ("metrics", "held_out", "held_out_examples", "seconds"),
+    ),
+    "Withdrew": ({**_OF_ROUND, "device": "d1", "reason": "The battery is low."}, ()),
+    "Committed": ({"round": 7, "digest": _D["c"], "bytes": 1234, "optimizer": _D["e"]}, ("optimizer",)),
+    "CommitFailed": ({"round": 7, "reason": "out of range"}, ()),
+    "Leased": ({**_LEASED, "instance": "i1", "waiting": 9, "installation": "n1"}, ("installation",)),
+    "Heartbeat": ({**_LEASED, "step": 20, "metrics": {"loss": 0.5}}, ("metrics",)),
+    "LeaseEnded": ({**_LEASED, "failed": True, "reason": "The data is gone."}, ()),
+    "Delivered": (
+        {
+            **_LEASED,
+            "digest": _D["c"],
+            "bytes": 1234,
+            "steps": 40,
+            "examples": 2560,
+            "metrics": {"loss": 0.5},
+            "optimizer": _D["e"],
+            "waiting": 9,
+        },
+        ("metrics", "optimizer", "waiting"),
+    ),
+    "FleetReturned": ({"round": 7, "waiting": 9}, ()),
+    "Scored": ({"version": 5, "source": "test", "examples": 16, "metrics": {"loss": 0.5}}, ()),
+    "Paused": ({}, ()),
+    "Resumed": ({}, ()),
+    "Stopped": ({}, ()),
+    "Announced": ({**_OF_ROUND, "header": "00ff", "expires_at": 1_700_003_600}, ()),
+    "Advertised": (_SENT, ()),
+    "Rostered": (
+        {
+            **_OF_ROUND,
+            "digest": _D["c"],
+            "order": ["d1", "d2", "d3"],
+            "threshold": 3,
+            "signers": 2,
+            "fewest": 3,
+            "ring": [2, 0, 1],
+            "neighbours": 2,
+        },
+        ("ring", "neighbours"),
+    ),
+    "Shared": (_SENT, ()),
+    "Masked": (_SENT, ()),
+    "Complained": ({**_OF_ROUND, "device": "d1", "dealers": ["d2", "d3"]}, ()),
+    "Faulted": ({**_OF_ROUND, "device": "d1", "reason": "no such share"}, ()),
+    "Signed": (_SENT, ()),
+    "Spent": ({**_OF_ROUND, "device": "d1"}, ()),
+    "Revealed": (_SENT, ()),
+    "Opened": (
+        {**_OF_ROUND, "digest": _D["c"], "bytes": 4096, "weight": 300, "set_aside": [["d2", ["d1", "d3"]]]},
+        ("set_aside",),
+    ),
+    "OpeningFailed": ({**_OF_ROUND, "lost": ["d2"], "reason": "too few shares"}, ()),
+    "Discarded": ({"round": 7}, ()),
+    "Advanced": ({"round": 7, "by": "the owner"}, ()),
+}
+"""Stored kind -> (body, the fields that may be left out)."""
+
+CONSTANTS: dict[str, str] = {
+    "protocol version": str(PROTOCOL_VERSION),
+    "oldest version": str(PROTOCOL_OLDEST),
+    "protocol header": names.PROTOCOL_HEADER,
+    "tensors": names.TENSORS_MEDIA_TYPE,
+    "problems": names.PROBLEM_MEDIA_TYPE,
+    "report key": names.REPORT_KEY,
+    "digest header": names.DIGEST_HEADER,
+    "digest": content_digest(_D["a"]),
+    "enrolment": enrolment_bytes(_D["1"], "token").decode(),
+    "result header": workers.RESULT_HEADER,
+}

@@ -1,0 +1,35 @@
+"""The count so far: how many schedules have run in all, kept in ``docs/soak.md`` and added to by ``make soak``.
+
+Knows one page of Markdown: a total on top, and a table with a row for each search.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from simulation.explorer.search import SearchReport
+
+_HEAD = """# Schedules searched so far
+
+**{total} schedules** of faults, {broken} of them with a broken invariant. `make soak` adds a row; each began at a seed
+of its own, and `quorate explore --seed N --trace` plays any of them again (with the code of that day). What broke was
+mended and stays as a test in `tests/faults/test_repros.py`.
+
+| day | schedules | broken | seconds | crashes | commits | first seed |
+|---|---|---|---|---|---|---|
+"""
+_ROW = re.compile(r"^\| (\d{4}-\d\d-\d\d) \| (\d+) \| (\d+) \|")
+
+
+def add_to_count(page: Path, report: SearchReport, *, first: int, day: str) -> int:
+    """Adds a search to the page, which is made where there is none. Returns the new total of schedules."""
+    lines = page.read_text("utf-8").splitlines() if page.exists() else []
+    rows = [line for line in lines if _ROW.match(line)]
+    tally = report.tally
+    cells = (day, tally.schedules, len(report.findings), round(report.seconds), tally.crashes, tally.commits, first)
+    rows.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    counts = [(int(found[2]), int(found[3])) for row in rows if (found := _ROW.match(row))]
+    total, broken = sum(count for count, _ in counts), sum(count for _, count in counts)
+    page.write_text(_HEAD.format(total=total, broken=broken) + "\n".join(rows) + "\n", "utf-8")
+    return total
