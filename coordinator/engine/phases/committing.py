@@ -40,6 +40,7 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
         retired(state),
         version=version,
         checkpoint=digest,
+        optimizer=optimizer,
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False),
         spent=(),
         exhausted="",

@@ -102,7 +102,12 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 
 
 def commit_action(state: RunState) -> fx.Commit:
-    return fx.Commit(round=state.round_number, parent=state.checkpoint, contributions=contributions(state.current))
+    return fx.Commit(
+        round=state.round_number,
+        parent=state.checkpoint,
+        contributions=contributions(state.current),
+        optimizer=state.optimizer,
+    )
 
 
 def contributions(round: Round) -> tuple[fx.Contribution, ...]:

@@ -156,6 +156,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         sum=secure.sum,
         weight=secure.weight,
         contributions=contributions(state.current),
+        optimizer=state.optimizer,
     )
 
 
