@@ -1,8 +1,8 @@
 """A device's data: where it comes from, by name or from a file, which share of it is this device's, and its parts.
 
-A name is an entry point of the group ``quorate.data``: a callable without arguments that gives an object with
-``.train`` and ``.test``, each with ``.x`` and ``.y``. A path ending in ``.npz`` holds arrays ``x`` and ``y``, and
-``x_test`` and ``y_test`` where there is held-out data. Nothing here sends data anywhere.
+A name is an entry point of the group ``quorate.data``, by itself, with its package, or with that and a version: a
+callable without arguments that gives an object with ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path
+ending in ``.npz`` holds arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` where there is held-out data.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 import zipfile
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from client_sdk.extensions import Extension, extensions
 
 GROUP = "quorate.data"
 
@@ -105,23 +106,36 @@ def held_out_part(data: Any) -> Any | None:
 
 
 def names() -> list[str]:
-    """The data sets that installed packages offer."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
+    """The data sets that installed packages offer, without their packages' names."""
+    return sorted({entry.entry.name for entry in extensions(GROUP).values()})
+
+
+def entry_of(name: str) -> Extension:
+    """The installed data set called ``name``: ``mnist``, ``quorate:mnist`` or ``quorate:mnist@0.1.0``. DataError where
+    there is none, none in that version, or one in each of several packages."""
+    wanted, _, version = name.partition("@")
+    found = [entry for entry in extensions(GROUP).values() if wanted in (entry.name, entry.entry.name)]
+    if len(found) > 1:
+        raise DataError(f"Several packages have data {name!r}: name one of {', '.join(entry.name for entry in found)}.")
+    if not found:
+        known = ", ".join(names()) or "none"
+        raise DataError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+    if version and found[0].version != version:
+        raise DataError(f"The data {found[0].name} is installed in version {found[0].version}, not {version}.")
+    return found[0]
 
 
 def installed(name: str) -> Any:
     """What the entry point of this name gives, as it is. DataError where it cannot be had."""
-    for entry in entry_points(group=GROUP, name=name):
-        try:
-            return entry.load()()
-        except ModuleNotFoundError as error:
-            raise DataError(f"The data {name} needs the module {error.name}, which is not installed.") from error
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"The data {name} cannot be loaded: {error}") from error
-    known = ", ".join(names()) or "none"
-    raise DataError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+    entry = entry_of(name)
+    try:
+        return entry.entry.load()()
+    except ModuleNotFoundError as error:
+        raise DataError(f"The data {name} needs the module {error.name}, which is not installed.") from error
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"The data {name} cannot be loaded: {error}") from error
 
 
 def _from_entry_point(name: str) -> Data:

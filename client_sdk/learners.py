@@ -22,10 +22,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Protocol
 
 from client_sdk.data import count, held_out_part, training_part
+from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score
 from client_sdk.protocol.names import LEARNER_PATTERN
@@ -70,12 +71,8 @@ class Catalogue:
         """
         self._loaded: dict[str, Any] = {}
         self._versions: dict[str, str] = {}
-        self._entries: dict[str, EntryPoint] = {}
-        for entry in entry_points(group=GROUP) if installed is None else installed:
-            name = f"{entry.dist.name if entry.dist is not None else 'local'}:{entry.name}"
-            if re.fullmatch(LEARNER_PATTERN, name):
-                self._entries[name] = entry
-                self._versions[name] = entry.dist.version if entry.dist is not None else "0"
+        self._entries = extensions(GROUP, installed)
+        self._versions |= {name: entry.version for name, entry in self._entries.items()}
         if isinstance(explicit, Mapping):
             for name, learner in explicit.items():
                 self._add(name, learner, "0")
@@ -102,7 +99,7 @@ class Catalogue:
                 f"Install its package, or name a module of your own: --learner {name}."
             )
         try:
-            self._loaded[name] = _unwrap(name, _guarded(name, entry.load))
+            self._loaded[name] = _unwrap(name, _guarded(name, entry.entry.load))
         except LearnerError:
             del self._versions[name]
             raise

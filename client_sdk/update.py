@@ -249,16 +249,20 @@ def encode_update(
     round: int,
     attempt: int = 0,
     seconds: Seconds | None = None,
+    *,
+    device: str = "",
+    seed: int = 0,
 ) -> bytes:
     """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give
-    equal bytes.
+    equal bytes. ``device`` and ``seed`` (``Task.seed``): of codecs that draw.
 
     A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for
     metrics or counts that the protocol does not take.
     """
     chosen = codecs.get(codec) if isinstance(codec, str) else codec
     report = report_of(update, chosen.name, run, round, attempt, seconds)
-    return to_bytes(chosen.encode(update.delta), {REPORT_KEY: report.model_dump_json()})
+    encoded = chosen.encode(update.delta, codecs.Origin(seed=seed, round=round, device=device))
+    return to_bytes(encoded, {REPORT_KEY: report.model_dump_json()})
 
 
 def report_of(

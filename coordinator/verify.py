@@ -9,9 +9,9 @@ are read before the log, and only rounds that had ended by then are checked, so 
 3       a commit names exactly the updates that the log took in; of an abandoned round, or attempt, each has its
         refusal recorded; a round without any was advanced by its owner, and the audit says so
 4       a round ended once: its row, its checkpoint and the log agree
-5       every checkpoint's blob is there, whole
+5       every checkpoint's blob is there, whole, and the newest state of the server optimizer
 8       the log has no gap, and the snapshot lies within it
-10      updates that are still kept give the committed checkpoint again
+10      updates that are still kept give the committed checkpoint, and the server optimizer's state, again
 quorum  a round was committed with at least its quorum, of devices that were selected
 claims  a device has an assignment only in a round that is open
 lease   fences only rise, and a datacenter round was committed under the last one that was granted, of its bytes
@@ -20,29 +20,21 @@ lease   fences only rise, and a datacenter round was committed under the last on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
-from coordinator.blobs import BlobError, MemoryBlobs, Spool
-from coordinator.blobs.port import is_digest, missing
+from client_sdk import codecs
+from coordinator.blobs import BlobError
 from coordinator.engine.effects import Contribution
-from coordinator.engine.plan import Plan
-from coordinator.folding.aggregator import Aggregator, CannotAggregate
+from coordinator.engine.plan import Plan, PlanError, chosen
+from coordinator.folding.aggregator import NewCheckpoint
+from coordinator.folding.refold import Readable, differences, hashed, short
+from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
 
 _PAGE = 5000
 _PIECE = 1 << 20
-
-
-class Readable(Protocol):
-    """What of the Blobs port verifying needs."""
-
-    def has(self, digest: str) -> bool: ...
-    def path(self, digest: str) -> Path: ...
-    def open(self, digest: str) -> BinaryIO: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +61,26 @@ class _Told:
     advanced: bool = False
     """Whether the owner let the round commit the model moved by one unit, without contributions."""
     commits: int = 0
+    optimizer: str | None = None
+    """Digest of the server optimizer's state, as the commit names it."""
     holder: tuple[str, int] | None = None
     """(worker, fence) of a datacenter round's last lease."""
     taken: tuple[str, int, str] | None = None
     """(worker, fence, digest) of its result."""
 
 
-def verify(store: Reader, blobs: Readable | None = None) -> Iterator[Wrong]:
-    """Everything that is wrong, run by run. Without ``blobs`` invariants 5 and 10 are left out."""
+class CannotVerify(Exception):
+    """A run's plan names what is not installed here: its updates cannot be folded again. One sentence."""
+
+
+def verify(store: Reader, blobs: Readable | None = None, extensions: FindExtensions = installed) -> Iterator[Wrong]:
+    """Everything that is wrong, run by run. Without ``blobs`` invariants 5 and 10 are left out. CannotVerify, before
+    anything else, where a rule, a server optimizer or a codec is wanting."""
+    if blobs is not None:
+        for row in store.runs():
+            _require_extensions(row, extensions)
     for row in store.runs():
-        yield from _Run(store, blobs, row).check()
+        yield from _Run(store, blobs, row, extensions).check()
     for claim in store.claims():
         found = store.round(claim.run, claim.round)
         if (found is None or found.status != "open") and claim in store.claims(claim.run):
@@ -88,11 +90,21 @@ def verify(store: Reader, blobs: Readable | None = None) -> Iterator[Wrong]:
             )
 
 
+def _require_extensions(row: RunRow, extensions: FindExtensions) -> None:
+    plan = Plan.parse(row.plan)
+    try:
+        chosen(plan, extensions(plan))
+        codecs.get(plan.task.codec)
+    except (PlanError, codecs.UnknownCodec) as error:
+        raise CannotVerify(f"the updates of run {row.run} cannot be folded again here: {error}") from None
+
+
 class _Run:
-    def __init__(self, store: Reader, blobs: Readable | None, row: RunRow) -> None:
+    def __init__(self, store: Reader, blobs: Readable | None, row: RunRow, extensions: FindExtensions) -> None:
         self._store = store
         self._blobs = blobs
         self._row = row
+        self._extensions = extensions
         self._counted_in: dict[str, int] = {}
         self._fence = 0
 
@@ -108,6 +120,7 @@ class _Run:
         if self._blobs is not None:
             for checkpoint in line:
                 yield from self._check_blob(self._blobs, checkpoint)
+            yield from self._check_state(self._blobs, line)
 
     def _wrong(self, invariant: str, round: int | None, what: str) -> Wrong:
         return Wrong(invariant, self._row.run, round, what)
@@ -146,6 +159,7 @@ class _Run:
                 told.advanced = True
             case "Committed":
                 told.commits += 1
+                told.optimizer = body.get("optimizer")
             case "Leased":
                 if body["fence"] <= self._fence:
                     yield self._wrong("lease", body["round"], f"its fence {body['fence']} was given out before")
@@ -154,6 +168,7 @@ class _Run:
             case "Delivered":
                 told.commits += 1
                 told.taken = (body["worker"], body["fence"], body["digest"])
+                told.optimizer = body.get("optimizer")
 
     def _check_line(self, line: list[CheckpointRow]) -> Iterator[Wrong]:
         before = 0
@@ -190,6 +205,7 @@ class _Run:
             yield self._wrong("4", row.round, f"the log commits it {told.commits} times")
         if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
             yield self._wrong("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+        yield from self._check_carried(row, told, checkpoint, line)
         if row.kind == "datacenter":
             yield from self._check_delivered(row.round, told, counted, checkpoint)
             return
@@ -205,6 +221,18 @@ class _Run:
             return
         if self._blobs is not None and all(self._blobs.has(item.digest) for item in counted):
             yield from self._refold(self._blobs, row.round, counted, checkpoint, line)
+
+    def _check_carried(
+        self, row: RoundRow, told: _Told, checkpoint: CheckpointRow, line: list[CheckpointRow]
+    ) -> Iterator[Wrong]:
+        """The server optimizer's state is the one that the log names; a round that learned nothing carries it over."""
+        if checkpoint.optimizer != told.optimizer:
+            took, names = short(told.optimizer), short(checkpoint.optimizer)
+            yield self._wrong("4", row.round, f"the log names the optimizer's state {took}, its checkpoint {names}")
+        parent = next((item for item in line if item.version == checkpoint.version - 1), None)
+        learned = row.kind != "datacenter" and not told.advanced
+        if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
+            yield self._wrong("4", row.round, "it learned nothing, and the server optimizer's state is another")
 
     def _check_abandoned(
         self, round: int, told: _Told, made: dict[int, CheckpointRow], counted: list[ContributionRow]
@@ -232,7 +260,7 @@ class _Run:
         if told.taken is None or told.taken[:2] != told.holder:
             yield self._wrong("lease", round, f"the result came from {told.taken}, the last lease was {told.holder}")
         elif told.taken[2] != checkpoint.digest:
-            took, names = _short(told.taken[2]), _short(checkpoint.digest)
+            took, names = short(told.taken[2]), short(checkpoint.digest)
             yield self._wrong("3", round, f"the log took in {took}, the commit names {names}")
 
     def _check_counted(
@@ -241,7 +269,7 @@ class _Run:
         named = {item.device: item.digest for item in counted}
         for device in sorted(told.reported.keys() | named.keys()):
             if named.get(device) != told.reported.get(device):
-                took, names = _short(told.reported.get(device)), _short(named.get(device))
+                took, names = short(told.reported.get(device)), short(named.get(device))
                 yield self._wrong("3", round, f"of {device} the log took in {took}, the commit names {names}")
         for item in counted:
             if item.version != checkpoint.version:
@@ -250,7 +278,7 @@ class _Run:
             other = self._counted_in.setdefault(item.digest, round)
             if other != round:
                 yield self._wrong(
-                    "1", round, f"{item.device}'s update {_short(item.digest)} counts in round {other} too"
+                    "1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too"
                 )
         strangers = sorted(named.keys() - told.cohort)
         if strangers:
@@ -262,19 +290,29 @@ class _Run:
     # ------------------------------------------------------------ blobs
 
     def _check_blob(self, blobs: Readable, row: CheckpointRow) -> Iterator[Wrong]:
-        hashed, size = hashlib.sha256(), 0
         try:
-            with blobs.open(row.digest) as file:
-                while piece := file.read(_PIECE):
-                    hashed.update(piece)
-                    size += len(piece)
+            found, size = hashed(blobs, row.digest)
         except BlobError as error:
             yield self._wrong("5", row.round, f"the blob of version {row.version} cannot be read: {error}")
             return
-        if hashed.hexdigest() != row.digest or size != row.bytes:
+        if found != row.digest or size != row.bytes:
             yield self._wrong(
                 "5", row.round, f"the blob of version {row.version} holds other bytes than were committed"
             )
+
+    def _check_state(self, blobs: Readable, line: list[CheckpointRow]) -> Iterator[Wrong]:
+        """The newest state of the server optimizer: the next round reads it. Older ones go with their rounds."""
+        newest = line[-1] if line else None
+        if newest is None or newest.optimizer is None:
+            return
+        try:
+            found, _ = hashed(blobs, newest.optimizer)
+        except BlobError as error:
+            if self._store.checkpoint(self._row.run, newest.version + 1) is None:
+                yield self._wrong("5", newest.round, f"the server optimizer's state cannot be read: {error}")
+            return
+        if found != newest.optimizer:
+            yield self._wrong("5", newest.round, "the server optimizer's state holds other bytes than were committed")
 
     def _refold(
         self,
@@ -284,18 +322,22 @@ class _Run:
         checkpoint: CheckpointRow,
         line: list[CheckpointRow],
     ) -> Iterator[Wrong]:
-        parent = next((row.digest for row in line if row.version == checkpoint.version - 1), None)
-        if parent is None or not counted or not blobs.has(parent):
+        parent = next((row for row in line if row.version == checkpoint.version - 1), None)
+        if parent is None or not counted or not blobs.has(parent.digest):
             return
         items = tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted)
-        try:
-            overlay: Any = _Overlay(blobs)
-            digest, _ = Aggregator(overlay, Plan.parse(self._row.plan), parent).commit(round, parent, items)
-        except (CannotAggregate, BlobError) as error:
-            yield self._wrong("10", round, f"its updates cannot be added up again: {error}")
-            return
-        if digest != checkpoint.digest:
-            yield self._wrong("10", round, f"its updates give {_short(digest)}, not {_short(checkpoint.digest)}")
+        plan = Plan.parse(self._row.plan)
+        for difference in differences(
+            blobs,
+            plan,
+            self._extensions(plan),
+            run=self._row.run,
+            round=round,
+            parent=NewCheckpoint(parent.digest, parent.bytes, parent.optimizer),
+            items=items,
+            committed=NewCheckpoint(checkpoint.digest, checkpoint.bytes, checkpoint.optimizer),
+        ):
+            yield self._wrong("10", round, difference)
 
     # ------------------------------------------------------------ pages
 
@@ -310,35 +352,3 @@ class _Run:
         while page := self._store.events(self._row.run, after, _PAGE):
             yield from page
             after = page[-1].seq
-
-
-class BlobFolder:
-    """Read-only access to the folder of ``FileBlobs``: nothing is created or removed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def has(self, digest: str) -> bool:
-        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
-
-    def path(self, digest: str) -> Path:
-        if not self.has(digest):
-            raise missing(digest)
-        return self._folder / digest[:2] / digest
-
-    def open(self, digest: str) -> BinaryIO:
-        return self.path(digest).open("rb")
-
-
-class _Overlay:
-    """Blobs that can be read, over which what is written stays in memory."""
-
-    def __init__(self, blobs: Readable) -> None:
-        self.has, self.path, self.open = blobs.has, blobs.path, blobs.open
-
-    def spool(self, limit: int | None = None) -> Spool:
-        return MemoryBlobs().spool(limit)
-
-
-def _short(digest: str | None) -> str:
-    return digest[:12] if digest is not None else "none"

@@ -14,7 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.field_docs import field_docs
-from coordinator.engine.plan import Aggregation, Cohort, Datacenter, Finish, Plan, Retention
+from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.plan import Cohort, Datacenter, Finish, Plan, Retention
 from coordinator.engine.secure.plan import Secure
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
@@ -45,7 +46,8 @@ def page() -> str:
         parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
         docs = field_docs(model)
         for field, info in model.model_fields.items():
-            cells = (f"`{field}`", _range(model, field), _default(info.default), _plain(" ".join(docs[field].split())))
+            default = _default(info.get_default(call_default_factory=True))
+            cells = (f"`{field}`", _range(model, field), default, _plain(" ".join(docs[field].split())))
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -54,6 +56,8 @@ def page() -> str:
 def _range(model: type[BaseModel], field: str) -> str:
     schema: dict[str, Any] = Plan.model_json_schema()["$defs"][model.__name__]["properties"][field]
     choices = schema.get("anyOf", [schema])
+    if "built_in" in schema:
+        return ", ".join(f"`{json.dumps(name)}`" for name in schema["built_in"]) + ", or a package's"
     told = [_one(choice) for choice in choices if choice.get("type") != "null"]
     return " or ".join(told)
 
@@ -63,7 +67,13 @@ def _one(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{json.dumps(schema['const'])}`"
-    kind = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+    kind = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "object": "table",
+    }
     words = [kind.get(str(schema.get("type")), "list of texts")]
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     words += [f"{sign} {schema[key]:.15g}" for key, sign in signs.items() if key in schema]

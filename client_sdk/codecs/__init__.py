@@ -1,31 +1,62 @@
 """Codecs by name and version. A plan names one (``Task.codec``); devices encode with it and the coordinator decodes.
 
-Knows which codecs there are. Has never heard of how any of them works.
+Knows which codecs are built in, and finds those of installed packages: an entry ``sketch`` of the group
+``quorate.codecs`` in distribution ``clinic`` gives a codec named ``clinic:sketch@1``, or a list of several versions of
+it. How any of them works stands in a file of its own.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
-from client_sdk.codecs.port import BLOCK, Codec
+from client_sdk.codecs.port import BLOCK, Codec, Origin
+from client_sdk.codecs.stochastic8 import STOCHASTIC8
+from client_sdk.extensions import CannotLoad, extensions
 from client_sdk.tensors.manifest import TensorError, shown
 
-__all__ = ["BLOCK", "FLOAT16", "FLOAT32", "Codec", "Identity", "UnknownCodec", "get", "names"]
+__all__ = [
+    "BLOCK", "FLOAT16", "FLOAT32", "GROUP", "STOCHASTIC8",
+    "Codec", "Identity", "Origin", "UnknownCodec", "get", "names",
+]  # fmt: skip
 
-_CODECS: dict[str, Codec] = {codec.name: codec for codec in (FLOAT32, FLOAT16)}
+GROUP = "quorate.codecs"
+
+_CODECS: dict[str, Codec] = {codec.name: codec for codec in (FLOAT32, FLOAT16, STOCHASTIC8)}
 
 
 class UnknownCodec(TensorError):
-    """No codec of this name and version is installed; the text lists those that are."""
+    """No codec of this name and version is installed; the text lists those that are built in."""
 
 
 def names() -> tuple[str, ...]:
-    """The codecs there are, as ``name@version``."""
+    """The codecs that are built in, as ``name@version``."""
     return tuple(_CODECS)
 
 
 def get(name: str) -> Codec:
-    """The codec called ``name`` (``float32@1``). Raises UnknownCodec."""
+    """The codec called ``name`` (``float32@1``, ``clinic:sketch@1``). Raises UnknownCodec."""
     codec = _CODECS.get(name)
-    if codec is None:
-        raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")
+    if codec is not None:
+        return codec
+    if ":" in name:
+        return _of_package(name)
+    raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")
+
+
+@lru_cache(maxsize=64)
+def _of_package(name: str) -> Codec:
+    """Found once: what is installed does not change under a process that has used it."""
+    entry = extensions(GROUP).get(name.rpartition("@")[0])
+    if entry is None:
+        raise UnknownCodec(f"the codec {shown(name)} is not installed here: install its package")
+    try:
+        given = entry.load()
+    except CannotLoad as error:
+        raise UnknownCodec(f"the codec {shown(name)}: {error}") from None
+    found = {getattr(codec, "name", ""): codec for codec in (given if isinstance(given, list | tuple) else [given])}
+    if name not in found:
+        have = ", ".join(str(known) for known in found if known) or "none"
+        raise UnknownCodec(f"the package of the codec {shown(name)}, in version {entry.version}, has {have}")
+    codec: Codec = found[name]
     return codec

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-from client_sdk.codecs.port import BLOCK
+from client_sdk.codecs.files import fill
+from client_sdk.codecs.port import BLOCK, Origin
 from client_sdk.tensors.exact_sum import peak
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
 from client_sdk.tensors.manifest import (
@@ -23,11 +23,12 @@ from client_sdk.tensors.manifest import (
     NotFinite,
     OutOfRange,
     Tensors,
-    TruncatedTensors,
     dtype_name,
     shown,
 )
 from client_sdk.tensors.safetensors_file import HEADER_LIMIT, Header
+
+NOBODY = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,13 @@ class Identity:
     dtype: str
     """F32 or F16."""
 
-    def encode(self, delta: Mapping[str, Array]) -> Tensors:
-        """float32 deltas in this codec's dtype. Raises NotFinite, OutOfRange (float16 ends at 65504),
-        ManifestMismatch.
+    @property
+    def lossless(self) -> bool:
+        return self.dtype == "F32"
+
+    def encode(self, delta: Mapping[str, Array], origin: Origin = NOBODY) -> Tensors:
+        """float32 deltas in this codec's dtype, whoever encodes them. Raises NotFinite, OutOfRange (float16 ends at
+        65504), ManifestMismatch.
         """
         return {name: self._encoded(name, array) for name, array in delta.items()}
 
@@ -93,7 +98,7 @@ class Identity:
                 file.seek(begin)
                 for start in range(0, elements, block):
                     part = buffer[: min(block, elements - start)]
-                    _fill(file, part.view(np.uint8).data)
+                    fill(file, part.view(np.uint8).data)
                     yield widen(part)
 
     @staticmethod
@@ -102,14 +107,6 @@ class Identity:
         file's.
         """
         return [(header.offsets[name][0], header.manifest[name].elements) for name in sorted(header.manifest)]
-
-
-def _fill(file: BinaryIO, buffer: memoryview) -> None:
-    while buffer.nbytes:
-        count = file.readinto(buffer)  # type: ignore[attr-defined]
-        if not count:
-            raise TruncatedTensors("the file became shorter while it was read")
-        buffer = buffer[count:]
 
 
 FLOAT32 = Identity("float32@1", "F32")

@@ -6,6 +6,7 @@ Knows manifests and blocks. Has never heard of any codec in particular, of weigh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,16 +18,31 @@ BLOCK = 65536
 """Elements of a block, where nothing else is said: 256 KiB of float32."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose update it is: all that a codec may draw chance from, so that the same update gives the same bytes wherever
+    it is encoded again."""
+
+    seed: int = 0
+    """``Task.seed``. Public: what is drawn from it is no secret."""
+    round: int = 0
+    device: str = ""
+
+
 class Codec(Protocol):
     """A named, versioned encoding of deltas. What one version writes, that version reads, for good."""
 
     @property
     def name(self) -> str:
-        """``name@version``, as in ``Task.codec``."""
+        """``name@version``, as in ``Task.codec``; of a package ``package:name@version``."""
 
-    def encode(self, delta: Mapping[str, Array]) -> Tensors:
-        """float32 deltas by name, as the tensors that travel. Raises NotFinite, OutOfRange, ManifestMismatch (not
-        float32).
+    @property
+    def lossless(self) -> bool:
+        """Whether what is decoded has the bits that were encoded: then a simulation need not encode at all."""
+
+    def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
+        """float32 deltas by name, as the tensors that travel: a function of its arguments. Raises NotFinite,
+        OutOfRange, ManifestMismatch (not float32).
         """
 
     def decode(self, tensors: Mapping[str, Array]) -> Tensors:
@@ -35,7 +51,8 @@ class Codec(Protocol):
         """
 
     def wire(self, manifest: Manifest) -> Manifest:
-        """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter."""
+        """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter. Raises ManifestMismatch
+        where it has names that this codec cannot take."""
 
     def max_bytes(self, manifest: Manifest) -> int:
         """The longest body for deltas of ``manifest``, in bytes, header and report included."""

@@ -206,7 +206,8 @@ class Client:
                 raise Interrupted
             train_s = time.monotonic() - started
             codec = codecs.get(assignment.task.codec)
-            encoded = _Encoded(codec.name, codec.encode(update.delta))
+            origin = codecs.Origin(seed=assignment.task.seed, round=assignment.round, device=assignment.device)
+            encoded = _Encoded(codec.name, codec.encode(update.delta, origin))
             encode_s = time.monotonic() - started - train_s
             body = encode_update(
                 update,
@@ -297,7 +298,7 @@ class _Encoded:
     name: str
     tensors: Tensors
 
-    def encode(self, delta: Mapping[str, Array]) -> Tensors:
+    def encode(self, delta: Mapping[str, Array], origin: codecs.Origin) -> Tensors:
         return self.tensors
 
 

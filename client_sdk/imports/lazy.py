@@ -13,7 +13,7 @@ from client_sdk.imports.shadowing import PACKAGES
 
 
 def load(package: str, name: str, homes: Mapping[str, str], *, extra: str | None = None) -> object:
-    """Return the public name and keep it in the package, which is asked only once.
+    """Return what a public name stands for, and set it in the package: the next use finds it there.
 
     ``homes``: name -> the module that defines it. ``extra``: what to install where that module needs a package that is
     absent; the ImportError says so in a sentence.

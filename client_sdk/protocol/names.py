@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LEARNER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$"
-CODEC_PATTERN = r"^[a-z0-9-]+@[0-9]+$"
+CODEC_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]*:)?[a-z0-9-]+@[0-9]+$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 PLAN_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}$"
 METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
@@ -23,7 +23,7 @@ METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
 _DESCRIPTIONS = {
     DIGEST_PATTERN: "a SHA-256 in lower-case hexadecimal, 64 digits",
     LEARNER_PATTERN: "the package and name of a learner, such as quorate:mnist-mlp",
-    CODEC_PATTERN: "the name and version of a codec, such as float16@1",
+    CODEC_PATTERN: "the name and version of a codec, such as float16@1 (of a package: package:name@1)",
     NAME_PATTERN: "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit first",
     PLAN_PATTERN: "up to 48 lower-case letters, digits and dashes, a letter or digit first",
     METRIC_PATTERN: "up to 64 letters, digits and . _ / -, a letter first",

@@ -23,7 +23,10 @@ RESULT_HEADER = "Quorate-Result"
 
 DataName = Annotated[
     str,
-    Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="name of a data set in the datacenter"),
+    Field(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63}:)?[a-z0-9][a-z0-9._-]{0,63}(@[A-Za-z0-9.+!-]{1,64})?$",
+        description="a data set, by the name it has in the datacenter, or as package:name@version",
+    ),
 ]
 
 
@@ -36,7 +39,8 @@ class DatacenterTask(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: DataName
-    """Name of the data to train on: public or proxy data that workers have. Data of devices is never sent here."""
+    """Name of the data to train on: public or proxy data that workers have under this name, or an installed data set as
+    ``package:name@version``, which only workers with that version take. Data of devices is never sent here."""
     steps: int = Field(default=100, ge=1, le=100_000_000)
     """Optimizer steps of a round, the data cycled as often as needed."""
     batch_size: int = Field(default=256, ge=1, le=100_000_000)

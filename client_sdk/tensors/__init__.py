@@ -34,6 +34,7 @@ from client_sdk.tensors.safetensors_file import (
     canonical_bytes,
     digest,
     from_bytes,
+    header_bytes,
     read_header,
     to_bytes,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "dtype_name",
     "flatten",
     "from_bytes",
+    "header_bytes",
     "l2_norm",
     "l2_norm_of_blocks",
     "narrow",

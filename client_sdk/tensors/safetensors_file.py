@@ -162,13 +162,12 @@ def _entry(name: str, value: object) -> tuple[TensorSpec, int, int]:
     return spec, begin, end
 
 
-def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The safetensors file of ``tensors``, byte for byte as the library writes it, ``metadata`` in the order given.
+def header_bytes(manifest: Manifest, metadata: Mapping[str, str] | None = None) -> bytes:
+    """How a file of these tensors begins, its length included, for whoever writes the data after it: the tensors in
+    the manifest's order, ``metadata`` in the order given.
 
-    ManifestMismatch for a dtype that no file can hold, MalformedTensors for a name or a header that ``read_header``
-    would refuse.
+    MalformedTensors for a name or a header that ``read_header`` would refuse.
     """
-    manifest = Manifest.of(tensors)
     head: dict[str, Any] = {METADATA_KEY: dict(metadata)} if metadata else {}
     at = 0
     for name, spec in manifest.items():
@@ -185,9 +184,18 @@ def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = 
         raise MalformedTensors(
             f"the header would be {len(text)} bytes long, more than {HEADER_LIMIT}: too many tensors or too long names"
         )
-    return b"".join(
-        [len(text).to_bytes(8, "little"), text, *(_data(tensors[name], spec) for name, spec in manifest.items())]
-    )
+    return len(text).to_bytes(8, "little") + text
+
+
+def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The safetensors file of ``tensors``, byte for byte as the library writes it, ``metadata`` in the order given.
+
+    ManifestMismatch for a dtype that no file can hold, MalformedTensors for a name or a header that ``read_header``
+    would refuse.
+    """
+    manifest = Manifest.of(tensors)
+    head = header_bytes(manifest, metadata)
+    return b"".join([head, *(_data(tensors[name], spec) for name, spec in manifest.items())])
 
 
 def _data(array: Array, spec: TensorSpec) -> memoryview:

@@ -30,7 +30,8 @@ def verify(
 
     Prints one line for each violation and exits with code 1 if there is any. A coordinator may run meanwhile.
     """
-    from coordinator.verify import BlobFolder
+    from coordinator.folding.refold import BlobFolder
+    from coordinator.verify import CannotVerify
     from coordinator.verify import verify as check
 
     url, beside = _locate(database)
@@ -50,6 +51,8 @@ def verify(
             else:
                 say(f"invariant {wrong.invariant}: {place}: {wrong.what}")
         runs = len(store.runs())
+    except CannotVerify as error:
+        fail(str(error))
     finally:
         store.close()
     if as_json:

@@ -158,7 +158,7 @@ def _check_endpoint(endpoint: str | None) -> None:
 
 def wanted_of(data: list[str], learners: list[str], nproc: int, device: str) -> Wanted:
     """The options, checked as far as they can be without loading anything."""
-    from client_sdk.data import names
+    from client_sdk.data import DataError, entry_of
     from coordinator.datacenter.preflight import Wanted, source_of
 
     if not data:
@@ -175,9 +175,12 @@ def wanted_of(data: list[str], learners: list[str], nproc: int, device: str) -> 
             )
         if name in sources:
             fail(f"--data: {name} is given twice.")
-        if not source.endswith(".npz") and source not in names():
-            known = ", ".join(names()) or "none"
-            fail(f"There is no data {source!r}; there are {known}, or NAME=FILE.npz.")
+        if not source.endswith(".npz"):
+            try:
+                entry = entry_of(source)
+            except DataError as error:
+                fail(str(error))
+            sources[f"{entry.name}@{entry.version}"] = source
         if source.endswith(".npz") and not Path(source).is_file():
             fail(f"There is no file {source}.")
         sources[name] = source

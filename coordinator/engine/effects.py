@@ -183,6 +183,8 @@ class Commit:
     round: int
     parent: str
     contributions: tuple[Contribution, ...]
+    optimizer: str | None = None
+    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +235,8 @@ class CommitSum:
     """Total of the contributions' weights."""
     contributions: tuple[Contribution, ...]
     """Whose masked vectors are in it, under their digests. Their weights are 0: nobody knows them."""
+    optimizer: str | None = None
+    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +245,8 @@ class Advance:
 
     round: int
     parent: str
+    optimizer: str | None = None
+    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

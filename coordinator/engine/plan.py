@@ -44,7 +44,11 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
-from coordinator.engine.secure.plan import Secure, reasons_against
+from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
+from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.secure import plan as secure_plan
+from coordinator.engine.secure.plan import Secure
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
@@ -102,36 +106,6 @@ class Cohort(_Section):
             raise ValueError(
                 f"pool ({self.pool}) is below select ({self.select}): there would be too few to select from"
             )
-        return self
-
-
-class Aggregation(_Section):
-    """How the updates of a round become one step of the model."""
-
-    rule: Literal["mean", "median"] = "mean"
-    """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
-    arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
-    weights."""
-    weighting: Literal["examples", "equal"] = "examples"
-    """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
-    weight_cap: int = Field(default=10_000, ge=1, le=2**20)
-    """The most that one device weighs, in examples: sizes are self-reported."""
-    partial: Literal["full", "examples_seen", "refuse"] = "full"
-    """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
-    fraction of its examples that were seen, or not at all."""
-    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
-    server_optimizer: Literal["average"] = "average"
-    """What is done with the mean: *average* adds it to the model, times the server's learning rate."""
-    server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
-    """Step size on the server; 1 is plain FedAvg."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Aggregation:
-        if self.rule == "median" and self.weighting == "examples":
-            raise ValueError('the median takes no weights: set weighting = "equal"')
-        if self.rule == "median" and self.partial == "examples_seen":
-            raise ValueError('the median takes no weights: set partial = "full" or "refuse"')
         return self
 
 
@@ -268,7 +242,7 @@ class Plan(_Section):
             )
         if self.secure is not None:
             rest = (self.task, self.cohort, self.aggregation, self.retention.rounds)
-            against = list(reasons_against(self.secure, *rest))
+            against = list(secure_plan.reasons_against(self.secure, *rest))
             if against:
                 raise ValueError("; ".join(against))
         return self
@@ -304,6 +278,18 @@ class Plan(_Section):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise PlanError(f"{path} is not valid TOML: {error}") from None
         return cls.parse(data)
+
+
+def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
+    """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one is not
+    there in the plan's version, or does not go with the rest of the plan."""
+    try:
+        found = choose(plan.aggregation, registry)
+    except ExtensionError as error:
+        raise PlanError(f"aggregation.{error}") from None
+    if plan.secure is not None and found.rule.needs != "sum":
+        raise PlanError(secure_plan.needs_single_updates(plan.aggregation))
+    return found
 
 
 def _sentence(item: dict[str, object]) -> str:

@@ -143,6 +143,8 @@ class RunState:
     plan: Plan
     checkpoint: str
     """Digest of the current model."""
+    optimizer: str | None = None
+    """Digest of the server optimizer's state that goes with the current model; None where there is none yet."""
     version: int = 0
     """Of the current model; each commit adds one, so it is also the number of committed rounds."""
     status: Status = "running"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,10 @@ from client_sdk.tensors import (
 )
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import BlobError, Blobs, Missing
-from coordinator.engine.aggregation.optimizers import OPTIMIZERS
-from coordinator.engine.aggregation.rules import RULES
+from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, chosen
+from coordinator.folding.optimizer_state import carried
 from coordinator.folding.sums import SpooledSums, Sums, Vector
 from coordinator.folding.validation import Measures
 
@@ -41,6 +41,15 @@ BLOCK = 1 << 16
 
 class CannotAggregate(Exception):
     """These updates cannot become a checkpoint, however often it is tried. The message says why."""
+
+
+class NewCheckpoint(NamedTuple):
+    """What a commit has written: durable, and named by nothing yet."""
+
+    digest: str
+    bytes: int
+    optimizer: str | None = None
+    """Digest of the server optimizer's state; None where it keeps none."""
 
 
 class MeanBlocks(Protocol):
@@ -68,10 +77,22 @@ class Aggregator:
     ``sums``: makes what holds the rounds' updates, from blobs, plan and the manifest of an update.
     """
 
-    def __init__(self, blobs: Blobs, plan: Plan, checkpoint: str, sums: MakeSums = SpooledSums) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        plan: Plan,
+        checkpoint: str,
+        sums: MakeSums = SpooledSums,
+        *,
+        registry: Registry = BUILT_IN,
+        run: str = "",
+    ) -> None:
+        """``registry``: the rules and server optimizers of packages. ``run``: for the labels of the optimizer's state.
+        PlanError where the plan's rule or optimizer is not there."""
         self._blobs = blobs
         self._plan = plan
-        self._rule = RULES[plan.aggregation.rule]
+        self._run = run
+        self._chosen = chosen(plan, registry)
         self._lock = threading.Lock()
         self.manifest: Manifest = read_header(blobs.path(checkpoint)).manifest
         """Of every checkpoint of the run: the line never changes shape."""
@@ -91,7 +112,7 @@ class Aggregator:
 
     def fold(self, round: int, item: Contribution) -> None:
         """Adds one update to the round's running sum; a second time, or for a round that is over, does nothing."""
-        if self._rule.needs == "sum":
+        if self._chosen.rule.needs == "sum":
             with self._lock:
                 self._sums.fold(round, item)
 
@@ -100,22 +121,24 @@ class Aggregator:
         with self._lock:
             self._sums.forget(round)
 
-    def commit(self, round: int, parent: str, items: tuple[Contribution, ...]) -> tuple[str, int]:
-        """Writes the next checkpoint durably and returns (digest, bytes). The same parent and set of updates give the
-        same digest.
+    def commit(
+        self, round: int, parent: str, items: tuple[Contribution, ...], optimizer: str | None = None
+    ) -> NewCheckpoint:
+        """Writes the next checkpoint durably, and the server optimizer's state beside it. ``optimizer``: the state that
+        ``parent`` was committed with. The same parent, state and set of updates give the same digests.
 
         CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be
         read or written.
         """
         with self._lock, _final_errors():
-            if self._rule.needs == "sum":
-                return self._write(parent, _MeanBlocks(self._sums.total(round, items)))
-            return self._write(parent, _FlatBlocks(self._combined(items)))
+            if self._chosen.rule.needs == "sum":
+                return self._write(round, parent, optimizer, _MeanBlocks(self._sums.total(round, items)))
+            return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)))
 
-    def apply(self, parent: str, mean: MeanBlocks) -> tuple[str, int]:
+    def apply(self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None) -> NewCheckpoint:
         """The same for a mean of deltas that was made elsewhere: under secure aggregation nobody has the updates."""
         with self._lock, _final_errors():
-            return self._write(parent, mean)
+            return self._write(round, parent, optimizer, mean)
 
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
         """The whole flat delta of a rule that needs all updates at once."""
@@ -123,35 +146,38 @@ class Aggregator:
         delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
         for columns in self._sums.columns(items):
             width = columns.shape[1]
-            delta[start : start + width] = self._rule.combine(columns, weights)
+            delta[start : start + width] = self._chosen.rule.combine(columns, weights, self._chosen.rule_settings)
             start += width
         return delta
 
     # ------------------------------------------------------------ the checkpoint
 
-    def _write(self, parent: str, deltas: MeanBlocks) -> tuple[str, int]:
-        optimizer = OPTIMIZERS[self._plan.aggregation.server_optimizer]
+    def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks) -> NewCheckpoint:
+        optimizer, settings = self._chosen.optimizer, self._chosen.optimizer_settings
         rate = self._plan.aggregation.server_learning_rate
         places = self.delta.slices()
         header = read_header(self._blobs.path(parent))
-        with self._blobs.open(parent) as source, self._blobs.spool() as spool:
+        averaged = {name: spec for name, spec in header.manifest.items() if name in places}
+        state = carried(self._blobs, before, averaged, optimizer.first(settings), f"{self._run} {round}")
+        with state as (old, new), self._blobs.open(parent) as source, self._blobs.spool() as spool:
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
                 if name not in places:
                     for chunk in _chunks(source, spec.nbytes):
                         spool.write(chunk)
                     continue
-                start = places[name].start
-                for first in range(0, spec.elements, BLOCK):
-                    count = min(BLOCK, spec.elements - first)
+                begin = places[name].start
+                for start in range(0, spec.elements, BLOCK):
+                    count = min(BLOCK, spec.elements - start)
                     model = widen(_read_values(source, spec, count))
-                    mean = deltas.read(start + first, count)
-                    with np.errstate(over="ignore"):
-                        following = optimizer.apply(model, mean, [], rate)
+                    mean, slots = deltas.read(begin + start, count), old.block(name, start, count)
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        following = optimizer.apply(model, mean, list(slots.T), rate, settings)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
+                    new.write(name, slots)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            return spool.commit(), spool.size
+            return NewCheckpoint(spool.commit(), spool.size, new.commit())
 
 
 class _MeanBlocks:

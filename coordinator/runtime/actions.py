@@ -44,7 +44,9 @@ class Actions:
                 self._commit(run, action)
             case fx.Advance():
                 delta = core.aggregator(run).delta
-                self._commits.commit(run, action.round, partial(advance, core.blobs, action.parent, delta))
+                self._commits.commit(
+                    run, action.round, partial(advance, core.blobs, action.parent, delta, action.optimizer)
+                )
             case fx.Discard():
                 self._commits.discard(run, action)
             case fx.Announce() | fx.Gather() | fx.Route() | fx.Open() | fx.CommitSum():
@@ -67,7 +69,6 @@ class Actions:
 
     def _commit(self, run: str, action: fx.Commit) -> None:
         aggregator = self._core.aggregator(run)
-        if self._commits.commit(
-            run, action.round, partial(aggregator.commit, action.round, action.parent, action.contributions)
-        ):
+        made = partial(aggregator.commit, action.round, action.parent, action.contributions, action.optimizer)
+        if self._commits.commit(run, action.round, made):
             aggregator.forget(action.round)

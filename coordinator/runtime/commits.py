@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from coordinator.blobs import Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.folding.aggregator import CannotAggregate
+from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
 from coordinator.runtime.core import Core
+from coordinator.runtime.optimizer_states import optimizer_state_before
 from coordinator.store.port import FenceLost
 
-MakeCheckpoint = Callable[[], tuple[str, int]]
-"""Writes a checkpoint durably and returns (digest, bytes); CannotAggregate, or Missing, where there can be none."""
+MakeCheckpoint = Callable[[], NewCheckpoint]
+"""Writes a checkpoint durably; CannotAggregate, or Missing, where there can be none."""
 
 
 class Commits:
@@ -41,7 +42,7 @@ class Commits:
             if fence is None:
                 return False
             try:
-                digest, size = make()
+                made = make()
             except (CannotAggregate, Missing) as error:
                 gone = "a file that the round needs is gone: " if isinstance(error, Missing) else ""
                 reason = f"{gone}{error}"
@@ -49,19 +50,26 @@ class Commits:
             else:
                 try:
                     log.submit(
-                        lambda tx, state, at: ev.Committed(at=at, round=round, digest=digest, bytes=size), fence=fence
+                        lambda tx, state, at: ev.Committed(
+                            at=at, round=round, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer
+                        ),
+                        fence=fence,
                     )
                 except FenceLost:
                     return False  # another replica commits, to the same bits
             return True
 
     def discard(self, run: str, action: fx.Discard) -> None:
-        """Deletes the raw updates of a round whose retention is over, and every blob of a secure round that has ended.
+        """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were added
+        with, and every blob of a secure round that has ended.
 
         Of the latter the log says so: until then they are named again.
         """
         for digest in self._updates(run, action.round):
             self._core.blobs.delete(digest)
+        state = optimizer_state_before(self._core.store, run, self._core.store.round(run, action.round))
+        if state is not None:
+            self._core.blobs.delete(state)
         if action.blobs:
             for digest in action.blobs:
                 self._core.blobs.delete(digest)

@@ -21,6 +21,7 @@ from coordinator.runtime.clock import Clock
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core, Entropy, Task
 from coordinator.runtime.devices import DeviceRequests
+from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.signals import Signals
@@ -45,8 +46,18 @@ class Coordinator:
         settings: Settings | None = None,
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
+        extensions: FindExtensions = installed,
     ) -> None:
-        self.core = Core(store, blobs, clock=clock, signals=signals, settings=settings, entropy=entropy, sums=sums)
+        self.core = Core(
+            store,
+            blobs,
+            clock=clock,
+            signals=signals,
+            settings=settings,
+            entropy=entropy,
+            sums=sums,
+            extensions=extensions,
+        )
         self.fleet = Fleet(store, self.core.clock, self.core.signals, self.core.settings, entropy)
         self.devices = DeviceRequests(self.core, self.fleet)
         self.operators = OperatorRequests(self.core, self.fleet)
@@ -56,7 +67,9 @@ class Coordinator:
         self._time = Timekeeping(self.core, self.fleet, commits)
 
     def recover(self) -> None:
-        """After a start: whatever was in flight is in flight again."""
+        """After a start: whatever was in flight is in flight again. MissingExtension where a run of the store cannot go
+        on here."""
+        self.core.require_extensions()
         self._time.recover()
 
     def tick(self) -> float | None:

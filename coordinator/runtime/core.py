@@ -9,14 +9,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from client_sdk.codecs import UnknownCodec
+from client_sdk.codecs import get as get_codec
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.plan import PlanError, chosen
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
+from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
@@ -40,6 +44,7 @@ class Core:
         settings: Settings | None = None,
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
+        extensions: FindExtensions = installed,
     ) -> None:
         self.store = store
         self.blobs = blobs
@@ -48,6 +53,7 @@ class Core:
         self.settings = settings or Settings()
         self.entropy = entropy
         self._sums = sums
+        self.extensions = extensions
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -77,8 +83,28 @@ class Core:
         state = self.log(run).state
         with self._lock:
             if run not in self._aggregators:
-                self._aggregators[run] = Aggregator(self.blobs, state.plan, state.checkpoint, self._sums)
+                self._aggregators[run] = self._made_aggregator(run, state)
             return self._aggregators[run]
+
+    def require_extensions(self) -> None:
+        """MissingExtension where a run goes on and its plan names what is not installed here in that version."""
+        for row in self.store.runs():
+            state = self.log(row.run).catch_up()
+            if state.over:
+                continue
+            try:
+                chosen(state.plan, self.extensions(state.plan))
+                get_codec(state.plan.task.codec)
+            except (PlanError, UnknownCodec) as error:
+                raise missing(row.run, error) from None
+
+    def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
+        """MissingExtension where another replica took on a run that this one cannot fold."""
+        try:
+            registry = self.extensions(state.plan)
+            return Aggregator(self.blobs, state.plan, state.checkpoint, self._sums, registry=registry, run=run)
+        except (PlanError, UnknownCodec) as error:
+            raise missing(run, error) from None
 
     def state(self, run: str) -> RunState:
         """The run's newest durable state."""

@@ -13,6 +13,7 @@ from collections import deque
 
 from coordinator.blobs import BlobError
 from coordinator.runtime.coordinator import Coordinator, Task
+from coordinator.runtime.extensions import MissingExtension
 from coordinator.store.port import StoreError
 
 _LOG = logging.getLogger("quorate.driver")
@@ -83,7 +84,7 @@ class Driver:
                 continue
             try:
                 coordinator.perform(task)
-            except (StoreError, BlobError) as error:
+            except (StoreError, BlobError, MissingExtension) as error:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
                 self._try_later(task)
             except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others

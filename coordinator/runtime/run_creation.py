@@ -10,9 +10,18 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.protocol.operators import CreateRun
 from client_sdk.protocol.problems import problem
-from client_sdk.tensors import FLOATING, HEADER_LIMIT, ManifestMismatch, TensorError, numpy_dtype, read_header, widen
+from client_sdk.tensors import (
+    FLOATING,
+    HEADER_LIMIT,
+    ManifestMismatch,
+    TensorError,
+    header_bytes,
+    numpy_dtype,
+    read_header,
+    widen,
+)
 from coordinator.blobs import Missing
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan, PlanError, chosen
 from coordinator.runtime.core import Core
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
 
@@ -53,6 +62,7 @@ def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> Ru
     store, blobs = core.store, core.blobs
     try:
         plan = Plan.parse(request.plan)
+        chosen(plan, core.extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
     if plan.secure is not None:
@@ -70,17 +80,22 @@ def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> Ru
     if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
         raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: it carries metadata")
     try:
-        codecs.get(plan.task.codec)
+        codec = codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:
         raise problem("invalid-plan", f"task.codec: {error}") from None
     try:
-        header.manifest.select(plan.task.averaged)
+        averaged = header.manifest.select(plan.task.averaged)
     except ManifestMismatch as error:
         raise problem("invalid-plan", f"task.averaged: {error}") from None
-    if header.data_start > HEADER_LIMIT - _REPORT_ROOM:
+    try:
+        wire = codec.wire(averaged)
+    except TensorError as error:
+        raise problem("invalid-plan", f"task.codec: {error}") from None
+    longest = max(header.data_start, len(header_bytes(wire)))
+    if longest > HEADER_LIMIT - _REPORT_ROOM:
         raise problem(
             "invalid-request",
-            f"the checkpoint's header has {header.data_start} bytes: names and shapes of a model may take "
+            f"the checkpoint's header has {longest} bytes: names and shapes of a model may take "
             f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
         )
     now = core.clock.now()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.runtime.core import Core
+from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import RoundRow
 
 
@@ -23,8 +24,8 @@ def sweep(core: Core) -> int:
 
 
 def _of_run(core: Core, run: str) -> set[str | None]:
-    """Checkpoints, the lists of who waited, the blobs of a secure round under way, and the raw updates of the open
-    round and of those under retention.
+    """Checkpoints, the server optimizer's states that may be read again, the lists of who waited, the blobs of a secure
+    round under way, and the raw updates of the open round and of those under retention.
 
     Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
     """
@@ -33,8 +34,9 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     if state.round is not None:
         kept = {state.round.pool, *(member.digest for member in state.round.members.values())}
     kept |= set(state.secure.blobs) if state.secure is not None else set()
-    for checkpoint in store.checkpoints(run):
-        kept |= {checkpoint.digest, checkpoint.optimizer}
+    line = store.checkpoints(run)
+    kept |= {checkpoint.digest for checkpoint in line}
+    kept |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)
     for row in _rounds(core, run):
         pool = row.body.get("pool")
         kept.add(pool if isinstance(pool, str) else None)

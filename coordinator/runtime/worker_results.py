@@ -55,7 +55,6 @@ class WorkerResults:
                 return None  # the same request, sent twice at a time: the other was first
             if not self._core.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
-            line = tx.checkpoint(run, state.version)
             return ev.Delivered(
                 at=at,
                 round=round,
@@ -67,7 +66,7 @@ class WorkerResults:
                 steps=report.steps,
                 examples=report.examples,
                 metrics=dict(report.metrics),
-                optimizer=line.optimizer if line is not None else None,
+                optimizer=state.optimizer,
                 waiting=None if state.fallback.away_since is None else len(self._fleet.eligible(state, tx.waiting(at))),
             )
 

@@ -18,7 +18,7 @@ from client_sdk.tensors.floats import Float32, narrow, widen
 from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
 from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
-from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
 
 _COPIED = 1 << 20
 _MOST_DOUBLINGS = 160
@@ -39,21 +39,28 @@ class _SumMean:
 
 
 def commit_sum(
-    aggregator: Aggregator, parent: str, quantizer: Quantizer, total: Lanes, survivors: int
-) -> tuple[str, int]:
-    """Writes the checkpoint that ``parent`` becomes by the weighted mean of the survivors' clipped updates; (digest,
-    bytes). CannotAggregate where there is no such mean or no such checkpoint."""
+    aggregator: Aggregator,
+    round: int,
+    parent: str,
+    quantizer: Quantizer,
+    total: Lanes,
+    survivors: int,
+    optimizer: str | None = None,
+) -> NewCheckpoint:
+    """Writes the checkpoint that ``parent`` becomes by the weighted mean of the survivors' clipped updates, and the
+    server optimizer's state after it. ``optimizer``: its state before. CannotAggregate where there is no such mean or
+    no such checkpoint."""
     try:
         if quantizer.require_possible(total, survivors) == 0:
             raise BadVector("the survivors' weights sum to nothing, which has no mean")
     except BadVector as error:
         raise CannotAggregate(str(error)) from None
-    return aggregator.apply(parent, _SumMean(quantizer, total, survivors))
+    return aggregator.apply(round, parent, _SumMean(quantizer, total, survivors), optimizer)
 
 
-def advance(blobs: Blobs, parent: str, averaged: Manifest) -> tuple[str, int]:
-    """Writes ``parent`` with one of its ``averaged`` values moved up by one unit of the exact scale, 2^-32; (digest,
-    bytes).
+def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:
+    """Writes ``parent`` with one of its ``averaged`` values moved up by one unit of the exact scale, 2^-32. The server
+    optimizer's state carries over as it is: nothing was learned.
 
     The first value that so small a step changes is the one; where none is, the first that twice the step changes, and
     so on. A value only ever rises, so no older digest comes back, and with it the devices that are spent there.
@@ -67,7 +74,7 @@ def advance(blobs: Blobs, parent: str, averaged: Manifest) -> tuple[str, int]:
                     begin = header.offsets[name][0]
                     found = _first_moved(source, header.manifest[name], begin, step)
                     if found is not None:
-                        return _patched(blobs, source, *found)
+                        return NewCheckpoint(*_patched(blobs, source, *found), optimizer)
     raise CannotAggregate("no value of the model can be moved")
 
 

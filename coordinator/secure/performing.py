@@ -21,7 +21,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import Aggregator, CannotAggregate
+from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authority, announce
 from coordinator.secure.attempt import Attempts
@@ -82,11 +82,11 @@ class SecureWork:
             elif _wanted(self._run.state, action):
                 raise
 
-    def checkpoint(self, action: Committing) -> tuple[str, int]:
-        """Writes the checkpoint that a commit asks for; (digest, bytes), the same each time. CannotAggregate,
-        BlobError. Whoever calls holds the commit's fence."""
+    def checkpoint(self, action: Committing) -> NewCheckpoint:
+        """Writes the checkpoint that a commit asks for, the same each time. CannotAggregate, BlobError. Whoever calls
+        holds the commit's fence."""
         if isinstance(action, fx.Advance):
-            return committing.advance(self._blobs, action.parent, self._aggregator.delta)
+            return committing.advance(self._blobs, action.parent, self._aggregator.delta, action.optimizer)
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
@@ -94,7 +94,9 @@ class SecureWork:
         packed = sum_of(self._attempts.bytes_of(action.sum))
         total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
         survivors = len(action.contributions)
-        return committing.commit_sum(self._aggregator, action.parent, header.quantizer, total, survivors)
+        return committing.commit_sum(
+            self._aggregator, action.round, action.parent, header.quantizer, total, survivors, action.optimizer
+        )
 
     def forget(self) -> None:
         """Frees what was kept in memory of a round that has ended."""

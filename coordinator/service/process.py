@@ -28,6 +28,7 @@ import uvicorn
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
 from coordinator.service.reader import SmallReads
@@ -64,10 +65,13 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             raise CannotServe(f"The database cannot be opened: {error}") from error
         try:
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
+            coordinator.core.require_extensions()
             sweep(coordinator.core)
             url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
             server = _Server(coordinator, settings, lambda: on_ready(url, settings))
             server.run(sockets=[listener])
+        except MissingExtension as error:
+            raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
             raise CannotServe(f"The data folder cannot be used: {error}") from error
         finally:

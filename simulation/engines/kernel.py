@@ -18,8 +18,9 @@ from client_sdk.tensors import Float32, Manifest, TensorError, Tensors, pieces, 
 from client_sdk.tensors.floats import joined
 from client_sdk.update import Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, chosen
 from coordinator.folding.validation import Measures, measure_blocks
+from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
@@ -49,13 +50,14 @@ class Kernel:
     """``train`` is a function of its arguments, whatever process it runs in."""
 
     def __init__(self, plan: Plan, learner: Any, clients: Clients, delta: Manifest) -> None:
-        """``delta``: the manifest of an update, decoded."""
+        """``delta``: the manifest of an update, decoded. PlanError where the plan's rule is not installed here."""
         self.plan = plan
+        self.needs_all = chosen(plan, installed(plan)).rule.needs == "all"
+        """Whether the plan's rule needs all updates at once, rather than their sum."""
         self.delta = delta.as_float32()
         self._learner = learner
         self._clients = clients
         self._codec = codecs.get(plan.task.codec)
-        self._exact = plan.task.codec == codecs.FLOAT32.name
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
@@ -110,8 +112,9 @@ class Kernel:
         report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
         self.delta.require(update.manifest, "the update")
         delta = update.delta
-        if not self._exact:
-            delta = self._codec.decode(self._codec.encode(delta))
+        if not self._codec.lossless:
+            origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device)
+            delta = self._codec.decode(self._codec.encode(delta, origin))
         flat = tuple(joined(delta[name] for name in sorted(delta)))
         measures = measure_blocks(lambda: flat, self.plan)
         weight = weight_of(

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from client_sdk.tensors import ManifestMismatch, TensorError, Tensors
 from client_sdk.tensors.exact_sum import ExactSum
-from coordinator.engine.aggregation.rules import RULES
 from simulation.engines.kernel import Contributed, Kernel
 from simulation.engines.port import CannotTrain, Job, Result
 
@@ -28,7 +27,7 @@ class Partial:
         """``lanes``: where the sum is kept (int64 [elements], zeros); None: in memory of its own."""
         self.kernel = kernel
         self._lanes = lanes
-        self._needs_all = RULES[kernel.plan.aggregation.rule].needs != "sum"
+        self._needs_all = kernel.needs_all
         self._model: Tensors = {}
         self._jobs: dict[str, Job] = {}
         self._kept: dict[str, Contributed] = {}

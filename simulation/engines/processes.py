@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
 from client_sdk.tensors.exact_sum import ExactSum, SumError
-from coordinator.engine.aggregation.rules import RULES
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
@@ -40,8 +39,8 @@ class ProcessEngine:
         clients for them."""
         self._kernel = kernel
         self._size = workers if workers is not None else min(_cores(), kernel.plan.cohort.goal)
-        self._needs_all = RULES[kernel.plan.aggregation.rule].needs != "sum"
         self._pool: ProcessPool | None = None
+        self._needs_all = kernel.needs_all
         self._shared: list[SharedState] = []
         self._tasks: dict[Job, int] = {}
         self._closed = False

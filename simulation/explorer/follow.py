@@ -68,6 +68,8 @@ class Followed:
     renewed_at: float = 0.0
     """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
     give_up_at: float | None = None
+    moments: list[Any] = field(default_factory=list)
+    """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
     @property
     def run(self) -> str:

@@ -87,6 +87,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     if made is None or (made.parent_version, made.round, made.digest) != (ending.version - 1, number, ending.digest):
         raise Broken("line", f"version {ending.version} of {run.run} is not the child that round {number} committed")
     whole(durable, made.digest, made.bytes, f"version {made.version}")
+    whole_state(durable, run)
     if ending.kind == "datacenter":
         trained(register, run, ending)
     else:
@@ -113,9 +114,10 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: RoundE
         if made is None or (made.run, made.round) != (run.run, ending.round):
             raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
     model, found = marks_in(read(durable, parent.digest)), marks_in(read(durable, ending.digest))
-    wanted = next_model(model, ending, register.made, rule)
+    wanted = next_model(model, ending, register.made, rule, run.moments)
     if found.tobytes() != wanted.tobytes():
-        name = what_went_wrong(model, found, ending, register.made) if rule["rule"] == "mean" else "same-bits"
+        added = rule["rule"] == "mean" and rule["server_optimizer"] == "average"
+        name = what_went_wrong(model, found, ending, register.made) if added else "same-bits"
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
         shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
         raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
@@ -151,6 +153,16 @@ def whole_blobs(durable: Durable, run: Followed) -> None:
         raise Broken("line", f"the checkpoints of {run.run} are no line: {[row.version for row in line]}")
     for row in line:
         whole(durable, row.digest, row.bytes, f"version {row.version} of {run.run}")
+    whole_state(durable, run)
+
+
+def whole_state(durable: Durable, run: Followed) -> None:
+    """The newest state of the server optimizer, which the next round reads, is on the disk."""
+    if run.plan["aggregation"]["server_optimizer"] == "average":
+        return
+    newest = durable.store.checkpoints(run.run)[-1]
+    if newest.optimizer is not None:
+        whole(durable, newest.optimizer, None, f"the server optimizer's state of version {newest.version}")
 
 
 def whole(durable: Durable, digest: str, size: int | None, what: str, name: str = "whole-blob") -> None:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,27 +111,57 @@ def marks_in(checkpoint: bytes) -> Lanes:
     return np.frombuffer(checkpoint[8 + length + begin : 8 + length + end], dtype="<f4")
 
 
-def next_model(model: Lanes, ending: RoundEnding, made: dict[str, Made], rule: dict[str, object]) -> Lanes:
-    """What the updates of a round give when they are added up again, each once, in Python's integers."""
-    limit, rate = rule["clip_norm"], rule["server_learning_rate"]
+def next_model(
+    model: Lanes, ending: RoundEnding, made: dict[str, Made], rule: dict[str, Any], moments: list[Lanes]
+) -> Lanes:
+    """What the updates of a round give when they are added up again, each once, in Python's integers.
+
+    ``moments``: the server optimizer's vectors, m and v of FedAdam, brought up to date in place; empty before the first
+    round."""
+    limit, rate = rule["clip_norm"], np.float32(rule["server_learning_rate"])
     parts: dict[int, list[tuple[float, int]]] = {}
     for digest, weight in ending.reported.values():
         for lane, value in made[digest].lanes.items():
-            parts.setdefault(lane, []).append((value if limit is None else min(value, float(str(limit))), weight))
+            parts.setdefault(lane, []).append((value if limit is None else min(value, float(limit)), weight))
     total = sum(weight for _, weight in ending.reported.values())
     mean = np.zeros(len(model), np.float32)
     for lane, found in parts.items():
-        if rule["rule"] == "median":
-            mean[lane] = _median([value for value, _ in found], len(ending.reported))
-        else:
+        if rule["rule"] == "mean":
             units = sum(weight * round(value * 2**32) for value, weight in found)
             mean[lane] = np.float32(np.float64(units) * 2.0**-32 / np.float64(total))
-    following: Lanes = model + (mean if rate == 1.0 else np.float32(str(rate)) * mean)
+        else:
+            values = [np.float32(value) for value, _ in found]
+            ordered = sorted(values + [np.float32(0)] * (len(ending.reported) - len(values)))
+            mean[lane] = _trimmed(ordered, rule["rule_parameters"]) if "trimmed" in rule["rule"] else _median(ordered)
+    following: Lanes = model + (mean if rate == 1.0 else rate * mean)
+    if rule["server_optimizer"] == "average":
+        return following
+    return _adam(model, mean, rate, rule["server_optimizer_parameters"], moments)
+
+
+def _adam(model: Lanes, mean: Lanes, rate: np.float32, given: dict[str, float], moments: list[Lanes]) -> Lanes:
+    """FedAdam's lines, with beta2 as it is where a plan does not say."""
+    beta1, beta2, tau = (np.float32(value) for value in (given["beta1"], 0.99, given["tau"]))
+    if not moments:
+        moments += [np.zeros(len(model), np.float32), np.full(len(model), tau * tau, np.float32)]
+    moments[0] = moments[0] * beta1 + np.float32(1 - given["beta1"]) * mean
+    moments[1] = moments[1] * beta2 + mean * mean * np.float32(1 - 0.99)
+    following: Lanes = model + rate * moments[0] / (np.sqrt(moments[1]).astype(np.float32) + tau)
     return following
 
 
-def _median(values: list[float], count: int) -> np.float32:
-    ordered = sorted([np.float32(value) for value in values] + [np.float32(0)] * (count - len(values)))
+def _trimmed(ordered: list[np.float32], given: dict[str, float]) -> np.float32:
+    count = len(ordered)
+    cut = min(int(given["fraction"] * count + 1e-9), (count - 1) // 2)
+    middle = ordered[cut : count - cut]
+    total = 0.0
+    for value in middle:
+        total += float(value)
+    return np.float32(total / len(middle))
+
+
+def _median(ordered: list[np.float32]) -> np.float32:
+    count = len(ordered)
     middle = count // 2
     return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / np.float32(2)
 

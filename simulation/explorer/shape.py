@@ -154,6 +154,8 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     short = replicas == 1 and chance.unit("short") < 0.3
     equal = chance.unit("equal") < 0.4
     median = equal and chance.unit("median") < 0.25
+    trimmed = equal and not median and chance.unit("trimmed") < 0.2
+    adam = chance.unit("adam") < 0.12
     clip = chance.unit("clip")
     return {
         "name": "marks",
@@ -168,11 +170,16 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
             "choose": "by_examples" if equal and chance.unit("choose") < 0.3 else "uniform",
         },
         "aggregation": {
-            "rule": "median" if median else "mean",
+            "rule": "median" if median else "trimmed-mean" if trimmed else "mean",
+            "rule_parameters": {"fraction": chance.pick("fraction", (0.0, 0.2, 0.4))} if trimmed else {},
             "weighting": "equal" if equal else "examples",
             "weight_cap": chance.pick("cap", (3, 50, 10_000)),
-            "partial": chance.pick("partial", ("full", "refuse") if median else ("full", "examples_seen", "refuse")),
+            "partial": chance.pick(
+                "partial", ("full", "refuse") if median or trimmed else ("full", "examples_seen", "refuse")
+            ),
             "clip_norm": 0.5 if clip < 0.15 else None,
+            "server_optimizer": "fedadam" if adam else "average",
+            "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25} if adam else {},
             "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
         },
         "finish": {"rounds": chance.pick("rounds", (1, 2, 3, 4, 6))},

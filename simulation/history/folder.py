@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE, FolderError, database_url, locked
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import Store, StoreError, open_store
 from coordinator.store.port import Reader
-from coordinator.verify import BlobFolder
 
 if TYPE_CHECKING:
     from coordinator.store.sql import SqlStore

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from coordinator.blobs import Blobs
+from coordinator.folding.refold import Readable
 from coordinator.store.port import (
     TERMINAL,
     AuditRow,
@@ -40,7 +41,6 @@ from coordinator.store.port import (
     StoreError,
     Transaction,
 )
-from coordinator.verify import Readable
 
 _PAGE = 5000
 _TRIES = 5
@@ -258,11 +258,13 @@ def _key(row: MetricRow) -> _MetricKey:
 
 
 def _carry(news: _News, source: Readable, target: Blobs) -> None:
-    """Checkpoints must be there. The rest is carried where it still is: a coordinator deletes updates in time."""
-    copy_blobs(source, target, [digest for row in news.checkpoints for digest in (row.digest, row.optimizer)])
+    """Checkpoints must be there. The rest is carried where it still is: a coordinator deletes updates in time, and
+    older states of the server optimizer with them."""
+    copy_blobs(source, target, [row.digest for row in news.checkpoints])
     ended = {row.round for row in news.rounds if row.status in TERMINAL}
     latest = max((row.round for row in news.rounds), default=0)
-    digests: list[object] = [row.body.get("pool") for row in news.rounds]
+    digests: list[object] = [row.optimizer for row in news.checkpoints]
+    digests += [row.body.get("pool") for row in news.rounds]
     for event in news.events:
         body: dict[str, Any] = event.body
         if event.kind == "Reported" and body["round"] not in ended:

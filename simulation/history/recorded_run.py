@@ -21,9 +21,9 @@ from client_sdk.tensors import Tensors, from_bytes
 from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
+from coordinator.folding.refold import Readable
 from coordinator.runtime import views
 from coordinator.store.port import Reader, RunRow, StoreError
-from coordinator.verify import Readable
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
 from simulation.history.rounds import DeviceWithdrawal, Round, current_state, read_events, read_rounds, withdrawal_of

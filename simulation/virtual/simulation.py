@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
-from coordinator.blobs import Blobs, FileBlobs
+from coordinator.blobs import Blobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
@@ -42,6 +41,7 @@ from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
+from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
@@ -78,12 +78,12 @@ class Simulation:
         try:
             self._folder: Store | None = None
             if folder is None:
-                self.blobs: FileBlobs = _TemporaryBlobs()
+                self.blobs: PatientBlobs = TemporaryBlobs()
             else:
                 self._exits.enter_context(locked(folder))
                 self._folder = open_store(database_url(folder))
                 self._exits.callback(self._folder.close)
-                self.blobs = FileBlobs(folder / BLOBS_FOLDER)
+                self.blobs = PatientBlobs(folder / BLOBS_FOLDER)
             self.store = MemoryStore()
             self._copied: Copied | None = None
             before = self._found(plan)
@@ -161,9 +161,10 @@ class Simulation:
         return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted)
 
     def keep(self) -> None:
-        """Brings the folder to where the run is, in one transaction."""
+        """Brings the folder to where the run is, in one transaction; then what no row of it names any more goes."""
         if self._folder is not None:
             self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
+        self.blobs.let_go()
 
     def model(self) -> Tensors:
         """The newest checkpoint."""
@@ -202,14 +203,6 @@ class Simulation:
 
     def _begin(self, state: RunState) -> None:
         self.engine.begin(state.round_number, self._tensors(state.checkpoint))
-
-
-class _TemporaryBlobs(FileBlobs):
-    """Blobs in a folder that is deleted with the last who reads them."""
-
-    def __init__(self) -> None:
-        self._temporary = TemporaryDirectory(prefix="quorate-simulation-", ignore_cleanup_errors=True)
-        super().__init__(self._temporary.name, durable=False)
 
 
 class _Sizes:

@@ -49,6 +49,20 @@ PLAN: dict[str, Any] = {
 }
 
 
+OPTIMIZED: dict[str, Any] = {
+    **PLAN,
+    "name": "optimized",
+    "task": {**PLAN["task"], "codec": "stochastic8@1"},
+    "aggregation": {
+        "weight_cap": 30,
+        "server_optimizer": "fedadam",
+        "server_optimizer_parameters": {"tau": 0.01},
+        "server_learning_rate": 0.05,
+    },
+}
+"""What draws at the device, and what the server remembers from round to round."""
+
+
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
     size = SIZES[number]
@@ -56,13 +70,15 @@ def shard(number: int) -> tuple[Any, Any]:
     return x, ((x[:, 0] > 0) + number % 2).astype(np.int64)
 
 
-def deploy(folder: Path, initial: bytes) -> tuple[list[str], dict[str, int], list[list[tuple[str, int]]]]:
+def deploy(
+    folder: Path, initial: bytes, plan: dict[str, Any]
+) -> tuple[list[str], dict[str, int], list[list[tuple[str, int]]]]:
     """Real processes: (digests of the line, device id -> shard, (device, weight) of each round)."""
     server = Server.start(folder / "coordinator")
     devices = []
     try:
         with OperatorClient(server.url) as operator:
-            run = operator.create_run(PLAN, operator.upload_checkpoint(initial), "a test").run
+            run = operator.create_run(plan, operator.upload_checkpoint(initial), "a test").run
             for number in range(len(SIZES)):
                 x, y = shard(number)
                 np.savez(folder / f"{number}.npz", x=x, y=y)
@@ -89,17 +105,20 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_simulated_and_deployed_runs_commit_equal_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plan", [PLAN, OPTIMIZED], ids=["average", "fedadam, stochastic8"])
+def test_simulated_and_deployed_runs_commit_equal_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
+) -> None:
     (tmp_path / "both_ways.py").write_text(LEARNER)
     monkeypatch.syspath_prepend(str(tmp_path))
     from both_ways import learner  # type: ignore[import-not-found]
 
     initial = learner.initial(3)
-    line, ids, counted = deploy(tmp_path, to_bytes(initial))
+    line, ids, counted = deploy(tmp_path, to_bytes(initial), plan)
     assert len(line) == ROUNDS + 1
     clients = {device: shard(number) for device, number in ids.items()}
     engines: list[EngineName] = ["serial", "processes"]
     for engine in engines:
-        history = simulate(PLAN, learner, clients, init=initial, engine=engine, progress=False)
+        history = simulate(plan, learner, clients, init=initial, engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
         assert [contributions(history, number) for number in range(1, ROUNDS + 1)] == counted

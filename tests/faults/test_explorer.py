@@ -71,6 +71,13 @@ def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
         assert set(mutant.breaks) <= set(INVARIANTS)
 
 
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_finds_what_it_patches(name: str) -> None:
+    """A name that was changed in the product shows at once, not only in the slow search."""
+    with MUTANTS[name].on():
+        pass
+
+
 @pytest.mark.parametrize("seed", [3, 7, 11, 18, 148])
 def test_one_seed_is_one_schedule(seed: int) -> None:
     """Also where calls stand still on threads of their own (148)."""

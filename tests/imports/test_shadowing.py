@@ -87,7 +87,7 @@ def test_file_on_pythonpath_hides_too(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "it-ran").exists()
 
 
-def test_script_of_that_name_is_told_to_change_it(tmp_path: Path) -> None:
+def test_script_of_that_name_is_named(tmp_path: Path) -> None:
     """The usual case: a first experiment is saved as simulation.py, and its folder leads the import path."""
     (tmp_path / "simulation.py").write_text("from quorate import simulate\n")
     done = python(tmp_path, "simulation.py")

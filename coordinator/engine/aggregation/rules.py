@@ -1,49 +1,70 @@
 """Aggregation rules: from the updates of a round to one delta.
 
-A rule declares what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
-*all*: every update at once, read by blocks of columns at the end of the round. Rules know vectors and weights, never
-files or devices.
+A rule says of itself what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
+*all*: every update at once, read by blocks of columns at the end of the round. It says too whether it takes weights,
+and which numbers a plan sets for it. Rules know vectors and weights, never files or devices. Nobody asks a rule for its
+name; ``registry`` has those that are built in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.engine.aggregation.parameters import Parameter, Settings
+
 Vector = NDArray[np.float32]
+Columns = NDArray[np.float32]
+"""[n, B]: a row for each update, in the order of the devices' ids, and a column for each coordinate of a block."""
+Weights = NDArray[np.int64]
+Needs = Literal["sum", "all"]
 
 
 class Rule(Protocol):
-    needs: Literal["sum", "all"]
+    """What every rule is. A function of its arguments: the same columns give the same bits on every machine, whatever
+    the width of the block."""
 
-    def combine(self, columns: NDArray[np.float32], weights: NDArray[np.int64]) -> Vector:
-        """One block of the delta, [B], from ``columns`` [n, B], a row for each update by device id, and ``weights``
-        [n]. Only for *all*.
-        """
+    @property
+    def needs(self) -> Needs:
+        """*sum* or *all*, as above."""
+        ...
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether updates weigh differently. A plan that weighs is refused where the rule takes no weights."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The numbers that a plan may set, by name."""
+        ...
+
+    def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
+        """One block of the delta, [B] float32, from ``columns`` [n, B] and ``weights`` [n]. Only for *all*."""
         ...
 
 
 class Mean:
     """The weighted mean, sum_k w_k delta_k / sum_k w_k, from the exact sum (``client_sdk.tensors.exact_sum``)."""
 
-    needs: Literal["sum", "all"] = "sum"
+    needs: Needs = "sum"
+    takes_weights = True
+    parameters: Mapping[str, Parameter] = {}
 
-    def combine(self, columns: NDArray[np.float32], weights: NDArray[np.int64]) -> Vector:
+    def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
         raise TypeError("the mean is made from the exact sum, not from columns")
 
 
 class Median:
-    """The coordinate-wise median (Yin et al.
+    """The coordinate-wise median (Yin et al. 2018, arXiv:1803.01498, Algorithm 1, option I). Order-free: the same set
+    gives the same bits."""
 
-    2018, arXiv:1803.01498, Algorithm 1, option I). Order-free: the same set gives the same bits.
-    """
+    needs: Needs = "all"
+    takes_weights = False
+    parameters: Mapping[str, Parameter] = {}
 
-    needs: Literal["sum", "all"] = "all"
-
-    def combine(self, columns: NDArray[np.float32], weights: NDArray[np.int64]) -> Vector:
+    def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
         return np.median(columns, axis=0).astype(np.float32)
-
-
-RULES: dict[str, Rule] = {"mean": Mean(), "median": Median()}

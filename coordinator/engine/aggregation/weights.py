@@ -7,7 +7,7 @@ the fraction seen gives whole work ``UNIT`` and cut-short work less.
 
 from __future__ import annotations
 
-from coordinator.engine.plan import Aggregation
+from coordinator.engine.aggregation.section import Aggregation
 
 UNIT = 1024
 """Weight of whole work in an equal-weight plan that counts partial work by the fraction done: resolution about 0.1 %.

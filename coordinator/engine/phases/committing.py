@@ -54,7 +54,12 @@ def pending(state: RunState) -> list[fx.Action]:
 
 
 def commit_action(state: RunState) -> fx.Commit:
-    return fx.Commit(round=state.round_number, parent=state.checkpoint, contributions=state.current.contributions)
+    return fx.Commit(
+        round=state.round_number,
+        parent=state.checkpoint,
+        contributions=state.current.contributions,
+        optimizer=state.optimizer,
+    )
 
 
 def origin_of_advance(round: Round) -> str:
@@ -93,6 +98,7 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
         retired(state),
         version=version,
         checkpoint=digest,
+        optimizer=optimizer,
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False),
         spent=(),
         exhausted="",

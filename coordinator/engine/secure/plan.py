@@ -25,6 +25,7 @@ from client_sdk.secagg.header import Rule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
+from coordinator.engine.aggregation.registry import RULES
 
 LINEAR_CODECS = ("float32@1",)
 """Codecs whose encodings can be added under masks."""
@@ -208,8 +209,8 @@ def reasons_against(
         )
     if task.codec not in LINEAR_CODECS:
         yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {', '.join(LINEAR_CODECS)}"
-    if aggregation.rule != "mean":
-        yield f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
+    if aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
+        yield needs_single_updates(aggregation)
     if aggregation.clip_norm is not None:
         yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
     if aggregation.partial == "examples_seen":
@@ -224,6 +225,12 @@ def reasons_against(
             f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * secure.exchange_s:g}): "
             "an attempt would expire under way"
         )
+
+
+def needs_single_updates(aggregation: Weighing) -> str:
+    """Why a rule that does not work on the sum has no place in a secure plan. Of a package's rule this is known where
+    the package is."""
+    return f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
 
 
 def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:

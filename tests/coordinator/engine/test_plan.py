@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
-from coordinator.engine.plan import MOST_WEIGHT, Aggregation, Cohort, Finish, Plan, PlanError, Retention
+from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, PlanError, Retention
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
 INF, NAN = float("inf"), float("nan")
@@ -53,12 +54,21 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("cohort", "collect_s", [0.001, 604_800], [0, -1, 604_801, INF, NAN]),
     ("cohort", "choose", ["uniform"], ["random", ""]),
     ("cohort", "min_examples", [1, 10**6], [0, -1]),
-    ("aggregation", "rule", ["mean"], ["sum", "krum"]),
+    ("aggregation", "rule", ["mean"], ["sum", "krum", "clinic:krum", "", 3]),
+    ("aggregation", "rule_version", [None], ["1", "", "x" * 65]),
+    ("aggregation", "rule_parameters", [{}], [{"fraction": 0.1}, {"a": "b"}, {"a": True}, [], None]),
     ("aggregation", "weighting", ["examples", "equal"], ["steps"]),
     ("aggregation", "weight_cap", [1, 2**20], [0, 2**20 + 1]),
     ("aggregation", "partial", ["full", "examples_seen", "refuse"], ["half"]),
     ("aggregation", "clip_norm", [None, 1e-6, 1e6], [0, -1, INF, NAN]),
-    ("aggregation", "server_optimizer", ["average"], ["adam"]),
+    (
+        "aggregation",
+        "server_optimizer",
+        ["average", "fedavgm", "fedadagrad", "fedadam", "fedyogi"],
+        ["adam", "clinic:adam"],
+    ),
+    ("aggregation", "server_optimizer_version", [None], ["1", "x" * 65]),
+    ("aggregation", "server_optimizer_parameters", [{}], [{"tau": 0.1}, {"tau": "small"}, 3]),
     ("aggregation", "server_learning_rate", [1e-6, 1000], [0, -1, 1001, NAN]),
     ("finish", "rounds", [1, 10_000_000], [0, 10_000_001]),
     ("finish", "source", ["evaluator", "hospital-7"], ["", "Not Lower", "a b"]),
@@ -75,7 +85,12 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("task", "mu", [0, 1000], [-0.1, 1001, NAN]),
     ("task", "max_grad_norm", [None, 0.1], [0, -1, INF]),
     ("task", "time_budget_s", [None, 1, 600], [0, -1, 604_801, NAN]),
-    ("task", "codec", ["float32@1", "float16@1"], ["float32", "@1", "Float32@1", "a b@1"]),
+    (
+        "task",
+        "codec",
+        ["float32@1", "float16@1", "stochastic8@1", "clinic:sketch@2"],
+        ["float32", "@1", "Float32@1", "a b@1", ":a@1"],
+    ),
     ("task", "averaged", [["*"], ["head.*", "body.?"]], [[], [""], ["*", " "]]),
     ("task", "seed", [0, 2**63 - 1], [-1, 2**63]),
     ("task", "learner", ["a:b", "my.pkg:net_2"], ["nocolon", ":x", "a:", "a b:c", "", None]),
@@ -99,7 +114,7 @@ def test_a_value_in_range_is_taken(section: str, field: str, value: object) -> N
     ("section", "field", "value"), [(s, f, value) for s, f, _, refused in RANGES for value in refused]
 )
 def test_a_value_out_of_range_is_refused_by_its_name(section: str, field: str, value: object) -> None:
-    with pytest.raises(PlanError, match=rf"^{section}(\.{field})?(\.\d+)?: ") as refusal:
+    with pytest.raises(PlanError, match=rf"^{section}(\.{field})?(\.\w+)?: ") as refusal:
         Plan.parse(_with(section, field, value))
     assert field in str(refusal.value)
     assert "Traceback" not in str(refusal.value)
@@ -333,6 +348,7 @@ OTHERS: dict[tuple[str, str], object] = {
     ("aggregation", "weight_cap"): 9_999,
     ("aggregation", "partial"): "refuse",
     ("aggregation", "clip_norm"): 1.0,
+    ("aggregation", "server_optimizer"): "fedadam",
     ("aggregation", "server_learning_rate"): 0.5,
     ("finish", "rounds"): 99,
     ("finish", "metric"): "loss",
@@ -343,7 +359,10 @@ OTHERS: dict[tuple[str, str], object] = {
     ("finish", "min_delta"): 0.1,
     ("retention", "rounds"): 1,
 }
-ONE_VALUE = {("aggregation", "server_optimizer")}
+TOGETHER = {
+    ("aggregation", f"{what}_{part}") for what in ("rule", "server_optimizer") for part in ("version", "parameters")
+}
+"""Fields that go with a value of another one only: ``test_extensions`` has them."""
 
 
 def test_the_digest_feels_every_field() -> None:
@@ -358,7 +377,7 @@ def test_the_digest_feels_every_field() -> None:
         digests.add(Plan.parse(changed).digest)
     digests.add(Plan.parse({**base, "name": "other"}).digest)
     assert len(digests) == len(OTHERS) + 2
-    assert {(section, field) for section, field, _, _ in RANGES} == set(OTHERS) | ONE_VALUE
+    assert {(section, field) for section, field, _, _ in RANGES} == set(OTHERS) | TOGETHER
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.weights import UNIT, heaviest, weight_of
-from coordinator.engine.plan import Aggregation
 
 
 def weigh(examples: int, steps: int = 4, complete: bool = True, *, planned: int = 4, **rule: Any) -> int:

@@ -39,7 +39,7 @@ class Bench:
         return Contribution(device=device, digest=self.blobs.put(body), weight=weight)
 
     def commit(self, *items: Contribution, aggregator: Aggregator | None = None) -> Tensors:
-        digest, size = (aggregator or self.aggregator).commit(1, self.parent, items)
+        digest, size, _ = (aggregator or self.aggregator).commit(1, self.parent, items)
         body = self.blobs.path(digest).read_bytes()
         assert len(body) == size
         assert read_header(self.blobs.path(digest)).metadata == {}
@@ -109,7 +109,7 @@ def test_a_late_fold_of_an_older_round_touches_nothing() -> None:
     old, new = bench.update("a", vector(64)), bench.update("a", vector(2))
     bench.aggregator.fold(2, new)
     bench.aggregator.fold(1, old)
-    digest, _ = bench.aggregator.commit(2, bench.parent, (new,))
+    digest, *_ = bench.aggregator.commit(2, bench.parent, (new,))
     assert from_bytes(bench.blobs.path(digest).read_bytes())["w"].tolist() == [2]
 
 
@@ -119,7 +119,7 @@ def test_the_next_rounds_sum_starts_from_nothing() -> None:
     bench.aggregator.forget(1)
     item = bench.update("a", vector(2))
     bench.aggregator.fold(2, item)
-    digest, _ = bench.aggregator.commit(2, bench.parent, (item,))
+    digest, *_ = bench.aggregator.commit(2, bench.parent, (item,))
     assert from_bytes(bench.blobs.path(digest).read_bytes())["w"].tolist() == [2]
 
 

@@ -31,7 +31,8 @@ BODIES = {(number, round_number): 1 + 7 * number + round_number for number in ra
 class Play:
     """Four devices play four rounds: closed at the goal, at its deadline, abandoned, and the last of the run."""
 
-    def __init__(self, store: Store, *fatal: int) -> None:
+    def __init__(self, store: Store, *fatal: int, **aggregation: Any) -> None:
+        self.aggregation = aggregation
         self.points = Points(*fatal)
         self.world = World(4, store=FragileStore(store, self.points), blobs=FragileBlobs(self.points))  # type: ignore[arg-type]
         self.crashes: list[str] = []
@@ -58,7 +59,11 @@ class Play:
 
     def create(self) -> None:
         if not self.world.coordinator.operators.runs():
-            self.world.create(finish={"rounds": 3}, cohort={"select": 4, "goal": 3, "quorum": 0.6})
+            self.world.create(
+                finish={"rounds": 3},
+                cohort={"select": 4, "goal": 3, "quorum": 0.6},
+                aggregation=self.aggregation,
+            )
         self.world.settle()
 
     def report(self, number: int, round_number: int) -> None:
@@ -116,7 +121,8 @@ class Play:
         view = world.coordinator.operators.run("marks")
         return {
             "line": [
-                (row.version, row.digest, row.parent_version, row.round) for row in world.store.checkpoints("marks")
+                (row.version, row.digest, row.parent_version, row.round, row.optimizer)
+                for row in world.store.checkpoints("marks")
             ],
             "counted": {
                 number: [(world.index(row.device), row.weight) for row in world.store.contributions("marks", number)]

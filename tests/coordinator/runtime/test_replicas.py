@@ -11,6 +11,7 @@ import pytest
 from client_sdk.protocol.devices import Assignment, Receipt
 from coordinator.blobs import BlobError
 from coordinator.engine import effects as fx
+from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import FenceLost
 from tests.coordinator.conftest import MakeWorld
@@ -113,7 +114,7 @@ def test_a_commit_that_was_taken_over_gives_way_to_the_newer_fence(pair: Pair) -
     aggregator = pair.one.core.aggregator("marks")
     commit = aggregator.commit
 
-    def overtaken(*args: object) -> tuple[str, int]:
+    def overtaken(*args: object) -> NewCheckpoint:
         written = commit(*args)  # type: ignore[arg-type]
         pair.two.recover()
         pair.perform(pair.two, fx.Fold, fx.Commit)
@@ -161,7 +162,7 @@ def test_repro_a_commit_that_is_over_does_not_break_into_the_next_one(pair: Pair
     aggregator = pair.two.core.aggregator("marks")
     commit = aggregator.commit
 
-    def disturbed(*args: object) -> tuple[str, int]:
+    def disturbed(*args: object) -> NewCheckpoint:
         with suppress(BlobError):
             pair.perform(pair.one, fx.Commit)
         return commit(*args)  # type: ignore[arg-type]

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from coordinator.blobs import FileBlobs
 from coordinator.settings import Settings
+from coordinator.store import open_store
+from coordinator.verify import verify
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import Device
 from tests.coordinator.service.test_rounds import until
@@ -63,6 +66,37 @@ def test_it_stops_cleanly_and_quickly_and_goes_on_where_it_was(tmp_path: Path) -
         assert device.check_in(0).json()["kind"] == "wait"
     finally:
         assert second.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.slow
+def test_killed_in_every_round_the_server_optimizer_goes_on_with_its_state(tmp_path: Path) -> None:
+    """Every round is folded again at the end, each from the state that its predecessor left."""
+    folder = tmp_path / "data"
+    adam = {"server_optimizer": "fedadam", "server_learning_rate": 0.1}
+    server = Server.start(folder)
+    server.create_run("adam", select=2, goal=2, aggregation=adam, retention={"rounds": 9})
+    devices = [server.device("adam", 0), server.device("adam", 1)]
+    for version in (1, 2, 3):
+        waiting = threading.Thread(target=devices[0].check_in, args=(20,))
+        waiting.start()
+        work = devices[1].wait_for_work()
+        waiting.join()
+        devices[1].put(work, devices[1].body(work, value=version)).raise_for_status()
+        server.stop(signal.SIGKILL)
+        server = Server.start(folder)
+        for device in devices:
+            device.http = server.http
+        again = devices[0].wait_for_work(0)
+        devices[0].put(again, devices[0].body(again, value=-0.5 * version)).raise_for_status()
+        reached = (server.http, version)
+        until(lambda found=reached: found[0].get("/v1/runs/adam").json()["version"] == found[1])  # type: ignore[misc]
+    server.stop(signal.SIGKILL)
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    try:
+        assert len({row.optimizer for row in store.checkpoints("adam")}) == 4
+        assert list(verify(store, FileBlobs(folder / "blobs"))) == []
+    finally:
+        store.close()
 
 
 @pytest.mark.slow

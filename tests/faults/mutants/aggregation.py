@@ -17,9 +17,11 @@ from coordinator.engine.aggregation import weights
 from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
-from coordinator.folding import sums, validation
-from coordinator.folding.aggregator import Aggregator
+from coordinator.folding import aggregator as aggregators
+from coordinator.folding import optimizer_state, sums, validation
+from coordinator.folding.aggregator import Aggregator, NewCheckpoint
 from coordinator.folding.sums import SpooledSums
+from coordinator.runtime import commits
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -95,12 +97,43 @@ def _blob_before_write() -> Patches:
     """A checkpoint is announced before its bytes are durable."""
     write = Aggregator._write
 
-    def announce(self: Aggregator, parent: str, deltas: Any) -> tuple[str, int]:
-        digest, size = write(self, parent, deltas)
-        self._blobs.delete(digest)
-        return digest, size
+    def announce(self: Aggregator, round: int, parent: str, before: str | None, deltas: Any) -> NewCheckpoint:
+        made = write(self, round, parent, before, deltas)
+        self._blobs.delete(made.digest)
+        return made
 
     return [(Aggregator, "_write", announce)]
+
+
+ADAM = {
+    "weighting": "equal",
+    "clip_norm": None,
+    "server_optimizer": "fedadam",
+    "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25},
+}
+
+
+@mutant("optimizer-state-not-read", "same-bits", plan={"aggregation": ADAM})
+def _optimizer_state_not_read() -> Patches:
+    """Each round begins with the server optimizer's first state."""
+    carried = optimizer_state.carried
+
+    def forgetful(blobs: Any, before: str | None, *rest: Any) -> Any:
+        return carried(blobs, None, *rest)
+
+    return [(aggregators, "carried", forgetful)]
+
+
+@mutant("optimizer-state-deleted", "whole-blob", "liveness", plan={"aggregation": ADAM})
+def _optimizer_state_deleted() -> Patches:
+    """With the updates of a round goes the state that it made, not the one that it read."""
+
+    def made(store: Any, run: str, row: Any) -> str | None:
+        version = row.body.get("version") if row is not None else None
+        found = store.checkpoint(run, version) if version is not None else None
+        return found.optimizer if found is not None else None
+
+    return [(commits, "optimizer_state_before", made)]
 
 
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))

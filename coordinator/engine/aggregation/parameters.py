@@ -1,0 +1,65 @@
+"""Numbers that a plan sets for a rule or a server optimizer: how each is declared, and how the plan's are checked.
+
+A declaration is data, so a mistake in a plan is one sentence that names the parameter, its range and its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Settings = Mapping[str, float]
+"""Every declared parameter with its value: the plan's, or the default."""
+
+
+class ExtensionError(ValueError):
+    """A rule or a server optimizer that a plan names is not to be had, or not as the plan wants it: one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One number. A default never changes under the same version: plans that leave the number out count on it."""
+
+    meaning: str
+    """For people, in the reference of plans."""
+    default: float | None = None
+    """Where the plan says nothing; None: the plan must say it."""
+    least: float = -math.inf
+    below: float = math.inf
+    """The values taken are ``least <= value < below``."""
+
+    @property
+    def range(self) -> str:
+        """The values that are taken, in words."""
+        bounds = []
+        if self.least > -math.inf:
+            bounds.append(f"from {self.least:g}")
+        if self.below < math.inf:
+            bounds.append(f"below {self.below:g}")
+        return " and ".join(bounds) or "any finite number"
+
+    def takes(self, value: float) -> bool:
+        """Whether ``value`` is in range."""
+        return math.isfinite(value) and self.least <= value < self.below
+
+
+def settings(what: str, field: str, declared: Mapping[str, Parameter], given: Mapping[str, float]) -> Settings:
+    """All declared parameters with their values. ExtensionError for one that is unknown, missing or out of range.
+
+    ``what``: whose parameters they are; ``field``: where the plan sets them.
+    """
+    for name, value in given.items():
+        parameter = declared.get(name)
+        if parameter is None:
+            known = ", ".join(declared) or "none"
+            raise ExtensionError(f"{field}: {what} has no parameter {name!r}; it has {known}")
+        if not parameter.takes(value):
+            raise ExtensionError(f"{field}: {name} ({value:g}) of {what} must be {parameter.range}")
+    found: dict[str, float] = {}
+    for name, parameter in declared.items():
+        default = parameter.default
+        if name not in given and default is None:
+            raise ExtensionError(f"{field}: {what} needs {name}, a number {parameter.range}: {parameter.meaning}")
+        found[name] = float(given.get(name, default if default is not None else math.nan))
+    return found

@@ -1,0 +1,194 @@
+"""Which rules and server optimizers there are, as data; and which of them a plan chooses.
+
+What is built in stands here. What packages bring is looked up by whoever runs the engine
+(``coordinator.runtime.extensions``) and handed over as another ``Registry``: nothing here looks at the machine. A name
+of a package, ``package:name``, goes with a version in the plan, since every replica that folds must do it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+from client_sdk.protocol.names import LEARNER_PATTERN
+from coordinator.engine.aggregation.fedadagrad import FEDADAGRAD
+from coordinator.engine.aggregation.fedadam import FEDADAM
+from coordinator.engine.aggregation.fedavgm import FedAvgM
+from coordinator.engine.aggregation.fedyogi import FEDYOGI
+from coordinator.engine.aggregation.optimizers import Average, ServerOptimizer
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
+from coordinator.engine.aggregation.rules import Mean, Median, Rule
+from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+
+Made = TypeVar("Made", covariant=True)
+
+
+class _Declares(Protocol):
+    @property
+    def parameters(self) -> Mapping[str, Parameter]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Installed(Generic[Made]):
+    """What a package brings under a name."""
+
+    version: str
+    made: Made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Rules and server optimizers of packages, by ``package:name``. Those that are built in are always there."""
+
+    rules: Mapping[str, Installed[Rule]] = field(default_factory=dict)
+    server_optimizers: Mapping[str, Installed[ServerOptimizer]] = field(default_factory=dict)
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({"mean": Mean(), "median": Median(), "trimmed-mean": TrimmedMean()})
+SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
+    {"average": Average(), "fedavgm": FedAvgM(), "fedadagrad": FEDADAGRAD, "fedadam": FEDADAM, "fedyogi": FEDYOGI}
+)
+BUILT_IN = Registry()
+
+
+class Asked(Protocol):
+    """What a plan's section ``[aggregation]`` says; see ``coordinator.engine.plan.Aggregation``."""
+
+    @property
+    def rule(self) -> str: ...
+    @property
+    def rule_version(self) -> str | None: ...
+    @property
+    def rule_parameters(self) -> Mapping[str, float]: ...
+    @property
+    def server_optimizer(self) -> str: ...
+    @property
+    def server_optimizer_version(self) -> str | None: ...
+    @property
+    def server_optimizer_parameters(self) -> Mapping[str, float]: ...
+    @property
+    def weighting(self) -> str: ...
+    @property
+    def partial(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A plan's rule and server optimizer, with every parameter set."""
+
+    rule: Rule
+    rule_settings: Settings
+    optimizer: ServerOptimizer
+    optimizer_settings: Settings
+
+
+def choose(asked: Asked, registry: Registry = BUILT_IN) -> Chosen:
+    """What the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
+    installed, not in this version, or asked for what it does not do."""
+    rule = _found("rule", "aggregation rule", asked.rule, asked.rule_version, RULES, registry.rules)
+    optimizer = _found(
+        "server_optimizer",
+        "server optimizer",
+        asked.server_optimizer,
+        asked.server_optimizer_version,
+        SERVER_OPTIMIZERS,
+        registry.server_optimizers,
+    )
+    return Chosen(
+        rule=_that_weighs(asked, rule),
+        rule_settings=_settings("rule", asked.rule, rule, asked.rule_parameters),
+        optimizer=optimizer,
+        optimizer_settings=_settings(
+            "server_optimizer", asked.server_optimizer, optimizer, asked.server_optimizer_parameters
+        ),
+    )
+
+
+def reasons_against(asked: Asked) -> Iterator[str]:
+    """What is wrong with a section ``[aggregation]``, as far as it can be known without any package."""
+    known: dict[str, _Declares] = {**RULES, **SERVER_OPTIMIZERS}
+    for name_of, what, name, version, given, built_in in (
+        ("rule", "aggregation rule", asked.rule, asked.rule_version, asked.rule_parameters, RULES),
+        (
+            "server_optimizer",
+            "server optimizer",
+            asked.server_optimizer,
+            asked.server_optimizer_version,
+            asked.server_optimizer_parameters,
+            SERVER_OPTIMIZERS,
+        ),
+    ):
+        try:
+            if name in built_in:
+                _require_version(name_of, what, name, version, foreign=False)
+                _settings(name_of, name, known[name], given)
+            else:
+                _require_foreign(name_of, what, name, version, built_in)
+        except ExtensionError as error:
+            yield str(error)
+    if asked.rule in RULES:
+        try:
+            _that_weighs(asked, RULES[asked.rule])
+        except ExtensionError as error:
+            yield str(error)
+
+
+def needs_package(asked: Asked) -> bool:
+    """Whether the plan names a rule or a server optimizer that is not built in."""
+    return ":" in asked.rule or ":" in asked.server_optimizer
+
+
+# ------------------------------------------------------------ inside
+
+
+def _found(
+    field: str,
+    what: str,
+    name: str,
+    version: str | None,
+    built_in: Mapping[str, Made],
+    installed: Mapping[str, Installed[Made]],
+) -> Made:
+    if name in built_in:
+        _require_version(field, what, name, version, foreign=False)
+        return built_in[name]
+    _require_foreign(field, what, name, version, built_in)
+    found = installed.get(name)
+    if found is None:
+        raise ExtensionError(f"{field}: the {what} {name} {version} is not installed here: install its package")
+    if found.version != version:
+        raise ExtensionError(f"{field}: the {what} {name} is installed in version {found.version}, not {version}")
+    return found.made
+
+
+def _require_foreign(field: str, what: str, name: str, version: str | None, built_in: Mapping[str, object]) -> None:
+    if not re.fullmatch(LEARNER_PATTERN, name):
+        raise ExtensionError(
+            f"{field}: there is no {what} {name!r}; there are {', '.join(built_in)}, and package:name of a package"
+        )
+    _require_version(field, what, name, version, foreign=True)
+
+
+def _require_version(field: str, what: str, name: str, version: str | None, *, foreign: bool) -> None:
+    if foreign and not version:
+        raise ExtensionError(
+            f"{field}: the {what} {name} comes from a package: set {field}_version, so that it is the same everywhere"
+        )
+    if not foreign and version is not None:
+        raise ExtensionError(f"{field}_version: the {what} {name} is built in: leave its version out")
+
+
+def _settings(field: str, name: str, made: _Declares, given: Mapping[str, float]) -> Settings:
+    return settings(name, f"{field}_parameters", made.parameters, given)
+
+
+def _that_weighs(asked: Asked, rule: Rule) -> Rule:
+    """The rule, unless the plan weighs and it does not."""
+    if not rule.takes_weights and asked.weighting == "examples":
+        raise ExtensionError(f'rule: the {asked.rule} takes no weights: set weighting = "equal"')
+    if not rule.takes_weights and asked.partial == "examples_seen":
+        raise ExtensionError(f'rule: the {asked.rule} takes no weights: set partial = "full" or "refuse"')
+    return rule

@@ -1,0 +1,72 @@
+"""The plan's section ``[aggregation]``: how the updates of a round become one step of the model.
+
+Knows names, numbers and what contradicts what; which rules and server optimizers there are is ``registry``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
+
+_NEWER = ("rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters")
+
+
+class Aggregation(BaseModel):
+    """How the updates of a round become one step of the model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rule: str = Field(default="mean", max_length=200, json_schema_extra={"built_in": list(RULES)})
+    """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
+    arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
+    weights. *trimmed-mean*: likewise, the mean without the extremes of each coordinate. Or a package's rule, by
+    ``package:name``."""
+    rule_version: str | None = Field(default=None, max_length=64)
+    """Version of a package's rule: required for one, refused for those that are built in. A coordinator that has
+    another one refuses the run."""
+    rule_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers for the rule. *trimmed-mean*: ``fraction``, from 0 and below 0.5, of the values that are left out at each
+    end. ``rule_parameters = { fraction = 0.1 }``"""
+    weighting: Literal["examples", "equal"] = "examples"
+    """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
+    weight_cap: int = Field(default=10_000, ge=1, le=2**20)
+    """The most that one device weighs, in examples: sizes are self-reported."""
+    partial: Literal["full", "examples_seen", "refuse"] = "full"
+    """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
+    fraction of its examples that were seen, or not at all."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
+    server_optimizer: str = Field(
+        default="average", max_length=200, json_schema_extra={"built_in": list(SERVER_OPTIMIZERS)}
+    )
+    """What is done with the mean. *average* adds it to the model, times the server's learning rate. *fedavgm*: with
+    momentum (Hsu et al. 2019, arXiv:1909.06335). *fedadagrad*, *fedadam*, *fedyogi*: Reddi et al. 2021,
+    arXiv:2003.00295. Or a package's optimizer, by ``package:name``."""
+    server_optimizer_version: str | None = Field(default=None, max_length=64)
+    """Version of a package's server optimizer: required for one, refused for those that are built in."""
+    server_optimizer_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers for the server optimizer. *fedavgm*: ``momentum`` (0.9). *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
+    *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). ``server_optimizer_parameters = { tau =
+    0.01 }``"""
+    server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    """Step size on the server; 1 is plain FedAvg, and far too much for the adaptive optimizers, which move every
+    coordinate by about this much."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan that names no package and sets no parameter reads as it did before there were any."""
+        body: dict[str, Any] = whole(self)
+        for name in _NEWER:
+            if name in body and not body[name]:
+                del body[name]
+        return body
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Aggregation:
+        against = list(reasons_against(self))
+        if against:
+            raise ValueError("; ".join(against))
+        return self

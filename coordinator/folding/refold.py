@@ -1,0 +1,99 @@
+"""A committed round folded once more, from updates that are still kept: what an audit compares with the commit.
+
+Reads blobs; what is written stays in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from coordinator.blobs import BlobError, MemoryBlobs, Spool
+from coordinator.blobs.port import is_digest, missing
+from coordinator.engine.aggregation.registry import Registry
+from coordinator.engine.effects import Contribution
+from coordinator.engine.plan import Plan
+from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
+
+_PIECE = 1 << 20
+
+
+class Readable(Protocol):
+    """What of the Blobs port reading needs."""
+
+    def has(self, digest: str) -> bool: ...
+    def path(self, digest: str) -> Path: ...
+    def open(self, digest: str) -> BinaryIO: ...
+
+
+def differences(
+    blobs: Readable,
+    plan: Plan,
+    registry: Registry,
+    *,
+    run: str,
+    round: int,
+    parent: NewCheckpoint,
+    items: tuple[Contribution, ...],
+    committed: NewCheckpoint,
+) -> Iterator[str]:
+    """What of ``committed`` the updates do not give again, a sentence each. ``parent``: the checkpoint that they were
+    added to, and the server optimizer's state with it."""
+    overlay: Any = _Overlay(blobs)
+    try:
+        found = Aggregator(overlay, plan, parent.digest, registry=registry, run=run).commit(
+            round, parent.digest, items, parent.optimizer
+        )
+    except (CannotAggregate, BlobError) as error:
+        yield f"its updates cannot be added up again: {error}"
+        return
+    if found.digest != committed.digest:
+        yield f"its updates give {short(found.digest)}, not {short(committed.digest)}"
+    if found.optimizer != committed.optimizer:
+        gives, names = short(found.optimizer), short(committed.optimizer)
+        yield f"its updates give the server optimizer's state {gives}, not {names}"
+
+
+def short(digest: str | None) -> str:
+    """A digest as people compare it."""
+    return digest[:12] if digest is not None else "none"
+
+
+class _Overlay:
+    """Blobs that can be read, over which what is written stays in memory."""
+
+    def __init__(self, blobs: Readable) -> None:
+        self.has, self.path, self.open = blobs.has, blobs.path, blobs.open
+
+    def spool(self, limit: int | None = None) -> Spool:
+        return MemoryBlobs().spool(limit)
+
+
+def hashed(blobs: Readable, digest: str) -> tuple[str, int]:
+    """(SHA-256, bytes) of what a blob holds."""
+    digesting, size = hashlib.sha256(), 0
+    with blobs.open(digest) as file:
+        while piece := file.read(_PIECE):
+            digesting.update(piece)
+            size += len(piece)
+    return digesting.hexdigest(), size
+
+
+class BlobFolder:
+    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, digest: str) -> bool:
+        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
+
+    def path(self, digest: str) -> Path:
+        if not self.has(digest):
+            raise missing(digest)
+        return self._folder / digest[:2] / digest
+
+    def open(self, digest: str) -> BinaryIO:
+        return self.path(digest).open("rb")

@@ -1,0 +1,61 @@
+"""What every learner keeps to, whoever wrote it: ``class TestMine(LearnerContract): learner = ...; model = ...; data =
+...``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.protocol.devices import Assignment, CheckpointRef, Task
+from client_sdk.tensors import Manifest, Tensors, to_bytes
+from client_sdk.update import Update, encode_update
+
+NAME = "contract:learner"
+
+
+class LearnerContract:
+    """``learner``: what the entry point gives; ``model``: a first checkpoint; ``data``: of one device."""
+
+    learner: Any
+    model: ClassVar[Tensors]
+    data: Any
+    task: ClassVar[dict[str, Any]] = {"batch_size": 2, "learning_rate": 0.01, "steps": 2}
+
+    def trained(self, *, round: int = 1, device: str = "d1", model: Tensors | None = None) -> Update:
+        """As a device trains."""
+        trainer = LearnerTrainer(Catalogue({NAME: self.learner}, installed=()), self.data)
+        assignment = Assignment(
+            run="contract",
+            round=round,
+            attempt=0,
+            device=device,
+            task=Task(learner=NAME, **self.task),
+            plan_digest="0" * 64,
+            checkpoint=CheckpointRef(digest="0" * 64, bytes=1, version=0),
+            report_within_s=60.0,
+            max_update_bytes=1 << 30,
+        )
+        return trainer.train(assignment, dict(self.model if model is None else model), device, lambda: 60.0)
+
+    def test_an_update_has_the_models_floating_point_tensors(self) -> None:
+        update = self.trained()
+        wanted = Manifest.of(self.model).select(("*",))
+        assert update.manifest == wanted
+        assert update.examples >= 1
+        assert encode_update(update, "float32@1", "contract", 1)
+
+    def test_the_same_work_gives_the_same_update(self) -> None:
+        first, second = self.trained(), self.trained()
+        assert {name: array.tobytes() for name, array in first.delta.items()} == {
+            name: array.tobytes() for name, array in second.delta.items()
+        }
+
+    def test_the_model_that_was_given_is_not_changed(self) -> None:
+        before = to_bytes(self.model)
+        self.trained()
+        assert to_bytes(self.model) == before
+
+    def test_values_are_finite(self) -> None:
+        assert all(np.isfinite(array).all() for array in self.trained().delta.values())

@@ -1,0 +1,148 @@
+"""What every aggregation rule and every server optimizer keeps to, whoever wrote it.
+
+A package that brings one runs these on it too: ``class TestMine(ColumnRuleContract): rule = MINE; settings = {...}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from coordinator.engine.aggregation.optimizers import ServerOptimizer, Vector
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, settings
+from coordinator.engine.aggregation.rules import Rule
+
+
+def require_parameters(declared: Mapping[str, Parameter], given: Mapping[str, float]) -> Mapping[str, float]:
+    """Every declaration has words, and a default in its own range; an unknown name is refused."""
+    for parameter in declared.values():
+        assert parameter.meaning
+        assert parameter.default is None or parameter.takes(parameter.default)
+        for outside in (float("nan"), float("inf"), -float("inf")):
+            assert not parameter.takes(outside)
+    with pytest.raises(ExtensionError, match="has no parameter 'no-such-thing'"):
+        settings("it", "here", declared, {**given, "no-such-thing": 1.0})
+    return settings("it", "here", declared, given)
+
+
+class RuleContract:
+    """``rule``, and ``given``: parameters as a plan sets them."""
+
+    rule: Rule
+    given: ClassVar[Mapping[str, float]] = {}
+
+    def columns(self, count: int = 7, width: int = 33) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        rng = np.random.default_rng(count)
+        return (rng.normal(size=(count, width)) * 10.0 ** rng.integers(-6, 3, (count, width))).astype(np.float32)
+
+    def combine(self, columns: Vector, weights: list[int] | None = None) -> Vector:
+        given = require_parameters(self.rule.parameters, self.given)
+        return self.rule.combine(columns, np.array(weights or [1] * len(columns), np.int64), given)
+
+    def test_it_says_what_it_needs(self) -> None:
+        assert self.rule.needs in ("sum", "all")
+        assert isinstance(self.rule.takes_weights, bool)
+        require_parameters(self.rule.parameters, self.given)
+
+
+class ColumnRuleContract(RuleContract):
+    """Of a rule that needs all updates."""
+
+    def test_a_block_has_a_value_for_each_column_and_stays_between_the_extremes(self) -> None:
+        columns = self.columns()
+        before = columns.copy()
+        found = self.combine(columns)
+        assert found.dtype == np.float32
+        assert found.shape == (33,)
+        assert (found >= columns.min(axis=0)).all()
+        assert (found <= columns.max(axis=0)).all()
+        assert columns.tobytes() == before.tobytes(), "the columns are the caller's"
+
+    @pytest.mark.parametrize("width", [1, 2, 8, 32])
+    def test_how_wide_a_block_is_changes_no_bit(self, width: int) -> None:
+        columns = self.columns(129)
+        whole = self.combine(columns)
+        parts = [self.combine(np.ascontiguousarray(columns[:, at : at + width])) for at in range(0, 33, width)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+    def test_the_order_of_the_updates_changes_no_bit(self) -> None:
+        columns, weights = self.columns(9), [3, 1, 4, 1, 5, 9, 2, 6, 5]
+        if not self.rule.takes_weights:
+            weights = [1] * 9
+        whole = self.combine(columns, weights)
+        for seed in range(5):
+            order = np.random.default_rng(seed).permutation(9)
+            assert self.combine(columns[order], [weights[at] for at in order]).tobytes() == whole.tobytes()
+
+    def test_one_update_alone_is_its_own_mean(self) -> None:
+        columns = self.columns(1)
+        np.testing.assert_array_equal(self.combine(columns), columns[0])
+
+
+class ServerOptimizerContract:
+    """``optimizer``, and ``given``: parameters as a plan sets them."""
+
+    optimizer: ServerOptimizer
+    given: ClassVar[Mapping[str, float]] = {}
+
+    def played(self, rounds: int, size: int, cut: int) -> tuple[Vector, list[Vector]]:
+        """Model and slots after some rounds, worked on in blocks of ``cut``."""
+        rng = np.random.default_rng(size)
+        given = require_parameters(self.optimizer.parameters, self.given)
+        model = rng.normal(size=size).astype(np.float32)
+        state = [np.full(size, value, np.float32) for value in self.optimizer.first(given)]
+        for _ in range(rounds):
+            mean = (rng.normal(size=size) * 10.0 ** rng.integers(-6, 2, size)).astype(np.float32)
+            model = np.concatenate(
+                [
+                    self.optimizer.apply(
+                        model[at : at + cut], mean[at : at + cut], [one[at : at + cut] for one in state], 0.1, given
+                    )
+                    for at in range(0, size, cut)
+                ]
+            )
+        return model, state
+
+    def test_it_says_what_it_keeps_and_what_that_begins_with(self) -> None:
+        given = require_parameters(self.optimizer.parameters, self.given)
+        assert len(self.optimizer.first(given)) == len(self.optimizer.slots) == len(set(self.optimizer.slots))
+        assert np.isfinite(self.optimizer.first(given)).all()
+
+    @pytest.mark.parametrize("cut", [1, 3, 16, 50])
+    def test_how_vectors_are_cut_into_blocks_changes_no_bit(self, cut: int) -> None:
+        whole, kept = self.played(4, 50, 50)
+        model, state = self.played(4, 50, cut)
+        assert model.dtype == np.float32
+        assert model.tobytes() == whole.tobytes()
+        assert [one.tobytes() for one in state] == [one.tobytes() for one in kept]
+
+    def test_columns_of_one_array_are_as_good_as_vectors_of_their_own(self) -> None:
+        """The state is stored with a row for each element: blocks come as columns of that."""
+        given = require_parameters(self.optimizer.parameters, self.given)
+        rows = np.tile(np.array(self.optimizer.first(given), np.float32), (20, 1))
+        apart = [rows[:, slot].copy() for slot in range(rows.shape[1])]
+        model = np.linspace(-1, 1, 20, dtype=np.float32)
+        for mean in (model * np.float32(0.3), model - 1):
+            one = self.optimizer.apply(model, mean, list(rows.T), 0.5, given)
+            other = self.optimizer.apply(model, mean, apart, 0.5, given)
+            assert one.tobytes() == other.tobytes()
+        assert rows.T.tobytes() == np.array(apart, np.float32).reshape(rows.T.shape).tobytes()
+
+    def test_model_and_mean_are_not_changed(self) -> None:
+        given = require_parameters(self.optimizer.parameters, self.given)
+        model, mean = np.ones(5, np.float32), np.full(5, 0.25, np.float32)
+        state = [np.full(5, value, np.float32) for value in self.optimizer.first(given)]
+        self.optimizer.apply(model, mean, state, 0.1, given)
+        assert model.tolist() == [1.0] * 5
+        assert mean.tolist() == [0.25] * 5
+
+    def test_where_nothing_was_learned_a_model_at_rest_stays(self) -> None:
+        given = require_parameters(self.optimizer.parameters, self.given)
+        state = [np.full(3, value, np.float32) for value in self.optimizer.first(given)]
+        model = np.array([1.5, -2, 0], np.float32)
+        for _ in range(3):
+            assert self.optimizer.apply(model, np.zeros(3, np.float32), state, 0.7, given).tolist() == [1.5, -2, 0]
+            assert np.isfinite(state).all()

@@ -1,0 +1,167 @@
+"""What a plan may name: built in or of a package, with its version and its numbers; what is refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.engine.aggregation.optimizers import Average
+from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
+from coordinator.engine.aggregation.rules import Mean, Median
+from coordinator.engine.plan import Plan, PlanError, chosen
+
+EQUAL = {"weighting": "equal"}
+
+
+def plan(**aggregation: Any) -> Plan:
+    return Plan.parse({"name": "p", "task": {"learner": "a:b"}, "aggregation": aggregation})
+
+
+HERE = Registry(
+    rules={"clinic:krum": Installed("1.2", Median()), "clinic:sum": Installed("1", Mean())},
+    server_optimizers={"clinic:slow": Installed("3", Average())},
+)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "sentence"),
+    [
+        ({"rule": "krum"}, "rule: there is no aggregation rule 'krum'; there are mean, median, trimmed-mean, and"),
+        ({"rule": "trimmed-mean", **EQUAL}, "rule_parameters: trimmed-mean needs fraction, a number from 0 and below"),
+        (
+            {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.5}, **EQUAL},
+            r"rule_parameters: fraction \(0.5\) of trimmed-mean must be from 0 and below 0.5",
+        ),
+        (
+            {"rule": "trimmed-mean", "rule_parameters": {"beta": 0.1}, **EQUAL},
+            "rule_parameters: trimmed-mean has no parameter 'beta'; it has fraction",
+        ),
+        (
+            {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.1}},
+            'the trimmed-mean takes no weights: set weighting = "equal"',
+        ),
+        (
+            {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.1}, "partial": "examples_seen", **EQUAL},
+            'the trimmed-mean takes no weights: set partial = "full" or "refuse"',
+        ),
+        ({"rule_parameters": {"fraction": 0.1}}, "mean has no parameter 'fraction'; it has none"),
+        ({"rule_version": "2"}, "rule_version: the aggregation rule mean is built in: leave its version out"),
+        ({"rule": "clinic:krum"}, "rule: the aggregation rule clinic:krum comes from a package: set rule_version"),
+        ({"server_optimizer": "adam"}, "server_optimizer: there is no server optimizer 'adam'; there are average,"),
+        ({"server_optimizer": "clinic:slow"}, "set server_optimizer_version, so that it is the same everywhere"),
+        (
+            {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta2": 1}},
+            r"beta2 \(1\) of fedadam must be from 0 and below 1",
+        ),
+        ({"server_optimizer": "fedadagrad", "server_optimizer_parameters": {"beta2": 0.9}}, "has no parameter 'beta2'"),
+        (
+            {"server_optimizer": "fedavgm", "server_optimizer_parameters": {"momentum": -0.1}},
+            "must be from 0 and below",
+        ),
+    ],
+)
+def test_what_is_known_without_any_package_is_refused_at_once(aggregation: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence) as refusal:
+        plan(**aggregation)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "sentence"),
+    [
+        (
+            {"rule": "clinic:trim", "rule_version": "1"},
+            "aggregation.rule: the aggregation rule clinic:trim 1 is",
+        ),
+        ({"rule": "clinic:krum", "rule_version": "1.1", **EQUAL}, "clinic:krum is installed in version 1.2, not 1.1"),
+        ({"rule": "clinic:krum", "rule_version": "1.2"}, 'the clinic:krum takes no weights: set weighting = "equal"'),
+        (
+            {"rule": "clinic:krum", "rule_version": "1.2", "rule_parameters": {"f": 2}, **EQUAL},
+            "aggregation.rule_parameters: clinic:krum has no parameter 'f'",
+        ),
+        (
+            {"server_optimizer": "clinic:slow", "server_optimizer_version": "2"},
+            "the server optimizer clinic:slow is installed in version 3, not 2",
+        ),
+    ],
+)
+def test_what_only_the_package_knows_is_refused_where_it_is_looked_up(
+    aggregation: dict[str, Any], sentence: str
+) -> None:
+    asked = plan(**aggregation)
+    with pytest.raises(PlanError, match=sentence):
+        chosen(asked, HERE)
+    with pytest.raises(PlanError, match="is not installed here: install its package"):
+        chosen(asked, BUILT_IN)
+
+
+def test_a_package_brings_a_rule_and_an_optimizer() -> None:
+    asked = plan(
+        rule="clinic:krum",
+        rule_version="1.2",
+        server_optimizer="clinic:slow",
+        server_optimizer_version="3",
+        **EQUAL,
+    )
+    found = chosen(asked, HERE)
+    assert (type(found.rule), type(found.optimizer)) == (Median, Average)
+
+
+def test_every_parameter_is_set() -> None:
+    found = chosen(plan(server_optimizer="fedadam", server_optimizer_parameters={"tau": 0.5}))
+    assert found.optimizer_settings == {"beta1": 0.9, "beta2": 0.99, "tau": 0.5}
+    trimmed = plan(rule="trimmed-mean", rule_parameters={"fraction": 0}, **EQUAL)
+    assert chosen(trimmed).rule_settings == {"fraction": 0.0}
+
+
+def test_a_secure_plan_takes_every_optimizer_and_only_rules_of_the_sum() -> None:
+    whole = {"name": "p", "task": {"learner": "a:b"}, "secure": {"max_norm": 1.0, "max_abs": 0.25}}
+    adam = {"server_optimizer": "fedadam"}
+    assert chosen(Plan.parse({**whole, "aggregation": adam})).optimizer.slots == ("m", "v")
+    with pytest.raises(PlanError, match=r"aggregation.rule \(trimmed-mean\) needs single updates"):
+        Plan.parse({**whole, "aggregation": {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.1}, **EQUAL}})
+    foreign = {"rule": "clinic:krum", "rule_version": "1.2", **EQUAL}
+    with pytest.raises(PlanError, match=r"aggregation.rule \(clinic:krum\) needs single updates, which nobody sees"):
+        chosen(Plan.parse({**whole, "aggregation": foreign}), HERE)
+    sums = {"rule": "clinic:sum", "rule_version": "1"}
+    assert chosen(Plan.parse({**whole, "aggregation": sums}), HERE).rule.needs == "sum"
+
+
+# ---------------------------------------------------------------- digests
+
+
+def test_a_plan_that_uses_nothing_new_reads_as_it_did() -> None:
+    """Golden values: devices have agreed to these digests."""
+    assert set(plan().model_dump(mode="json")["aggregation"]) == {
+        "rule",
+        "weighting",
+        "weight_cap",
+        "partial",
+        "clip_norm",
+        "server_optimizer",
+        "server_learning_rate",
+    }
+    assert plan().digest == "7c4ebe37470a8dab4e7406a25a6cddb0d11bd9e4148b7f03bc7601a930a89717"
+    assert plan(rule="median", **EQUAL).digest == "1cfaecb645718bab68fe3b1ea2cbc28fdbc8a4f5c71c65ec0f5f02f8b608f740"
+    assert plan(rule_parameters={}, rule_version=None).digest == plan().digest
+
+
+def test_the_digest_feels_what_is_new() -> None:
+    trimmed = {"rule": "trimmed-mean", **EQUAL}
+    plans = [
+        plan(),
+        plan(**trimmed, rule_parameters={"fraction": 0.1}),
+        plan(**trimmed, rule_parameters={"fraction": 0.2}),
+        plan(rule="clinic:krum", rule_version="1"),
+        plan(rule="clinic:krum", rule_version="2"),
+        plan(server_optimizer="fedadam"),
+        plan(server_optimizer="fedyogi"),
+        plan(server_optimizer="fedadam", server_optimizer_parameters={"beta1": 0.5}),
+        plan(server_optimizer="clinic:slow", server_optimizer_version="1"),
+        plan(server_optimizer="clinic:slow", server_optimizer_version="2"),
+    ]
+    assert len({one.digest for one in plans}) == len(plans)
+    for one in plans:
+        assert Plan.parse(one.model_dump(mode="json")) == one
+        assert Plan.parse(one.model_dump(mode="json")).digest == one.digest

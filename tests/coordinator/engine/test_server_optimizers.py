@@ -1,0 +1,146 @@
+"""Server optimizers: each keeps to the contract, and does what its paper says, by a reference in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from coordinator.engine.aggregation.fedadagrad import FEDADAGRAD
+from coordinator.engine.aggregation.fedadam import FEDADAM
+from coordinator.engine.aggregation.fedavgm import FedAvgM
+from coordinator.engine.aggregation.fedyogi import FEDYOGI
+from coordinator.engine.aggregation.optimizers import Average, ServerOptimizer
+from coordinator.engine.aggregation.parameters import settings
+from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
+from tests.coordinator.engine.contract import ServerOptimizerContract
+
+Float64 = NDArray[np.float64]
+
+
+class TestAverage(ServerOptimizerContract):
+    optimizer = Average()
+
+
+class TestFedAvgM(ServerOptimizerContract):
+    optimizer = FedAvgM()
+
+
+class TestFedAdagrad(ServerOptimizerContract):
+    optimizer = FEDADAGRAD
+    given: ClassVar[dict[str, float]] = {"beta1": 0.5}
+
+
+class TestFedAdam(ServerOptimizerContract):
+    optimizer = FEDADAM
+
+
+class TestFedYogi(ServerOptimizerContract):
+    optimizer = FEDYOGI
+
+
+def test_every_optimizer_has_been_here() -> None:
+    tested = [one.optimizer for one in ServerOptimizerContract.__subclasses__()]
+    for optimizer in SERVER_OPTIMIZERS.values():
+        assert any(optimizer is one or type(optimizer) is type(one) is not type(FEDADAM) for one in tested)
+
+
+# ---------------------------------------------------------------- the papers' lines, in float64
+
+MEANS = [np.array([1.0, -0.5, 0.0, 2e-3]), np.array([0.25, -0.5, 0.0, -4e-3]), np.array([-2.0, 0.125, 1e-6, 8e-3])]
+START = np.array([0.5, 0.5, -0.25, 1.0])
+LR = 0.1
+
+
+def adaptive(second: Callable[[Float64, Float64, float], Float64], given: Mapping[str, float]) -> list[Float64]:
+    """Reddi et al. 2021, Algorithm 2: the model after each round."""
+    beta1, tau = given["beta1"], given["tau"]
+    m, v, w = np.zeros(4), np.full(4, tau**2), START
+    line = []
+    for delta in MEANS:
+        m = beta1 * m + (1 - beta1) * delta
+        v = second(v, delta**2, given.get("beta2", 0.0))
+        w = w + LR * m / (np.sqrt(v) + tau)
+        line.append(w)
+    return line
+
+
+def momentum(given: Mapping[str, float]) -> list[Float64]:
+    """Hsu et al. 2019: the model after each round."""
+    v, w, line = np.zeros(4), START, []
+    for delta in MEANS:
+        v = given["momentum"] * v + delta
+        w = w + LR * v
+        line.append(w)
+    return line
+
+
+REFERENCES: dict[str, tuple[Callable[[Mapping[str, float]], list[Float64]], dict[str, float]]] = {
+    "average": (lambda given: list(START + LR * np.cumsum(MEANS, axis=0)), {}),
+    "fedavgm": (momentum, {"momentum": 0.7}),
+    "fedadagrad": (lambda given: adaptive(lambda v, square, _: v + square, given), {"beta1": 0.3, "tau": 0.01}),
+    "fedadam": (
+        lambda given: adaptive(lambda v, square, beta2: beta2 * v + (1 - beta2) * square, given),
+        {"beta1": 0.8, "beta2": 0.95, "tau": 0.01},
+    ),
+    "fedyogi": (
+        lambda given: adaptive(lambda v, square, beta2: v - (1 - beta2) * square * np.sign(v - square), given),
+        {"beta1": 0.8, "beta2": 0.95, "tau": 0.01},
+    ),
+}
+
+
+def played(optimizer: ServerOptimizer, given: Mapping[str, float], *, forget: bool = False) -> list[Float64]:
+    """The model after each round, by the product. ``forget``: its state is not read."""
+    whole = settings("it", "here", optimizer.parameters, given)
+    first = [np.full(4, value, np.float32) for value in optimizer.first(whole)]
+    state, model, line = [one.copy() for one in first], START.astype(np.float32), []
+    for delta in MEANS:
+        if forget:
+            state = [one.copy() for one in first]
+        model = optimizer.apply(model, delta.astype(np.float32), state, LR, whole)
+        line.append(model.astype(np.float64))
+    return line
+
+
+@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
+def test_three_rounds_are_those_of_the_paper(name: str) -> None:
+    reference, given = REFERENCES[name]
+    for found, wanted in zip(played(SERVER_OPTIMIZERS[name], given), reference(given), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in SERVER_OPTIMIZERS if name != "average"])
+def test_the_state_matters_from_the_second_round_on(name: str) -> None:
+    given = REFERENCES[name][1]
+    whole, without = (played(SERVER_OPTIMIZERS[name], given, forget=forget) for forget in (False, True))
+    assert (whole[0] == without[0]).all()
+    assert (np.abs(whole[1] - without[1]) > 1e-4).any()
+
+
+def test_the_first_round_of_fedadam_by_hand() -> None:
+    """m = 0.1 D = 0.1, v = 0.99 * 0.01^2 + 0.01 * 1 = 0.010099: 0 + 0.1 * 0.1 / (0.100493... + 0.01)."""
+    given = {"beta1": 0.9, "beta2": 0.99, "tau": 0.01}
+    state = [np.zeros(1, np.float32), np.full(1, 1e-4, np.float32)]
+    model = FEDADAM.apply(np.zeros(1, np.float32), np.ones(1, np.float32), state, 0.1, given)
+    assert model[0] == pytest.approx(0.01 / (np.sqrt(0.010099) + 0.01), rel=1e-6)
+    assert state[0][0] == pytest.approx(0.1, rel=1e-6)
+    assert state[1][0] == pytest.approx(0.010099, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("average", 0.5), ("fedavgm", 0.05), ("fedadagrad", 0.5), ("fedadam", 0.05), ("fedyogi", 0.05)]
+)
+def test_a_bowl_is_walked_down_and_its_floor_is_not_left(name: str, rate: float) -> None:
+    """Each round's mean delta points to the minimum at ``target``, as the gradient of 1/2 |w - target|^2 does."""
+    optimizer = SERVER_OPTIMIZERS[name]
+    given = settings(name, "here", optimizer.parameters, {})
+    target = np.array([3.0, -1.0, 0.25], np.float32)
+    model = np.zeros(3, np.float32)
+    state = [np.full(3, value, np.float32) for value in optimizer.first(given)]
+    for _ in range(600):
+        model = optimizer.apply(model, target - model, state, rate, given)
+    np.testing.assert_allclose(model, target, atol=0.02)

@@ -1,0 +1,112 @@
+"""The state's blob: block by block beside the checkpoint, of any dtype and order, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.tensors import Tensors, from_bytes, read_header, to_bytes
+from client_sdk.update import Update, encode_update
+from coordinator.blobs import FileBlobs, MemoryBlobs
+from coordinator.engine.effects import Contribution
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
+from tests.coordinator.engine.story import plan
+
+ADAM = {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.5}}
+
+
+def committed(
+    blobs: Any, model: Tensors, delta: dict[str, Any], before: NewCheckpoint | None = None, **aggregation: Any
+) -> NewCheckpoint:
+    """One round with one update."""
+    parent = before.digest if before is not None else blobs.put(to_bytes(model))
+    asked = plan(aggregation=aggregation or ADAM)
+    body = encode_update(Update(delta, 1), "float32@1", "story", 1)
+    item = Contribution(device="d", digest=blobs.put(body), weight=1)
+    optimizer = before.optimizer if before is not None else None
+    return Aggregator(blobs, asked, parent, run="story").commit(3, parent, (item,), optimizer)
+
+
+def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_round() -> None:
+    blobs = MemoryBlobs()
+    model = {
+        "z": np.ones((3, 5), np.float16),
+        "a": np.zeros(BLOCK + 7, np.float32),
+        "scalar": np.array(2.5, np.float32),
+        "none": np.zeros((0, 2), np.float32),
+        "count": np.array(5, np.int64),
+    }
+    rng = np.random.default_rng(0)
+    delta = {name: rng.normal(size=array.shape).astype(np.float32) for name, array in model.items() if name != "count"}
+    made = committed(blobs, model, delta)
+    path = blobs.path(str(made.optimizer))
+    assert read_header(path).metadata == {"quorate.optimizer": "story 3"}
+    state = from_bytes(path.read_bytes())
+    assert {name: array.shape for name, array in state.items()} == {
+        name: (model[name].size, 2) for name in ("z", "a", "scalar", "none")
+    }
+    for name, array in delta.items():
+        np.testing.assert_allclose(state[name][:, 0], np.float32(0.5) * array.reshape(-1), atol=2**-32)
+        v = np.float32(0.25) * np.float32(0.99) + array.reshape(-1) ** 2 * np.float32(1 - 0.99)
+        np.testing.assert_allclose(state[name][:, 1], v, rtol=1e-6)
+
+
+def test_the_same_round_gives_the_same_state_and_another_round_another_blob() -> None:
+    blobs, model = MemoryBlobs(), {"w": np.zeros(5, np.float32)}
+    first = committed(blobs, model, {"w": np.ones(5, np.float32)})
+    assert committed(blobs, model, {"w": np.ones(5, np.float32)}) == first
+    parent = blobs.put(to_bytes(model))
+    body = encode_update(Update({"w": np.ones(5, np.float32)}, 1), "float32@1", "story", 1)
+    items = (Contribution(device="d", digest=blobs.put(body), weight=1),)
+    for run, number in (("story", 4), ("other", 3)):
+        other = Aggregator(blobs, plan(aggregation=ADAM), parent, run=run).commit(number, parent, items)
+        assert other.digest == first.digest
+        assert other.optimizer != first.optimizer
+
+
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written() -> None:
+    blobs = MemoryBlobs()
+    model, delta = {"w": np.zeros(5, np.float32)}, {"w": np.ones(5, np.float32)}
+    made = committed(blobs, model, delta)
+    momentum = committed(blobs, model, delta, server_optimizer="fedavgm")
+    before = set(blobs.digests())
+    with pytest.raises(CannotAggregate, match=r"the server optimizer's state has 'w' of shape \[5, 1\]"):
+        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, momentum.optimizer))
+    with pytest.raises(CannotAggregate, match="a file that the round needs is gone"):
+        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, "0" * 64))
+    assert set(blobs.digests()) == before
+
+
+def test_a_state_that_would_not_be_finite_is_refused() -> None:
+    blobs = MemoryBlobs()
+    model, delta = {"w": np.zeros(2, np.float32)}, {"w": np.array([1.0, 0.0], np.float32)}
+    made = committed(blobs, model, delta, server_optimizer="fedadam")
+    endless = {"w": np.array([[0, np.inf], [0, 1]], np.float32)}
+    parent = NewCheckpoint(made.digest, 0, blobs.put(to_bytes(endless, {"quorate.optimizer": "story 3"})))
+    with pytest.raises(CannotAggregate, match="the server optimizer's state for w would hold values that are not fin"):
+        committed(blobs, model, delta, parent, server_optimizer="fedadam")
+
+
+def test_memory_does_not_grow_with_the_state(tmp_path: Path) -> None:
+    """A commit with two slots needs no more than one without: a block of each, beside the sum."""
+    blobs = FileBlobs(tmp_path, durable=False)
+    size = 40 * BLOCK
+    model, delta = {"w": np.zeros(size, np.float32)}, {"w": np.ones(size, np.float32)}
+    parent = blobs.put(to_bytes(model))
+    body = encode_update(Update(delta, 1), "float32@1", "story", 1)
+    items = (Contribution(device="d", digest=blobs.put(body), weight=1),)
+    peaks = {}
+    for name in ("average", "fedadam"):
+        aggregator = Aggregator(blobs, plan(aggregation={"server_optimizer": name}), parent, run="story")
+        first = aggregator.commit(1, parent, items)
+        aggregator.forget(1)
+        tracemalloc.start()
+        aggregator.commit(2, parent, items, first.optimizer)
+        peaks[name] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks["average"] < 4 * size * 3
+    assert peaks["fedadam"] < peaks["average"] + 40 * 4 * BLOCK

@@ -1,0 +1,124 @@
+"""Runs whose plans name what a package brings: who goes on with them, and who refuses in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.problems import ProblemError
+from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
+from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+from coordinator.engine.plan import Plan
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.extensions import FindExtensions, MissingExtension
+from coordinator.verify import CannotVerify, verify
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.world import World
+
+FOREIGN: dict[str, Any] = {
+    "rule": "clinic:trim",
+    "rule_version": "1.2",
+    "rule_parameters": {"fraction": 0.3},
+    "weighting": "equal",
+}
+
+
+def having(version: str | None) -> FindExtensions:
+    """A machine on which the package is installed in this version, or not at all."""
+    rules = {} if version is None else {"clinic:trim": Installed(version, TrimmedMean())}
+    return lambda plan: Registry(rules=rules)
+
+
+def replica(world: World, version: str | None) -> Coordinator:
+    return Coordinator(
+        world.store,
+        world.blobs,
+        clock=world.clock,
+        settings=world.settings,
+        entropy=world.entropy,
+        extensions=having(version),
+    )
+
+
+@pytest.fixture
+def foreign(make_world: MakeWorld) -> World:
+    """A run by a package's rule, one round in, on the machine that has it."""
+    world = make_world()
+    world.coordinator = replica(world, "1.2")
+    world.create(aggregation=FOREIGN, cohort={"select": 4, "goal": 4, "quorum": 1.0}, retention={"rounds": 5})
+    world.play_round(1)
+    return world
+
+
+def test_a_packages_rule_makes_the_model_and_is_folded_again(foreign: World) -> None:
+    assert foreign.coordinator.operators.run("marks").version == 1
+    assert not foreign.checkpoint()["marks"].any(), "each mark stands alone, and is trimmed as an extreme"
+    assert list(verify(foreign.store, foreign.blobs, having("1.2"))) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (None, "the aggregation rule clinic:trim 1.2 is not installed here: install its package"),
+        ("1.3", "the aggregation rule clinic:trim is installed in version 1.3, not 1.2"),
+    ],
+)
+def test_a_machine_without_that_version_refuses_in_a_sentence(
+    foreign: World, version: str | None, sentence: str
+) -> None:
+    with pytest.raises(MissingExtension, match=f"this coordinator cannot go on with run marks: .*{sentence}"):
+        replica(foreign, version).recover()
+    with pytest.raises(CannotVerify, match=f"the updates of run marks cannot be folded again here: .*{sentence}"):
+        list(verify(foreign.store, foreign.blobs, having(version)))
+    assert list(verify(foreign.store, None, having(version))) == [], "nothing is folded without blobs"
+    foreign.coordinator = replica(foreign, version)
+    with foreign.refuses("invalid-plan", f"aggregation.rule: {sentence}"):
+        foreign.create(aggregation=FOREIGN)
+
+
+def test_a_run_that_is_over_needs_nothing_any_more(foreign: World) -> None:
+    foreign.coordinator.operators.stop("marks")
+    foreign.settle()
+    bare = replica(foreign, None)
+    bare.recover()
+    assert bare.operators.run("marks").status == "stopped"
+
+
+def test_a_replica_that_learns_of_such_a_run_later_leaves_it_to_the_others(make_world: MakeWorld) -> None:
+    """Another replica, with the package, created it. This one lets time pass and serves other runs."""
+    world = make_world()
+    bare = world.coordinator = replica(world, None)
+    bare.recover()
+    world.coordinator = replica(world, "1.2")
+    world.create(aggregation=FOREIGN)
+    world.check_in()
+    device = world.rows[world.cohort()[0]].device
+    world.clock.at += 31
+    assert bare.tick() is not None
+    assert bare.operators.run("marks").phase == "collecting"
+    with pytest.raises(ProblemError, match="this coordinator cannot go on with run marks") as refused:
+        bare.devices.update_limit(device, "marks", 1, 0)
+    assert refused.value.problem.advice == "retry", "the device tries again, and finds the other one"
+
+
+def test_a_codec_that_is_not_installed_is_refused_too(make_world: MakeWorld) -> None:
+    world = make_world()
+    with world.refuses("invalid-plan", "task.codec: the codec 'clinic:sketch@1' is not installed here"):
+        world.create(task={"codec": "clinic:sketch@1"})
+
+
+def test_a_tensor_that_the_codec_has_no_room_for_is_refused_at_the_start(make_world: MakeWorld) -> None:
+    world = make_world()
+    model = {"stochastic8.scales": np.zeros(3, np.float32)}
+    with world.refuses("invalid-plan", "task.codec: a tensor named stochastic8.scales cannot travel as stochastic8@1"):
+        world.create(model, task={"codec": "stochastic8@1"})
+    world.create(model)
+
+
+def test_nothing_is_looked_for_where_a_plan_names_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coordinator.runtime import extensions
+
+    monkeypatch.setattr(extensions, "extensions", lambda group: pytest.fail("it was looked for"))
+    assert extensions.installed(Plan.parse({"name": "p", "task": {"learner": "a:b"}})) is BUILT_IN

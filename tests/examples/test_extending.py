@@ -1,0 +1,110 @@
+"""docs/extending.md does what it says: its package is installed as it stands there, and used."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import codecs
+from client_sdk.data import DataError, entry_of, load_data
+from client_sdk.learners import Catalogue
+from client_sdk.tensors import from_bytes
+from coordinator.engine.plan import PlanError
+from simulation import History, simulate
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's package, as an installer would leave it."""
+    project, _ = blocks("toml")
+    *modules, tests = blocks("python")
+    declared: dict[str, Any] = tomllib.loads(project)["project"]
+    (tmp_path / "clinic.py").write_text("\n\n".join(modules))
+    (tmp_path / "test_clinic.py").write_text("import numpy as np\n" + tests)
+    info = tmp_path / f"{declared['name']}-{declared['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n")
+    lines = [
+        line
+        for group, entries in declared["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("clinic", None)
+    codecs._of_package.cache_clear()
+
+
+def run(folder: Path, **changes: Any) -> History:
+    _, plan = blocks("toml")
+    asked = tomllib.loads(plan)
+    asked = {
+        name: {**part, **changes.get(name, {})} if isinstance(part, dict) else part for name, part in asked.items()
+    }
+    learner = Catalogue().load("clinic:mean")
+    data = load_data("clinic:wards@1.0")
+    clients = {f"c{at}": type(data.train)(data.train.x + at, data.train.y) for at in range(3)}
+    return simulate(asked, learner, clients, init={"w": np.zeros(2, np.float32)}, progress=False, folder=folder)
+
+
+def test_the_packages_rule_optimizer_codec_learner_and_data_make_a_model(package: Path) -> None:
+    """A quarter below the larger extreme of 0.1 * (mean - w): 0.65 and 0.75, then 0.6175 and 0.7125; and half of each
+    round's step is the last one's. The codec has eight bits of mantissa."""
+    history = run(package / "data")
+    line = history._store.checkpoints(history.run)
+    assert len({row.optimizer for row in line}) == 3
+    model = from_bytes(history._blobs.path(line[-1].digest).read_bytes())
+    np.testing.assert_allclose(model["w"], [0.325 + 0.63375, 0.375 + 0.73125], rtol=0.01)
+
+
+@pytest.mark.slow
+def test_the_packages_own_tests_pass(package: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(package), "test_clinic.py"],
+        cwd=package,
+        env={"PYTHONPATH": f"{package}:{ROOT}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout
+
+
+def test_another_version_is_refused_in_a_sentence(package: Path) -> None:
+    with pytest.raises(PlanError, match="the aggregation rule clinic:middle is installed in version 2, not 3"):
+        run(package / "data", aggregation={"rule_version": "3"})
+    with pytest.raises(ValueError, match=r"the codec 'clinic:coarse@2', in version 1\.0, has clinic:coarse@1"):
+        run(package / "data", task={"codec": "clinic:coarse@2"})
+    with pytest.raises(DataError, match=r"The data clinic:wards is installed in version 1.0, not 2."):
+        load_data("clinic:wards@2")
+    assert entry_of("wards").name == "clinic:wards"
+    assert Catalogue().versions["clinic:mean"] == "1.0"
+
+
+def test_without_the_package_every_name_is_refused() -> None:
+    with pytest.raises(DataError, match="There is no data 'clinic:wards'"):
+        load_data("clinic:wards")
+    with pytest.raises(codecs.UnknownCodec, match="the codec 'clinic:coarse@1' is not installed here"):
+        codecs.get("clinic:coarse@1")
+
+
+def test_what_the_page_names_is_there() -> None:
+    for path in re.findall(r"`((?:client_sdk|coordinator|simulation|tests)/[\w/.]+?)(?:\*\.py)?`", PAGE):
+        assert (ROOT / path).exists() or list(ROOT.glob(path + "*")), path
