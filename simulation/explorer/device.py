@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -138,7 +138,7 @@ class ExplorerDevice:
         session = self._session
         return lambda: session.send(reply)  # type: ignore[union-attr]
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Send | Fetch | Train | Sleep) -> None:
         world = self.world
         self._waiting_for += 1
         ticket = (self.life, self._waiting_for)
@@ -158,6 +158,8 @@ class ExplorerDevice:
                 self.network.send(
                     request, lambda answer: self._answered(ticket, action, answer), HOLD_S if held else 0.0
                 )
+            case _:
+                assert_never(action)
 
     def _update(self, action: Send, digest: str) -> bytes:
         """The saved update, as its record names it. In one round a device sends one and the same."""

@@ -8,7 +8,7 @@ and training, is left to the world, which knows the hour. This file has never he
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Never, Protocol
+from typing import Any, Never, Protocol, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -149,7 +149,8 @@ class Device:
             case Sleep():
                 self.vanish()
                 return _LATER
-        raise TypeError(f"a simulated device cannot perform {action!r}")
+            case _:
+                assert_never(action)
 
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
@@ -175,6 +176,8 @@ class Device:
                 raise RuntimeError("an update that was never made would have been read")
             case Held():
                 raise TypeError(f"a simulated device waits for no answer of {send.route}")
+            case _:
+                assert_never(entry.shape)
 
 
 _LATER = object()

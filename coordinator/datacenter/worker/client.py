@@ -21,7 +21,7 @@ from pathlib import Path
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import httpx2
 
@@ -214,6 +214,8 @@ class DatacenterWorker:
                 wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
                 self._tell("trouble" if action.trouble else "waiting", action.reason)
                 self._stop.wait(wait_s)
+            case _:
+                assert_never(action)
         return None
 
     def _send(self, action: Send) -> Answered | Refused | Unreachable:
@@ -239,6 +241,8 @@ class DatacenterWorker:
                     return self._send(job)
                 case TrainLease():
                     return self._train(job, running)
+                case _:
+                    assert_never(job)
 
     def _train(self, job: TrainLease, running: RunningJob) -> WorkerReply:
         lease = job.lease
