@@ -1,7 +1,7 @@
 """The header of an attempt: what its devices agree to before they show a key.
 
-Knows the plan, the state and the authority's list. Has never heard of devices. Written anew where a coordinator died
-before it was in the state: no device has seen it then.
+Knows the plan, the state and the authority's list. Written anew where a coordinator died before it was in the state:
+no device has seen it then.
 """
 
 from __future__ import annotations

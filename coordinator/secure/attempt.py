@@ -1,7 +1,7 @@
 """The attempt under way, as the protocol's own objects: the state's digests read from blobs, and checked once.
 
-Knows the engine's state and blobs. Has never heard of requests, events or arithmetic. What was read last is kept, since
-hundreds of messages of one attempt come one after another; it is a cache, and a coordinator without it reads again.
+Knows the engine's state and blobs. What was read last is kept, since hundreds of messages of one attempt come one
+after another; it is a cache, and a coordinator without it reads again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The roster of an attempt, out of what devices advertised.
 
-Knows entries, certificates and a header. Has never heard of who is waited for. Devices refuse a roster whole where one
-entry of it is bad, so whoever would spoil it is named here instead, with the reason: a certificate that was revoked
-meanwhile, or a key, commitment, nonce or identity that stands under two names, and then both, since nobody can tell
-whose it is.
+Knows entries, certificates and a header. Devices refuse a roster whole where one entry of it is bad, so whoever would
+spoil it is named here instead, with the reason: a certificate that was revoked meanwhile, or a key, commitment, nonce
+or identity that stands under two names, and then both, since nobody can tell whose it is.
 """
 
 from __future__ import annotations

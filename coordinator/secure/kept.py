@@ -1,9 +1,9 @@
 """How a message, a sum and a roster's entry are kept as blobs: each ends in something that no other attempt has.
 
-Knows bytes. Has never heard of what they mean. Blobs have the name of their content, and those of a round are deleted
-when it has ended; so a device that sends the same bytes into two rounds, or bytes that are a checkpoint, must not have
-another's file deleted with its own. A message is kept with its device's signature behind it, which stands over h and is
-checked before anything is written; a sum with h behind it. What is a signature, or ends in one, needs nothing more.
+Knows bytes. Blobs have the name of their content, and those of a round are deleted when it has ended; so a device
+that sends the same bytes into two rounds, or bytes that are a checkpoint, must not have another's file deleted with
+its own. A message is kept with its device's signature behind it, which stands over h and is checked before anything
+is written; a sum with h behind it. What is a signature, or ends in one, needs nothing more.
 """
 
 from __future__ import annotations

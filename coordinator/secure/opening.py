@@ -1,9 +1,8 @@
 """The sum of the survivors' lanes, out of masked vectors and revealed shares: the server's costly minute.
 
-Knows a cohort, packed vectors and shares, each taken once and in any order. Has never heard of blobs or events. Secrets
-are rebuilt and checked before any vector is touched. Then the masked vectors are added up, still masked, and every mask
-comes off the sum: no unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or
-raises.
+Knows a cohort, packed vectors and shares, each taken once and in any order. Secrets are rebuilt and checked before
+any vector is touched. Then the masked vectors are added up, still masked, and every mask comes off the sum: no
+unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or raises.
 
 Memory: two vectors of lanes, or one and a packed one, and a block of key stream for each worker: about 2 models,
 besides the shares while secrets are rebuilt and the masks' seeds. Threads help where there are cores, since key streams

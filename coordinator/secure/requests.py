@@ -126,7 +126,7 @@ class SecureRequests:
         _raise_refused(self._run.submit(lambda _, at: ev.Spent(at=at, round=round, attempt=attempt, device=device)))
 
     def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
-        """What the device is told to its message of this stage; None: not yet. ProblemError where there will be no
+        """The answer to the device's message of this stage; None: not yet. ProblemError where there will be no
         answer: the attempt or the round is over."""
         state = self._run.state
         if stage == "unmask" and (

@@ -1,7 +1,7 @@
 """What each device is shown in each exchange: its peers' sealed shares, the survivors, their signatures.
 
-Knows places and messages. Has never heard of requests or waiting. What is shown to one device is what is shown to all,
-but for the shares, which are for its eyes alone.
+Knows places and messages. What is shown to one device is what is shown to all, but for the shares, which are for its
+eyes alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a device's message is what its exchange takes: parsed, signed by that device over this very attempt, about
 its own place, of the right length, for the right peers.
 
-Knows messages and a cohort. Has never heard of events or blobs. All of it is checked before anything is acknowledged,
-so an attempt never fails later for a message that could have been refused. Errors::
+Knows messages and a cohort. All of it is checked before anything is acknowledged, so an attempt never fails later for
+a message that could have been refused. Errors::
 
     SecaggError    the message is refused; nothing says that the device made it so
     '- Faulty      the device signed what no honest device signs: before exchange 4 a fresh attempt goes without it
