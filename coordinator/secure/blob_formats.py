@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.roster import Entry
+from client_sdk.secagg.roster import RosterEntry
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
 from client_sdk.secagg.wire import WireReader, WireWriter
 
@@ -22,11 +22,11 @@ def entry_bytes(advertisement: bytes, signature: bytes, certificate: bytes) -> b
     return WireWriter(_KIND).blob(advertisement).blob(certificate).fixed(signature, SIGNATURE_BYTES).done()
 
 
-def parse_entry(data: bytes) -> Entry:
+def parse_entry(data: bytes) -> RosterEntry:
     """What ``entry_bytes`` gave. BadMessage otherwise."""
     read = WireReader(data, _KIND, "kept advertisement")
     shown, certificate = Advertisement.parse(read.blob()), read.blob()
-    entry = Entry(shown, read.fixed(SIGNATURE_BYTES), certificate)
+    entry = RosterEntry(shown, read.fixed(SIGNATURE_BYTES), certificate)
     read.end()
     return entry
 
