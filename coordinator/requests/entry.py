@@ -77,7 +77,7 @@ class Beside:
     about: str
     """What it is, for people."""
     missing: str
-    """What a client is told that does not send it."""
+    """The answer to a client that does not send it."""
 
 
 @dataclass(frozen=True, slots=True)

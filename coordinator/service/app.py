@@ -100,9 +100,9 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
     async def readyz() -> Response:
         """The database and the blobs can be used and the driver runs; 503 otherwise."""
-        told = await service.work(service.coordinator.healthy)
-        ready = not service.stopping and all(value is not False for value in told.values())
-        return JSONResponse({"ok": ready, **told}, 200 if ready else 503)
+        found = await service.work(service.coordinator.healthy)
+        ready = not service.stopping and all(value is not False for value in found.values())
+        return JSONResponse({"ok": ready, **found}, 200 if ready else 503)
 
     async def metrics() -> Response:
         """Meters for Prometheus."""

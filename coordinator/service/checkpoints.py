@@ -59,8 +59,8 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
             span = parse_range(asked, size)
             if span == NO_BYTES:
                 headers["Content-Range"] = f"bytes */{size}"
-                told = f"The checkpoint has {size} bytes; {asked[:80]!r} is none of them."
-                return problem_response(plain(416, told), headers)
+                detail = f"The checkpoint has {size} bytes; {asked[:80]!r} is none of them."
+                return problem_response(plain(416, detail), headers)
             if span is not None:
                 start, stop = span
                 status = 206

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OVERLOAD = 4096
-"""Requests that may queue for a thread before new ones are told to come back: some seconds of work."""
+"""Requests that may queue for a thread before new ones are asked to come back: some seconds of work."""
 
 
 class Service:

@@ -2,7 +2,7 @@
 
 The service listens on loopback, but so does every web page's browser: a Host that is not a loopback name means that a
 name was rebound to this machine, and a write from another origin means that a page tries to act as the operator. Both
-are refused. This file has never heard of runs or rounds.
+are refused.
 """
 
 from __future__ import annotations
@@ -96,18 +96,20 @@ def version_refusal(version: str | None) -> Problem | None:
         else f"versions {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}"
     )
     if version is None:
-        told = (
+        detail = (
             f"The request has no {PROTOCOL_HEADER} header. This coordinator speaks {spoken}: send it with each request."
         )
     elif not version.isascii() or not version.isdigit() or len(version) > 9:
-        told = f"{PROTOCOL_HEADER} must be a whole number, not {version[:40]!r}. This coordinator speaks {spoken}."
+        detail = f"{PROTOCOL_HEADER} must be a whole number, not {version[:40]!r}. This coordinator speaks {spoken}."
     elif int(version) < PROTOCOL_OLDEST:
-        told = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the device's quorate."
+        detail = (
+            f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the device's quorate."
+        )
     elif int(version) > PROTOCOL_VERSION:
-        told = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the coordinator."
+        detail = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the coordinator."
     else:
         return None
-    return problem("protocol-version", told).problem
+    return problem("protocol-version", detail).problem
 
 
 def _name(host: str) -> str:

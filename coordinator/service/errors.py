@@ -1,4 +1,4 @@
-"""Turns whatever went wrong into one RFC 9457 problem document; the only place that decides what a peer is told.
+"""Turns whatever went wrong into one RFC 9457 problem document; the only place that decides what a peer gets.
 
 ::
 
@@ -11,8 +11,6 @@
     OSError ENOSPC, EDQUOT       disk-full
     ClientDisconnect             nobody is left to tell
     anything else                internal: our bug. Logged with its traceback here; the peer sees one sentence and an id
-
-It has never heard of rounds or devices.
 """
 
 from __future__ import annotations
@@ -100,12 +98,12 @@ def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -
 
 def sentence(errors: Sequence[Any]) -> str:
     """Pydantic's list of errors in one line: ``hold_s: Input should be greater than or equal to 0 (got -1)``."""
-    told = []
+    parts = []
     for error in errors[:_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
         given = error.get("input")
         value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
-        told.append((f"{where}: " if where else "") + message_of(error) + value)
+        parts.append((f"{where}: " if where else "") + message_of(error) + value)
     if len(errors) > _SHOWN:
-        told.append(f"and {len(errors) - _SHOWN} more")
-    return "; ".join(told) + "."
+        parts.append(f"and {len(errors) - _SHOWN} more")
+    return "; ".join(parts) + "."

@@ -5,7 +5,7 @@
     lock the folder -> open store and blobs -> bind the port -> start the driver -> ready -> SIGINT or SIGTERM
                                                                     -> answer whoever is held -> close
 
-What can go wrong before *ready* is told in one sentence (``CannotServe``). Knows uvicorn and files; decides no round.
+What can go wrong before *ready* becomes one sentence (``CannotServe``). Knows uvicorn and files; decides no round.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            told = f"Port {port} is in use by another program; choose another by --port (0 takes any free one)."
+            detail = f"Port {port} is in use by another program; choose another by --port (0 takes any free one)."
         else:
-            told = f"Port {port} of {host} cannot be opened ({error.strerror}); choose another by --port."
-        raise CannotServe(told) from error
+            detail = f"Port {port} of {host} cannot be opened ({error.strerror}); choose another by --port."
+        raise CannotServe(detail) from error
     listener.setblocking(False)
     return listener
 

@@ -64,8 +64,8 @@ def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -
             try:
                 values[name] = adapter.validate_python(scope["path_params"][name])
             except ValidationError as error:
-                told = sentence([{**row, "loc": (name,)} for row in error.errors(include_url=False)])
-                raise problem("invalid-request", told) from None
+                detail = sentence([{**row, "loc": (name,)} for row in error.errors(include_url=False)])
+                raise problem("invalid-request", detail) from None
         if body_name is not None and body_model is not None:
             values[body_name] = body_model.model_validate_json(await read_body(request))
         response = await endpoint(request, **values)

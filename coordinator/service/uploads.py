@@ -60,8 +60,8 @@ class Uploads:
 
                 def end() -> T:
                     if expected is not None and spool.digest != expected:
-                        told = f"The bytes received have digest {spool.digest}, not {expected} as announced."
-                        raise problem("digest-mismatch", told)
+                        detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
+                        raise problem("digest-mismatch", detail)
                     return finish(spool)
 
                 if received < _LARGE:
@@ -99,8 +99,8 @@ class Uploads:
             async with asyncio.timeout(idle_s):
                 message = await request.receive()
         except TimeoutError:
-            told = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
-            raise problem("truncated", told) from None
+            detail = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
+            raise problem("truncated", detail) from None
         if message["type"] == "http.disconnect":
             self._service.meters.problems.labels("truncated").inc()
             raise ClientDisconnect

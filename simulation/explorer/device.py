@@ -16,8 +16,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
-    Refused,
     Reply,
+    RequestRefused,
     Save,
     Send,
     Sleep,
@@ -182,7 +182,7 @@ class ExplorerDevice:
         if answer is None:
             reply = Unreachable("No answer came.", at)
         elif isinstance(answer, Problem):
-            reply = Refused(answer, at)
+            reply = RequestRefused(answer, at)
         elif isinstance(answer, bytes):
             reply = self._received(action, answer)
         else:
@@ -195,7 +195,7 @@ class ExplorerDevice:
             body = body[:-1] + bytes([body[-1] ^ 1])
         assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
-            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+            return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         return Fetched(at)
 
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
@@ -200,13 +200,13 @@ class ExplorerWorker:
         if answer is None:
             return Unreachable("No answer came.", at)
         if isinstance(answer, Problem):
-            return Refused(answer, at)
+            return RequestRefused(answer, at)
         if not isinstance(answer, bytes):
             return Answered(answer, at)
         if self.world.strikes("corrupt", "checkpoint"):
             answer = answer[:-1] + bytes([answer[-1] ^ 1])
         if isinstance(action, Fetch) and hashlib.sha256(answer).hexdigest() != action.checkpoint.digest:
-            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+            return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         self._fetched = answer
         return Fetched(at)
 

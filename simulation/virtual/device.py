@@ -16,8 +16,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
-    Refused,
     Reply,
+    RequestRefused,
     Save,
     Send,
     Sleep,
@@ -117,7 +117,7 @@ class Device:
     def received(self, answer: Receipt | ProblemError) -> None:
         """The answer to its update."""
         now = self._world.now
-        self._go_on(Refused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
+        self._go_on(RequestRefused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
 
     def vanish(self) -> None:
         """It stops where it is, and tells nobody."""
@@ -162,7 +162,7 @@ class Device:
         try:
             return Answered(self._asked(send), self._world.now)
         except ProblemError as error:
-            return Refused(error.problem, self._world.now)
+            return RequestRefused(error.problem, self._world.now)
 
     def _asked(self, send: Send) -> Message:
         entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator

@@ -25,7 +25,7 @@ from typing import Protocol, assert_never
 
 import httpx2
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Refused, Send, Sleep, Unreachable, Unreadable
+from client_sdk.device.actions import Answered, Failed, Fetch, RequestRefused, Send, Sleep, Unreachable, Unreadable
 from client_sdk.device.requests import Pacing
 from client_sdk.http.client import Happening
 from client_sdk.http.exchange import Exchange
@@ -178,7 +178,7 @@ class DatacenterWorker:
         reply = self._exchange.send(
             Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll, token=self._token)
         )
-        if isinstance(reply, Refused):
+        if isinstance(reply, RequestRefused):
             raise ProblemError(reply.problem)
         if not isinstance(reply, Answered):
             raise problem("busy", reply.reason)
@@ -218,7 +218,7 @@ class DatacenterWorker:
                 assert_never(action)
         return None
 
-    def _send(self, action: Send) -> Answered | Refused | Unreachable:
+    def _send(self, action: Send) -> Answered | RequestRefused | Unreachable:
         reply = self._exchange.send(action)
         if isinstance(reply, Answered) and isinstance(reply.message, Lease):
             self._lease = lease = reply.message
