@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -30,6 +30,7 @@ RoundPhase = Literal[
     "committing",
 ]
 """Each has a file: in ``phases``, or in ``secure`` for what only secure rounds have."""
+PHASES: tuple[RoundPhase, ...] = get_args(RoundPhase)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ start.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -41,6 +41,16 @@ FALLBACK: dict[str, Any] = {"data": "proxy", "patience": 1, "lease_s": 40, "max_
 """A plan's datacenter section that falls back after one abandoned round."""
 
 
+class Transition(NamedTuple):
+    """One event that changed the state, and the phases before and after it."""
+
+    phase: str
+    event: str
+    following: str
+    ended: bool
+    """Whether the round ended with it; ``following`` is of the next one then, or idle."""
+
+
 class Story:
     """``at`` is the time of the next event. Each method is one happening and returns the effects it had."""
 
@@ -50,11 +60,17 @@ class Story:
         self.at = 100.0
         self.log: list[ev.Event] = []
         self.effects: list[fx.Effect] = []
+        self.steps: list[Transition] = []
+        """Of each event that changed the state."""
 
     def happens(self, event: ev.Event) -> list[fx.Effect]:
         before = self.state
         self.state, effects = rounds.step(before, event)
         refused = any(isinstance(effect, fx.Refused) for effect in effects)
+        if self.state is not before:
+            number = None if self.state.round is None else self.state.round.number
+            ended = before.round is not None and before.round.number != number
+            self.steps.append(Transition(before.phase, event.kind, self.state.phase, ended))
         if self.state is not before or (any(isinstance(effect, _RECORDS) for effect in effects) and not refused):
             self.log.append(event)
         self.effects += effects

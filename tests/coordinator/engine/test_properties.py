@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine import state as states
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every
+from tests.coordinator.engine.transitions import arrows, transitions
 
 DEVICES = ("a", "b", "c", "d", "e")
 KINDS = (
@@ -222,9 +224,17 @@ def check_round(state: states.RunState, round: states.Round) -> None:
         )
 
 
+@pytest.fixture(scope="module")
+def ways() -> set[tuple[str, str]]:
+    """Every arrow of the map."""
+    return arrows(transitions())
+
+
 @given(happenings=HAPPENINGS, plan=PLANS)
 @settings(max_examples=150)
-def test_whatever_happens_the_invariants_hold(happenings: list[dict[str, Any]], plan: dict[str, Any]) -> None:
+def test_whatever_happens_the_invariants_hold(
+    ways: set[tuple[str, str]], happenings: list[dict[str, Any]], plan: dict[str, Any]
+) -> None:
     story, ledger = Story(**plan), Ledger()
     story.created()
     ledger.write(story, story.log[-1], story.effects)
@@ -234,6 +244,7 @@ def test_whatever_happens_the_invariants_hold(happenings: list[dict[str, Any]], 
         effects = story.happens(event)
         check_state(before, event, story, effects)
         ledger.write(story, event, effects)
+    assert arrows(story.steps) <= ways, "the map shows every way from phase to phase"
 
 
 @given(happenings=HAPPENINGS, plan=PLANS)

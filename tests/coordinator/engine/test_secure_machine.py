@@ -22,6 +22,7 @@ from coordinator.engine import rounds
 from coordinator.engine import state as states
 from tests.coordinator.engine.secure_story import POOL, SecureStory, place_of, ring_of
 from tests.coordinator.engine.story import FALLBACK, attempt_of, digest_of, every
+from tests.coordinator.engine.transitions import arrows, transitions
 
 BEFORE_SIGNING = ("selecting", "collecting", "sharing", "masking")
 FROM_THE_LIST = ("agreeing", "unmasking", "committing")
@@ -340,6 +341,7 @@ class SecureRun(RuleBasedStateMachine):
             state, _ = rounds.step(state, ev.from_json(event.kind, event.at, ev.to_json(event)))
         assert state == self.story.state
         assert rounds.pending(state) == rounds.pending(self.story.state)
+        assert arrows(self.story.steps) <= arrows(transitions()), "the map shows every way"
 
 
 SecureRun.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
