@@ -31,7 +31,7 @@ from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.devices import Arrived
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
 
@@ -79,7 +79,7 @@ class Device:
         self.assignment: Assignment | None = None
         self._made: tuple[UpdateReport, int] | None = None
         """The report of what it has trained, and the bytes that its update would have."""
-        self.update: Arrived | None = None
+        self.update: ArrivedUpdate | None = None
         """What it has sent, and has not heard of yet."""
         self.over = False
         enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
@@ -157,7 +157,7 @@ class Device:
             return _LATER  # the world asks for all who are at this together
         if send.route is Route.UPDATE and self._made is not None:
             report, size = self._made
-            self.update = Arrived(self.row, report, send.update or "", size, self._world.now)
+            self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
             return _LATER
         try:
             return Answered(self._asked(send), self._world.now)
