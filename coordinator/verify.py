@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from client_sdk import codecs
 from coordinator.blobs import BlobError
@@ -111,13 +112,12 @@ class _Run:
             if event.seq != last + 1:
                 yield self._violation("8", None, f"the log goes from event {last} to event {event.seq}")
             last = event.seq
+            body: dict[str, Any] = event.body
             if event.kind == "Leased":
-                if event.body["fence"] <= fence:
-                    yield self._violation(
-                        "lease", event.body["round"], f"its fence {event.body['fence']} was issued before"
-                    )
-                fence = event.body["fence"]
-            log.setdefault(event.body.get("round", 0), LoggedRound()).add(event)
+                if body["fence"] <= fence:
+                    yield self._violation("lease", body["round"], f"its fence {body['fence']} was issued before")
+                fence = body["fence"]
+            log.setdefault(body.get("round", 0), LoggedRound()).add(event)
         if last < self._row.seq:
             yield self._violation("8", None, f"the log ends at event {last}, the run at {self._row.seq}")
         if self._row.snapshot_seq > self._row.seq:

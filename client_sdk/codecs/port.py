@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from client_sdk.tensors.floats import Float32
-from client_sdk.tensors.manifest import Array, Manifest, Tensors
-from client_sdk.tensors.safetensors_file import Header
+from client_sdk.tensors.manifest import Array, Manifest, Tensors, TruncatedTensors
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 BLOCK = 65536
 """Elements of a block, where nothing else is said: 256 KiB of float32."""
@@ -58,7 +58,7 @@ class Codec(Protocol):
         """The longest body for deltas of ``manifest``, in bytes, header and report included."""
 
     def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
         """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the
         names.
@@ -67,3 +67,12 @@ class Codec(Protocol):
         checked. Memory: one block. Raises TruncatedTensors when a file has become shorter than ``header`` says,
         OSError when it cannot be read.
         """
+
+
+def fill(file: BinaryIO, buffer: memoryview) -> None:
+    """Reads until ``buffer`` is full. TruncatedTensors where the file ends first."""
+    while buffer.nbytes:
+        count = file.readinto(buffer)  # type: ignore[attr-defined]
+        if not count:
+            raise TruncatedTensors("the file became shorter while it was read")
+        buffer = buffer[count:]

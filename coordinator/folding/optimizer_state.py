@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from client_sdk.tensors import Float32, Header, Manifest, NotFinite, TensorSpec, header_bytes, read_header
+from client_sdk.tensors import Float32, Manifest, NotFinite, TensorHeader, TensorSpec, header_bytes, read_header
 from coordinator.blobs import BlobError, Blobs, Spool
 
 STATE_KEY = "quorate.optimizer"
@@ -29,7 +29,7 @@ class StateReader:
         """``averaged``: (name, elements) of each averaged tensor. ``first``: the initial value of each slot.
         Missing, or TensorError for a state of another model or optimizer."""
         self._first = np.array(first, np.float32)
-        self._header: Header | None = None
+        self._header: TensorHeader | None = None
         if digest is None or not self._first.size:
             return
         self._header = read_header(blobs.path(digest))

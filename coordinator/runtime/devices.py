@@ -25,7 +25,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.collecting import membership
+from coordinator.engine.phases.refusing import membership
 from coordinator.engine.state import RunState
 from coordinator.folding import validation
 from coordinator.runtime.core import Core

@@ -132,7 +132,7 @@ class RunLog:
                     elif isinstance(effect, fx.Refused):
                         refused = True
                 if following is not state or (recorded and not refused):
-                    logged.append((event.at, events.kind_of(event), events.to_json(event)))
+                    logged.append((event.at, event.kind, events.to_json(event)))
                 results.append(effects)
                 state = following
             records.write(tx, self.run, rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import assert_never
 
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
@@ -65,5 +66,7 @@ class SecureRounds:
             case fx.Discard():
                 self._work.forget()
                 self._commits.discard(self._run, action)
-            case _:
+            case fx.Announce() | fx.Gather() | fx.Open():
                 self._work.perform(action)
+            case _:
+                assert_never(action)

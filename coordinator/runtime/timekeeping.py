@@ -7,8 +7,8 @@ from __future__ import annotations
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.leasing import fleet_is_back
-from coordinator.engine.phases.lifecycle import phase_s
 from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core

@@ -14,7 +14,7 @@ from client_sdk.tensors import HEADER_LIMIT, TensorError, read_header
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.leasing import reason_lost
+from coordinator.engine.phases.training import reason_lost
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, run_creation
 from coordinator.runtime.core import Core

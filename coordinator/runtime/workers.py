@@ -28,7 +28,8 @@ from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.leasing import RENEWALS, fleet_is_back, is_restart, reason_against
+from coordinator.engine.phases.leasing import fleet_is_back, is_restart, reason_against
+from coordinator.engine.phases.training import RENEWALS
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core

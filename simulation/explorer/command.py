@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json, say_table, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json, say_table
 
 if TYPE_CHECKING:
     from simulation.explorer.search import Finding, Product, SearchReport
@@ -27,7 +27,7 @@ Seconds = Annotated[float | None, typer.Option(min=0.1, help="The longest time t
 Jobs = Annotated[int, typer.Option(min=1, max=256, help="Processes.")]
 
 
-@spoken
+@errors_as_sentences
 def explore(
     seed: Seed = 0,
     trace: Trace = False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -16,8 +16,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
-    Refused,
     Reply,
+    RequestRefused,
     Save,
     Send,
     Sleep,
@@ -138,7 +138,7 @@ class ExplorerDevice:
         session = self._session
         return lambda: session.send(reply)  # type: ignore[union-attr]
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Send | Fetch | Train | Sleep) -> None:
         world = self.world
         self._waiting_for += 1
         ticket = (self.life, self._waiting_for)
@@ -160,6 +160,8 @@ class ExplorerDevice:
                 self.network.send(
                     request, lambda answer: self._answered(ticket, action, answer), HOLD_S if held else 0.0
                 )
+            case _:
+                assert_never(action)
 
     def _update(self, action: Send, digest: str) -> bytes:
         """Returns the saved update that the record names. In one round a device sends the same bytes each time."""
@@ -182,7 +184,7 @@ class ExplorerDevice:
         if answer is None:
             reply = Unreachable("No answer came.", at)
         elif isinstance(answer, Problem):
-            reply = Refused(answer, at)
+            reply = RequestRefused(answer, at)
         elif isinstance(answer, bytes):
             reply = self._received(action, answer)
         else:
@@ -195,7 +197,7 @@ class ExplorerDevice:
             body = body[:-1] + bytes([body[-1] ^ 1])
         assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
-            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+            return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         return Fetched(at)
 
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:

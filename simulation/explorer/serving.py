@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.problems import problem
@@ -50,6 +50,8 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             _held(replica, request, entry, entry.shape, send, answer)
         case Body():
             _upload(world, replica, request, entry, entry.shape, send, answer)
+        case _:
+            assert_never(entry.shape)
 
 
 def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:

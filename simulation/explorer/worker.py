@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
@@ -175,6 +175,8 @@ class ExplorerWorker:
             case Sleep():
                 wait_s = world.chance.between(f"sleep {self.name}", action.min_s, action.max_s)
                 world.agenda.after(wait_s, self._resume, ticket, None)
+            case _:
+                assert_never(action)
 
     def _resume(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
         if ticket != (self.life, self._waiting_for) or not self.up:
@@ -198,13 +200,13 @@ class ExplorerWorker:
         if answer is None:
             return Unreachable("No answer came.", at)
         if isinstance(answer, Problem):
-            return Refused(answer, at)
+            return RequestRefused(answer, at)
         if not isinstance(answer, bytes):
             return Answered(answer, at)
         if self.world.strikes("corrupt", "checkpoint"):
             answer = answer[:-1] + bytes([answer[-1] ^ 1])
         if isinstance(action, Fetch) and hashlib.sha256(answer).hexdigest() != action.checkpoint.digest:
-            return Refused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+            return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         self._fetched = answer
         return Fetched(at)
 
@@ -219,6 +221,8 @@ class ExplorerWorker:
                     path = job.path
                     self.delivered[str(path["run"]), int(path["round"]), job.message.fence] = str(job.update)
                 self._ask(job, lambda answer: self._end_job(ticket, self._reply(job, answer)), ticket)
+            case _:
+                assert_never(job)
 
     def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world = self.world

@@ -90,7 +90,7 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
 
 def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
     """What an event says of a device that withdrew; None for any other event."""
-    happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.__name__ else None
+    happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.kind else None
     if not isinstance(happened, events.Withdrew):
         return None
     return DeviceWithdrawal(round=happened.round, device=happened.device, reason=happened.reason)

@@ -8,7 +8,7 @@ virtual clock, performs what takes time: waiting and training.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Never, Protocol
+from typing import Any, Never, Protocol, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -16,8 +16,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
-    Refused,
     Reply,
+    RequestRefused,
     Save,
     Send,
     Sleep,
@@ -117,7 +117,7 @@ class Device:
     def received(self, answer: Receipt | ProblemError) -> None:
         """The answer to its update."""
         now = self._world.now
-        self._go_on(Refused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
+        self._go_on(RequestRefused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
 
     def vanish(self) -> None:
         """The device stops without a message."""
@@ -149,7 +149,8 @@ class Device:
             case Sleep():
                 self.vanish()
                 return _LATER
-        raise TypeError(f"a simulated device cannot perform {action!r}")
+            case _:
+                assert_never(action)
 
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
@@ -161,7 +162,7 @@ class Device:
         try:
             return Answered(self._asked(send), self._world.now)
         except ProblemError as error:
-            return Refused(error.problem, self._world.now)
+            return RequestRefused(error.problem, self._world.now)
 
     def _asked(self, send: Send) -> Message:
         entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
@@ -175,6 +176,8 @@ class Device:
                 raise RuntimeError("an update that was never made would have been read")
             case Held():
                 raise TypeError(f"a simulated device waits for no answer of {send.route}")
+            case _:
+                assert_never(entry.shape)
 
 
 _LATER = object()

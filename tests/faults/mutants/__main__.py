@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say_json, say_table, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say_json, say_table
 from simulation.explorer.command import Jobs, Schedules, Seconds, Seed, Trace, play_many, play_one, show_count
 from simulation.explorer.search import explore
 from tests.faults.mutants import MUTANTS, Spoilt
@@ -23,7 +23,7 @@ BUDGET = 1500
 """Schedules in which a mutant must be found."""
 
 
-@spoken
+@errors_as_sentences
 def main(
     name: Annotated[str | None, typer.Argument(help="The mutant; without it, every one.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the mutants and what each breaks.")] = False,
