@@ -16,7 +16,6 @@ scales of all tensors in the order of the names.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.chance import labelled, sha256_bytes
 from client_sdk.codecs.files import fill
 from client_sdk.codecs.port import BLOCK, Origin
 from client_sdk.tensors.exact_sum import peak
@@ -39,7 +39,7 @@ from client_sdk.tensors.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, Header
+from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
 
 RUN = 1024
 """Values that share a scale: 0.4 % more bytes than the codes alone."""
@@ -97,7 +97,7 @@ class Stochastic8:
         return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
         """See ``Codec.blocks``. All scales of a body, 1/256 of a model, are in memory meanwhile."""
         self.wire(_values(header.manifest)).require(header.manifest)
@@ -105,7 +105,7 @@ class Stochastic8:
             return self._from_file(source, header, block)
         return self._from_memory(memoryview(source).cast("B"), header, block)
 
-    def _from_memory(self, source: memoryview, header: Header, block: int) -> Iterator[Float32]:
+    def _from_memory(self, source: memoryview, header: TensorHeader, block: int) -> Iterator[Float32]:
         first, last = header.offsets[SCALES]
         scales = np.frombuffer(source[first:last], "<f4").astype(np.float32)
         for begin, elements, at in _places(header):
@@ -113,7 +113,7 @@ class Stochastic8:
             for start in range(0, elements, block):
                 yield _decoded(codes[start : start + block], scales[at : at + _runs(elements)], start)
 
-    def _from_file(self, path: Path, header: Header, block: int) -> Iterator[Float32]:
+    def _from_file(self, path: Path, header: TensorHeader, block: int) -> Iterator[Float32]:
         buffer = np.empty(block, np.int8)
         with path.open("rb", buffering=0) as file:
             first, last = header.offsets[SCALES]
@@ -181,17 +181,17 @@ def _uniform(philox: np.random.Philox, count: int) -> NDArray[np.float64]:
 
 
 def _key(origin: Origin, name: str) -> NDArray[np.uint64]:
-    """Of the generator for one tensor of one update: SHA-256 of what tells it from all others."""
-    text = f"quorate stochastic8 v1\n{origin.seed}\n{origin.round}\n{origin.device}\n{name}"
-    words = np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], "<u8")
-    return words.astype(np.uint64)
+    """Of the generator for one tensor of one update: SHA-256 of what tells it from all others. The name stands last,
+    so it may hold anything."""
+    message = labelled("stochastic8", origin.seed, origin.round, origin.device, name)
+    return np.frombuffer(sha256_bytes(message, 16), "<u8").astype(np.uint64)
 
 
 def _runs(elements: int) -> int:
     return -(-elements // RUN)
 
 
-def _places(header: Header) -> Iterator[tuple[int, int, int]]:
+def _places(header: TensorHeader) -> Iterator[tuple[int, int, int]]:
     """(first byte, elements, first scale) of each tensor, in the order of the names."""
     at = 0
     for name in sorted(_values(header.manifest)):

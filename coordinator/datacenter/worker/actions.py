@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.protocol.workers import Lease
 
 
@@ -105,4 +105,4 @@ class Finished:
     at: float
 
 
-WorkerReply = Answered | Refused | Unreachable | Fetched | Finished | Failed | Unable | Going | None
+WorkerReply = Answered | RequestRefused | Unreachable | Fetched | Finished | Failed | Unable | Going | None

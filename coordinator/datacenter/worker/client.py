@@ -21,11 +21,11 @@ from pathlib import Path
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import httpx2
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Refused, Send, Sleep, Unreachable, Unreadable
+from client_sdk.device.actions import Answered, Failed, Fetch, RequestRefused, Send, Sleep, Unreachable, Unreadable
 from client_sdk.device.requests import Pacing
 from client_sdk.http.client import Happening
 from client_sdk.http.exchange import Exchange
@@ -177,7 +177,7 @@ class DatacenterWorker:
         reply = self._exchange.send(
             Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll, token=self._token)
         )
-        if isinstance(reply, Refused):
+        if isinstance(reply, RequestRefused):
             raise ProblemError(reply.problem)
         if not isinstance(reply, Answered):
             raise problem("busy", reply.reason)
@@ -213,9 +213,11 @@ class DatacenterWorker:
                 wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
                 self._report("trouble" if action.trouble else "waiting", action.reason)
                 self._stop.wait(wait_s)
+            case _:
+                assert_never(action)
         return None
 
-    def _send(self, action: Send) -> Answered | Refused | Unreachable:
+    def _send(self, action: Send) -> Answered | RequestRefused | Unreachable:
         reply = self._exchange.send(action)
         if isinstance(reply, Answered) and isinstance(reply.message, Lease):
             self._lease = lease = reply.message
@@ -238,6 +240,8 @@ class DatacenterWorker:
                     return self._send(job)
                 case TrainLease():
                     return self._train(job, running)
+                case _:
+                    assert_never(job)
 
     def _train(self, job: TrainLease, running: RunningJob) -> WorkerReply:
         lease = job.lease

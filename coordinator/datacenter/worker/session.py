@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Literal
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.device.requests import Pacing, short
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
@@ -117,7 +117,7 @@ class _WorkerSession:
             if isinstance(reply, Failed):
                 return (yield from self._give_back(lease, "given-back", reply.reason))
             failures += 1
-            if isinstance(reply, Refused):
+            if isinstance(reply, RequestRefused):
                 if reply.problem.advice in ("stop", "enrol"):
                     raise ProblemError(reply.problem)
                 wrong += reply.problem.kind == "digest-mismatch"
@@ -167,7 +167,7 @@ class _WorkerSession:
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
         reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseRenewed, message)))
-        if isinstance(reply, Refused) and reply.problem.is_ours and reply.problem.advice != "retry":
+        if isinstance(reply, RequestRefused) and reply.problem.is_ours and reply.problem.advice != "retry":
             return str(reply.problem)
         return None
 
@@ -203,7 +203,7 @@ class _WorkerSession:
                 if reply.message.digest == trained.digest:
                     return Ended(lease=lease, result="committed", version=reply.message.version)
                 return Ended(lease=lease, result="refused", reason="The receipt is for other bytes.")
-            if isinstance(reply, Refused):
+            if isinstance(reply, RequestRefused):
                 refused = reply.problem
                 if refused.advice in ("stop", "enrol"):
                     raise ProblemError(refused)
@@ -236,7 +236,7 @@ class _WorkerSession:
             reply = self._noted((yield send))
             if isinstance(reply, Answered):
                 return reply.message
-            if isinstance(reply, Refused):
+            if isinstance(reply, RequestRefused):
                 if reply.problem.advice in ("stop", "enrol"):
                     raise ProblemError(reply.problem)
                 passing = polling and reply.problem.status in (404, 409)
@@ -261,11 +261,11 @@ class _WorkerSession:
         return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
 
     def _backoff(self, reply: WorkerReply | str, failures: int) -> tuple[float, float]:
-        after = reply.problem.retry_after_s if isinstance(reply, Refused) else None
+        after = reply.problem.retry_after_s if isinstance(reply, RequestRefused) else None
         return self.pacing.backoff(failures, after)
 
 
 def _why(reply: WorkerReply | str) -> str:
-    if isinstance(reply, Refused):
+    if isinstance(reply, RequestRefused):
         return str(reply.problem)
     return reply.reason if isinstance(reply, Unreachable) else "No answer."
