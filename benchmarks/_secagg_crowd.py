@@ -17,29 +17,29 @@ from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import DeviceContribution, Persist, SecureDevice, ServerAnswer, Transmit
-from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from client_sdk.tensors.floats import Float32
 
-STRICT = Rule(profile="strict")
-FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+STRICT = GraphRule(profile="strict")
+FAST = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
 """At n = 300: 110 neighbours, 71 shares, 256 signers."""
 WEIGHT_CAP = 1000
 EXPIRES = 2_000_000_000
 
 
-def header_of(rule: Rule, dimension: int) -> Header:
+def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
     """The header of a round of 16-bit values with masks of AES-256-CTR."""
-    return Header(
+    return AttemptHeader(
         run="bench",
         round=1,
         attempt=0,
@@ -67,12 +67,12 @@ class Crowd:
     """``n`` devices of one attempt, by their place in the roster."""
 
     n: int
-    header: Header
+    header: AttemptHeader
     identities: list[DeviceKey] = field(default_factory=list)
     secrets: list[AttemptSecrets] = field(default_factory=list)
     held: list[dict[int, SharePair]] = field(default_factory=list)
     """By holder: dealer -> pair."""
-    cohort: Cohort = field(init=False)
+    cohort: MaskingCohort = field(init=False)
     values: Float32 = field(init=False)
     """The update of every device (float32, ``dimension`` values); weights differ."""
 
@@ -84,7 +84,7 @@ class Crowd:
             self.secrets.append(secrets)
             shown = secrets.advertisement(_name(place))
             signature = sign_advertisement(shown, self.header.digest, identity)
-            entries.append(Entry(shown, signature, bytes.fromhex(identity.public_hex)))
+            entries.append(RosterEntry(shown, signature, bytes.fromhex(identity.public_hex)))
         self.cohort = join(self.header, Roster.of(self.header, entries), self.vouched)
         rng = np.random.default_rng(0)
         self.values = rng.standard_normal(self.header.dimension, np.float32) * np.float32(0.003)
@@ -141,7 +141,7 @@ class Crowd:
 
     def revealed(self, survivors: Survivors) -> list[bytes]:
         """Exchange 5, all survivors' bodies."""
-        return [Revealed.of(place, self.held[place], survivors).encoded for place in survivors.places]
+        return [RevealedShares.of(place, self.held[place], survivors).encoded for place in survivors.places]
 
 
 class OneDevice:
@@ -214,7 +214,7 @@ class OneDevice:
             masker.apply(vector, crowd.pair_mask(peer, place), pair_sign(peer, place))
         cut(vector, bits)
         dealt = Bundle.parse(messages["share"].body, cohort.n).places
-        revealed = Revealed.parse(messages["unmask"].body, crowd.survivors(), cohort.n).shares
+        revealed = RevealedShares.parse(messages["unmask"].body, crowd.survivors(), cohort.n).shares
         if not np.array_equal(vector, crowd.lanes(place)) or len(dealt) < cohort.parameters.threshold or not revealed:
             raise SystemExit("a device's messages are not right: wrong results are not reported")
 

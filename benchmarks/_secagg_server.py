@@ -21,7 +21,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure.state import SecureRound
 from coordinator.secure.attempt import Attempts
-from coordinator.secure.kept import message_bytes, sum_of
+from coordinator.secure.blob_formats import message_bytes, sum_of
 from coordinator.secure.performing import SecureWork
 
 

@@ -44,7 +44,7 @@ from benchmarks._secagg_crowd import FAST, STRICT, Crowd, OneDevice, header_of
 from benchmarks._secagg_server import Server
 from benchmarks.harness import Pairs, Row, Spread, interleaved, main
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.masks import Masker, pair_seed
 from client_sdk.secagg.rebuild import rebuild_mask_key
@@ -58,7 +58,7 @@ MEMORY_AIM_MODELS = 4.0
 MODEL = 4 * MILLION
 
 
-def crowd_of(rule: Rule, dimension: int) -> Crowd:
+def crowd_of(rule: GraphRule, dimension: int) -> Crowd:
     """300 devices that have shared. Their objects are frozen in the garbage collector, since neither one device nor a
     server has them."""
     crowd = Crowd(N, header_of(rule, dimension))

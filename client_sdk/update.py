@@ -30,7 +30,7 @@ from client_sdk.tensors.manifest import (
     Tensors,
     shown,
 )
-from client_sdk.tensors.safetensors_file import Header, to_bytes
+from client_sdk.tensors.safetensors_file import TensorHeader, to_bytes
 
 
 class BadReport(TensorError):
@@ -290,7 +290,7 @@ def report_of(
         raise BadReport(f"the update's report cannot be made: {_first(error)}") from None
 
 
-def decode_report(header: Header) -> UpdateReport:
+def decode_report(header: TensorHeader) -> UpdateReport:
     """The report in the header of an update's body. BadReport when it is missing, not alone, or not what the protocol
     says.
     """

@@ -26,7 +26,7 @@ from client_sdk.tensors.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, Header
+from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
 
 NOBODY = Origin()
 
@@ -75,7 +75,7 @@ class Identity:
         return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
         """See ``Codec.blocks``. float32 in memory is given as views of ``source``."""
         self.wire(header.manifest).require(header.manifest)
@@ -83,7 +83,9 @@ class Identity:
             return self._from_file(source, header, block)
         return self._from_memory(source, header, block)
 
-    def _from_memory(self, source: bytes | bytearray | memoryview, header: Header, block: int) -> Iterator[Float32]:
+    def _from_memory(
+        self, source: bytes | bytearray | memoryview, header: TensorHeader, block: int
+    ) -> Iterator[Float32]:
         for begin, elements in self._places(header):
             if not elements:
                 continue
@@ -91,7 +93,7 @@ class Identity:
             for part in pieces(stored, block):
                 yield widen(part)
 
-    def _from_file(self, path: Path, header: Header, block: int) -> Iterator[Float32]:
+    def _from_file(self, path: Path, header: TensorHeader, block: int) -> Iterator[Float32]:
         buffer: Array = np.empty(block, NUMPY_DTYPES[self.dtype])
         with path.open("rb", buffering=0) as file:
             for begin, elements in self._places(header):
@@ -102,7 +104,7 @@ class Identity:
                     yield widen(part)
 
     @staticmethod
-    def _places(header: Header) -> list[tuple[int, int]]:
+    def _places(header: TensorHeader) -> list[tuple[int, int]]:
         """(first byte, elements) of each tensor, in the order of the names: that of float32 deltas, whatever the
         file's.
         """

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, Tensors
-from client_sdk.tensors.safetensors_file import Header
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 BLOCK = 65536
 """Elements of a block, where nothing else is said: 256 KiB of float32."""
@@ -58,7 +58,7 @@ class Codec(Protocol):
         """The longest body for deltas of ``manifest``, in bytes, header and report included."""
 
     def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
         """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the
         names.

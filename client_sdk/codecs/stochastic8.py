@@ -39,7 +39,7 @@ from client_sdk.tensors.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, Header
+from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
 
 RUN = 1024
 """Values that share a scale: 0.4 % more bytes than the codes alone."""
@@ -97,7 +97,7 @@ class Stochastic8:
         return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: Header, block: int = BLOCK
+        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
         """See ``Codec.blocks``. All scales of a body, 1/256 of a model, are in memory meanwhile."""
         self.wire(_values(header.manifest)).require(header.manifest)
@@ -105,7 +105,7 @@ class Stochastic8:
             return self._from_file(source, header, block)
         return self._from_memory(memoryview(source).cast("B"), header, block)
 
-    def _from_memory(self, source: memoryview, header: Header, block: int) -> Iterator[Float32]:
+    def _from_memory(self, source: memoryview, header: TensorHeader, block: int) -> Iterator[Float32]:
         first, last = header.offsets[SCALES]
         scales = np.frombuffer(source[first:last], "<f4").astype(np.float32)
         for begin, elements, at in _places(header):
@@ -113,7 +113,7 @@ class Stochastic8:
             for start in range(0, elements, block):
                 yield _decoded(codes[start : start + block], scales[at : at + _runs(elements)], start)
 
-    def _from_file(self, path: Path, header: Header, block: int) -> Iterator[Float32]:
+    def _from_file(self, path: Path, header: TensorHeader, block: int) -> Iterator[Float32]:
         buffer = np.empty(block, np.int8)
         with path.open("rb", buffering=0) as file:
             first, last = header.offsets[SCALES]
@@ -191,7 +191,7 @@ def _runs(elements: int) -> int:
     return -(-elements // RUN)
 
 
-def _places(header: Header) -> Iterator[tuple[int, int, int]]:
+def _places(header: TensorHeader) -> Iterator[tuple[int, int, int]]:
     """(first byte, elements, first scale) of each tensor, in the order of the names."""
     at = 0
     for name in sorted(_values(header.manifest)):

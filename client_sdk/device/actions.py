@@ -7,8 +7,8 @@ explorer. It performs nothing.
 action       the driver                                       and sends back
 ============ ================================================ ==========================================================
 Save         makes it durable                                 None, once it is
-Send         delivers one request, once                       Answered, Refused, Unreachable (or Unreadable)
-Fetch        has the checkpoint's bytes, checked, at hand     Fetched, Refused, Unreachable, Failed
+Send         delivers one request, once                       Answered, RequestRefused, Unreachable (or Unreadable)
+Fetch        has the checkpoint's bytes, checked, at hand     Fetched, RequestRefused, Unreachable, Failed
 Train        trains and encodes                               Trained, Failed
 Sleep        waits a time drawn from the window               None
 ============ ================================================ ==========================================================
@@ -96,7 +96,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RequestRefused:
     """The coordinator's problem document; for ``Fetch`` also ``digest-mismatch``, found by the driver."""
 
     problem: Problem
@@ -147,4 +147,4 @@ class Failed:
     at: float
 
 
-Reply = Answered | Refused | Unreachable | Unreadable | Fetched | Trained | Failed | None
+Reply = Answered | RequestRefused | Unreachable | Unreadable | Fetched | Trained | Failed | None

@@ -20,7 +20,17 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from client_sdk.device.actions import Action, Answered, Refused, Reply, Save, Send, Sleep, Unreachable, Unreadable
+from client_sdk.device.actions import (
+    Action,
+    Answered,
+    Reply,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Unreachable,
+    Unreadable,
+)
 from client_sdk.device.record import Record
 from client_sdk.identity import Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, EnrolRequest, Noted, Withdrawal, enrolment_bytes
@@ -136,7 +146,7 @@ class Asking:
                 return reply.message
             if isinstance(reply, Unreadable):
                 yield from self._decline(reply)
-            elif isinstance(reply, Refused):
+            elif isinstance(reply, RequestRefused):
                 refused = reply.problem
                 advice = refused.advice
                 may_enrol = not enrolling and enrolments < ENROLMENTS and self.enrolment_token is not None
@@ -162,7 +172,7 @@ class Asking:
     def wait_after(self, reply: Reply, failures: int) -> Sleep:
         """The sleep before the next try."""
         match reply:
-            case Refused(problem=refused):
+            case RequestRefused(problem=refused):
                 low, high = self.pacing.backoff(failures, refused.retry_after_s)
                 reason = str(refused)
             case Unreachable(reason=reason):

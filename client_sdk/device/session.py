@@ -24,7 +24,19 @@ import os
 from collections.abc import Callable, Generator
 from typing import Literal
 
-from client_sdk.device.actions import Action, Failed, Fetch, Fetched, Refused, Reply, Save, Send, Sleep, Train, Trained
+from client_sdk.device.actions import (
+    Action,
+    Failed,
+    Fetch,
+    Fetched,
+    Reply,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Train,
+    Trained,
+)
 from client_sdk.device.policy import refusal
 from client_sdk.device.record import Joined, Record
 from client_sdk.device.requests import Asking, Pacing, short
@@ -167,7 +179,7 @@ class _Session(Asking):
                 return None
             if isinstance(reply, Failed):
                 return reply.reason
-            if isinstance(reply, Refused):
+            if isinstance(reply, RequestRefused):
                 refused = reply.problem
                 if refused.kind == "digest-mismatch":
                     wrong += 1
@@ -188,9 +200,9 @@ class _Session(Asking):
         so."""
         send = self.of_round("POST", Route.STARTED, assignment, Noted, Started(attempt=assignment.attempt))
         reply = self.observe((yield send))
-        if isinstance(reply, Refused) and reply.problem.advice == "stop":
+        if isinstance(reply, RequestRefused) and reply.problem.advice == "stop":
             raise ProblemError(reply.problem)
-        if isinstance(reply, Refused) and reply.problem.advice == "drop" and reply.problem.is_ours:
+        if isinstance(reply, RequestRefused) and reply.problem.advice == "drop" and reply.problem.is_ours:
             return str(reply.problem)
         return None
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol
 import httpx2
 from pydantic import ValidationError
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Unreachable, Unreadable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Unreachable, Unreadable
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.names import (
@@ -83,7 +83,7 @@ class Exchange:
         self._storage = storage
         self._now = now
 
-    def send(self, action: Send) -> Answered | Refused | Unreachable | Unreadable:
+    def send(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
         """Deliver once. A connection that had gone stale is replaced, and the request repeated: all of them may be."""
         try:
             try:
@@ -93,7 +93,7 @@ class Exchange:
         except httpx2.HTTPError as error:
             return Unreachable(self._silence(error), self._now())
 
-    def fetch(self, action: Fetch) -> Fetched | Refused | Unreachable | Failed:
+    def fetch(self, action: Fetch) -> Fetched | RequestRefused | Unreachable | Failed:
         """Download what is not kept yet, from where an earlier try ended."""
         try:
             if self._storage.checkpoints.get(action.checkpoint.digest) is None:
@@ -102,16 +102,16 @@ class Exchange:
                 except STALE:
                     self._receive(action)
         except _NotGiven as error:
-            return Refused(error.problem, self._now())
+            return RequestRefused(error.problem, self._now())
         except WrongBytes as error:
-            return Refused(problem("digest-mismatch", str(error)).problem, self._now())
+            return RequestRefused(problem("digest-mismatch", str(error)).problem, self._now())
         except httpx2.HTTPError as error:
             return Unreachable(self._silence(error), self._now())
         except OSError as error:
             return Failed(f"This device cannot keep the checkpoint: {error.strerror or error}.", self._now())
         return Fetched(self._now())
 
-    def _once(self, action: Send) -> Answered | Refused | Unreachable | Unreadable:
+    def _once(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
         with self._body(action) as (content, extra):
             hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll) else 0.0
             request = self._http.build_request(
@@ -125,7 +125,7 @@ class Exchange:
                 body = read_limited(response)
         at = self._now()
         if not response.is_success:
-            return Refused(parse_problem(response.status_code, body, response.headers), at)
+            return RequestRefused(parse_problem(response.status_code, body, response.headers), at)
         return _understood(action.answers, body, at)
 
     @contextmanager
@@ -182,7 +182,7 @@ class _NotGiven(Exception):
         self.problem = refused
 
 
-def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | Refused | Unreadable:
+def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
     """The message in a good answer; where there are several kinds, its field ``kind`` tells."""
     try:
         content: Any = json.loads(body)
@@ -202,7 +202,7 @@ def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> A
     except ValueError:
         why = "it is not JSON"
     detail = f"The coordinator's answer was not understood ({why})."
-    return Refused(Problem(type="about:blank", title="Answer not understood", status=502, detail=detail), at)
+    return RequestRefused(Problem(type="about:blank", title="Answer not understood", status=502, detail=detail), at)
 
 
 def _unreadable(content: Mapping[str, Any], why: str, at: float) -> Unreadable | None:

@@ -1,25 +1,24 @@
-"""Secure aggregation, the parts that both ends share: the coordinator learns a cohort's sum and nothing else.
+"""Secure aggregation, the protocol that devices and coordinator share: the coordinator learns only a cohort's sum.
 
 Bonawitz et al. 2017 (doi 10.1145/3133956.3133982) with the mask graph as a parameter (Bell et al. 2020,
-doi 10.1145/3372297.3417885), in the form that holds against a server that lies. One idea a file, lowest first::
+doi 10.1145/3372297.3417885), in the form that is secure against a malicious server. The files, lowest layer first::
 
-    errors       everything that can be wrong
-    agreement    X25519 keys and what two of them agree on; HKDF-SHA256
-    stream       a cipher's key stream into a buffer that is used again and again
-    sealing      a share for one peer, readable by that peer alone: AES-256-GCM
-    statement    what a signature stands under: domain, h, stage, body
-    shamir       a secret in pieces of which any t give it back
+    errors       all errors
+    agreement    X25519 key agreement; HKDF-SHA256
+    stream       a cipher's key stream, written into a reused buffer
+    statement    the bytes that a device signs: domain, h, stage, body
+    shamir       a secret split into shares, any t of which rebuild it
     hypergeometric, parameters   how many neighbours and how many shares, and the bound that this achieves
-    graph        who is whose neighbour, alike on every device
+    graph        the mask graph: each device's neighbours, equal on every device
     lanes        vectors of b-bit integers, tightly packed
     quantize     a clipped delta, a weight and a canary as lanes
-    masks        seeds expanded into lanes, added and taken away
-    wire         how numbers and strings become bytes, in exactly one way
+    masks        seeds expanded into lanes, added and subtracted
+    wire         the canonical encoding of numbers and strings
     header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
-    liars        holders whose shares are wrong, seen over many dealers at once
-    rebuild      a secret out of revealed shares, wrong ones set aside
-    opening      the sum out of masked vectors and shares: the server's arithmetic
-    memory, consent, device      the device's half as a generator: what it keeps, what it agrees to, what it says
+    wrong_shares holders whose shares are wrong, found from the shares of many dealers
+    rebuild      a secret rebuilt from revealed shares, wrong ones excluded
+    opening      the sum, from masked vectors and shares: the server's arithmetic
+    memory, consent, device      the device's part as a generator: what it stores, accepts and sends
 
 Nothing here draws a random number, reads a clock or opens a socket: entropy and signer are arguments.
 """

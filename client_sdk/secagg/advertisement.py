@@ -1,6 +1,6 @@
 """Exchange 1, AdvertiseKeys: the keys, the commitment and the nonce with which a device enters one attempt.
 
-Everything in it is drawn anew for each attempt; the identity that signs it is the device's for life.
+All of it is drawn anew for each attempt; the device's permanent identity signs it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _FIELDS = f">{KEY_BYTES}s{KEY_BYTES}s{DIGEST_BYTES}s{NONCE_BYTES}s"
 
 @dataclass(frozen=True)
 class Advertisement:
-    """What peers need of a device."""
+    """The public values of one device that its peers need."""
 
     device: str
     """Its id, given by the authority."""
     share_key: bytes
-    """X25519: peers seal their shares for it under what this agrees on."""
+    """X25519: peers seal their shares for this device under the secret agreed with this key."""
     mask_key: bytes
-    """X25519: pairwise masks come from what this agrees on; its private half is shared."""
+    """X25519: pairwise masks come from the secret agreed with this key; its private half is shared."""
     commitment: bytes
-    """To the self-mask seed: ``commitment_to``. Whatever is rebuilt from shares is checked against it."""
+    """To the self-mask seed: ``commitment_to``. The seed that is rebuilt from shares is checked against it."""
     nonce: bytes
-    """Part of what orders the mask graph."""
+    """Contributes to the order of the devices in the mask graph."""
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes: what is signed over the header's digest."""
+        """The canonical bytes, which the device signs together with the header's digest."""
         out = WireWriter(KIND).text(self.device).fixed(self.share_key, KEY_BYTES).fixed(self.mask_key, KEY_BYTES)
         return out.fixed(self.commitment, DIGEST_BYTES).fixed(self.nonce, NONCE_BYTES).done()
 
     @classmethod
     def parse(cls, data: bytes) -> Advertisement:
-        """The advertisement of these bytes. BadMessage otherwise, BadKey for a key that is none or of low order."""
+        """Decode an advertisement. BadMessage for malformed bytes, BadKey for an invalid or low-order key."""
         read = WireReader(data, KIND, "advertisement")
         found = cls(read.text(), *next(read.rows(_FIELDS, 1)))
         read.end()
@@ -56,7 +56,7 @@ class Advertisement:
 
 @dataclass(frozen=True, repr=False)
 class AttemptSecrets:
-    """What a device draws for one attempt and keeps to itself until the attempt ends."""
+    """What a device draws for one attempt and keeps secret until the attempt ends."""
 
     share_key: AgreementKey
     mask_key: AgreementKey
@@ -79,10 +79,10 @@ class AttemptSecrets:
 
 
 def commitment_to(self_mask: bytes) -> bytes:
-    """SHA-256 over the domain and the secret, which is uniform and 32 bytes long: that hides it and holds to it."""
+    """SHA-256 over the domain and the secret: hiding and binding, since the secret is uniform and 32 bytes long."""
     return hashlib.sha256(DOMAIN + b"commitment" + self_mask).digest()
 
 
 def sign_advertisement(advertisement: Advertisement, header_digest: bytes, signer: Signer) -> bytes:
-    """The device's signature under its advertisement for this header."""
+    """The device's signature of its advertisement for this header."""
     return signed(signer, header_digest, "advertise", advertisement.encoded)

@@ -1,4 +1,4 @@
-"""X25519 keys (RFC 7748), what two of them agree on, and keys derived from that (HKDF-SHA256, RFC 5869).
+"""X25519 key agreement (RFC 7748) and the derivation of keys from an agreed secret (HKDF-SHA256, RFC 5869).
 
 Entropy is an argument. Errors: BadKey.
 """
@@ -21,15 +21,15 @@ _ORDER_8 = (
     325606250916557431795983626356110631294008115727848805560023387167927233504,
 )
 LOW_ORDER = frozenset({0, 1, _FIELD - 1, *_ORDER_8})
-"""The u-coordinates of the points of order 1, 2, 4 and 8, on the curve and on its twist: with each of them every
-private key agrees on zero (RFC 7748, section 6.1)."""
+"""The u-coordinates of the points of order 1, 2, 4 and 8, on the curve and on its twist: with each of them, every
+private key gives the agreed secret zero (RFC 7748, section 6.1)."""
 
 
 def require_public(public: bytes) -> None:
-    """BadKey where ``public`` is not the one way to write a point that agrees on something secret.
+    """Raise BadKey where ``public`` is not the canonical encoding of a point that gives a secret.
 
-    X25519 ignores the highest bit and takes numbers from the field's prime up; both are refused here, so that equal
-    points are equal bytes and a key used twice is seen.
+    X25519 ignores the highest bit and accepts numbers from the field's prime up. Both are refused here, so that equal
+    points have equal bytes and a key that is used twice is detected.
     """
     if len(public) != KEY_BYTES:
         raise BadKey(f"a public key is {KEY_BYTES} bytes, not {len(public)}")
@@ -41,13 +41,13 @@ def require_public(public: bytes) -> None:
 
 
 class AgreementKey:
-    """A private key that agrees with public ones. Its ``repr`` shows the public half only."""
+    """A private X25519 key. Its ``repr`` shows the public half only."""
 
     def __init__(self, private: bytes) -> None:
         if len(private) != KEY_BYTES:
             raise BadKey(f"a private key is {KEY_BYTES} bytes, not {len(private)}")
         self.private = bytes(private)
-        """The 32 bytes to keep secret: what is shared among peers and rebuilt where this device vanishes."""
+        """The 32 secret bytes. They are shared among peers, who rebuild them if this device drops out."""
         self._key = X25519PrivateKey.from_private_bytes(private)
         self._agreed: dict[bytes, bytes] = {}
         self.public: bytes = self._key.public_key().public_bytes_raw()
@@ -58,11 +58,10 @@ class AgreementKey:
         return cls(entropy(KEY_BYTES))
 
     def agree(self, public: bytes) -> bytes:
-        """The 32 bytes that this key and the owner of ``public`` have in common: derive from them, use them for
-        nothing else.
+        """The 32-byte secret that this key and the owner of ``public`` share. Use it only to derive keys from it.
 
-        They are kept as long as this key is: a device seals for each peer, and unseals what that peer sealed. BadKey
-        for a key that is none, that is not canonical, of low order, or agrees on zero.
+        It is cached with this key, since a device seals for each peer and unseals what that peer sealed. BadKey for a
+        key that is malformed, not canonical or of low order, or that gives the secret zero.
         """
         agreed = self._agreed.get(public)
         if agreed is None:
@@ -79,6 +78,6 @@ class AgreementKey:
 
 
 def derive(secret: bytes, *, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
-    """``length`` bytes by HKDF-SHA256: extract with ``salt``, expand with ``info``. Different ``info``, independent
-    keys."""
+    """``length`` bytes by HKDF-SHA256: extract with ``salt``, expand with ``info``. Different ``info`` gives
+    independent keys."""
     return HKDF(SHA256(), length, salt, info).derive(secret)

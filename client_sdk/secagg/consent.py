@@ -1,20 +1,20 @@
-"""What a device and its owner agree to before it shows a key: the header against the plan, the policy and the past.
+"""The checks before a device sends a key: the header against the plan, the owner's policy and the device's memory.
 
-No plan and no field of the wire lowers anything here. Four questions, each asked as early as it can be answered:
+No plan and no field of a message can weaken these checks. There are four, each made as early as possible:
 
-- ``require_terms``: may the plan's secure rounds be joined at all? Before training, and again with every header.
-- ``require_agreed``: is this header of the round, the plan and the terms that the device agreed to? Whenever an attempt
-  begins or goes on.
-- ``require_consent``: may the device advertise a fresh attempt under it now?
-- ``require_withstood``: is the roster large enough for those who may collude?
+- ``require_terms``: does the policy allow the plan's secure rounds? Before training, and again with every header.
+- ``require_agreed``: does the header have the round, plan and terms that the device agreed to? Whenever an attempt
+  begins or continues.
+- ``require_consent``: may the device advertise for a new attempt under this header now?
+- ``require_withstood``: is the roster large enough against the devices that may collude?
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_sdk.secagg.errors import Refusal, Spent
-from client_sdk.secagg.header import Header, Rule, Terms
+from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
+from client_sdk.secagg.header import AttemptHeader, GraphRule, Terms
 from client_sdk.secagg.memory import Memory
 
 
@@ -23,11 +23,11 @@ class SecurePolicy:
     """The owner's bounds on secure rounds."""
 
     smallest_cohort: int = 64
-    """Fewest devices among whom this one hides, in the roster and among the survivors."""
+    """The smallest anonymity set that is accepted: devices in the roster, and among the survivors."""
     most_colluding: int | None = None
-    """How many devices of the whole fleet may collude: rosters that withstand fewer are refused. A lying coordinator
-    chooses how large a roster is, down to the plan's minimum: *strict* withstands 101 of 300, and 21 of 64. None: what
-    rosters of the plan's sizes withstand will do."""
+    """How many devices of the whole fleet may collude: rosters that withstand fewer are refused. A malicious
+    coordinator chooses the size of a roster, down to the plan's minimum: *strict* withstands 101 of 300, and 21 of 64.
+    None: the number that rosters of the plan's sizes withstand is accepted."""
     largest_norm: float | None = None
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = None
@@ -35,16 +35,16 @@ class SecurePolicy:
     largest_weight_cap: int | None = None
     """The highest weight cap accepted."""
     smallest_sigma: int = 80
-    """Fewest bits of secrecy accepted of a *fast* round. A coordinator tries memberships of a roster by itself, as many
-    as it can compute, and 2^g tries cost g bits: 80 leaves 40 of them to one that tries 2^40."""
+    """Fewest bits of secrecy accepted in a *fast* round. A coordinator can try as many memberships of a roster as it
+    can compute, and 2^g tries cost g bits: with 80, a coordinator that tries 2^40 still faces 40 bits."""
     smallest_corrupt_millionths: int = 100_000
-    """The smallest colluding fraction that a *fast* round must withstand: bits count only against so many colluders,
-    and none of them means a graph that any two can break."""
+    """The smallest colluding fraction that a *fast* round must withstand. The bits of secrecy hold only against that
+    many colluders; with a fraction of 0, any two of them can break the graph."""
     rekey_pause_s: float = 10.0
     """Seconds between two advertisements on one checkpoint, at least."""
     most_fast_tries: int = 8
-    """Most advertisements on one checkpoint in *fast* rounds: each gives the coordinator a fresh nonce to try
-    memberships with."""
+    """Most advertisements on one checkpoint in *fast* rounds: each gives the coordinator a new nonce with which it can
+    try memberships."""
     longest_life_s: float = 7 * 86_400
     """How far ahead an attempt's expiry may lie: until then the device keeps the attempt's secrets."""
     strict_only: bool = False
@@ -53,8 +53,8 @@ class SecurePolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What the device knows of the round from elsewhere: its assignment, its plan, what it trained, and the authority's
-    list of who is revoked."""
+    """What the device expects in the header: from its assignment, its plan, its training, and the authority's
+    revocation list."""
 
     run: str
     round: int
@@ -63,20 +63,21 @@ class Expected:
     plan: bytes
     """SHA-256 of the plan that it agreed to."""
     terms: Terms
-    """What that plan says of secure rounds, as it reached the device with the assignment."""
+    """That plan's terms of secure rounds, as the device received them with the assignment."""
     learner: str
     dimension: int
     """Values that it encoded."""
     codec: str
     codec_version: int
     revocations: int
-    """Counter of the list that the device has and vouches by: signed by the authority, fetched before the attempt."""
+    """Counter of the revocation list by which the device checks certificates: signed by the authority, fetched before
+    the attempt."""
     revocations_digest: bytes
     """Its SHA-256."""
 
 
 def require_terms(terms: Terms, policy: SecurePolicy) -> None:
-    """Refusal where the owner's bounds exclude rounds of these terms."""
+    """Raise Refusal where the owner's bounds exclude rounds of these terms."""
     if terms.minimum_cohort < policy.smallest_cohort:
         raise Refusal(
             f"This device hides among {policy.smallest_cohort} or more; the plan asks for {terms.minimum_cohort}."
@@ -102,9 +103,9 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
         )
 
 
-def require_agreed(header: Header, expected: Expected, policy: SecurePolicy, memory: Memory) -> None:
-    """Refusal unless ``header`` is of the round that the device trained for, under the terms that it and its owner
-    agreed to, and under a revocation list not older than one that it has seen."""
+def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy, memory: Memory) -> None:
+    """Raise Refusal unless ``header`` is of the round that the device trained for, has the terms that it and its owner
+    agreed to, and names a revocation list that is not older than one that it has seen."""
     for what, here, there in (
         ("run", expected.run, header.run),
         ("round", expected.round, header.round),
@@ -123,11 +124,11 @@ def require_agreed(header: Header, expected: Expected, policy: SecurePolicy, mem
         raise Refusal(f"The header's revocation list is older than number {memory.revocations}, which was seen.")
 
 
-def require_consent(header: Header, expected: Expected, policy: SecurePolicy, memory: Memory, at: float) -> None:
-    """Refusal unless the device may advertise a fresh attempt under ``header``, which it agreed to, now (``at``: Unix
-    seconds); Spent where it never may on this checkpoint."""
+def require_consent(header: AttemptHeader, expected: Expected, policy: SecurePolicy, memory: Memory, at: float) -> None:
+    """Raise Refusal unless the device may now (``at``: Unix seconds) advertise for a new attempt under ``header``, to
+    which it agreed; SpentOnCheckpoint where it never may on this checkpoint."""
     if header.model in memory.spent:
-        raise Spent
+        raise SpentOnCheckpoint
     if (header.revocations, header.revocations_digest) != (expected.revocations, expected.revocations_digest):
         raise Refusal(
             f"The header names another revocation list, number {header.revocations}, than this device has, "
@@ -148,16 +149,16 @@ def require_consent(header: Header, expected: Expected, policy: SecurePolicy, me
         raise Refusal("This device advertised on this checkpoint a moment ago.", retry_s=wait_s)
 
 
-def withstood(rule: Rule, n: int) -> int:
-    """How many colluding devices a roster of ``n`` withstands: with C of them, two lists with t signatures each, or
-    both secrets of one device, take 2t <= n + C in *strict*; *fast* says its fraction."""
+def withstood(rule: GraphRule, n: int) -> int:
+    """How many colluding devices a roster of ``n`` withstands. In *strict*, C of them can make two lists with t
+    signatures each, or rebuild both secrets of one device, only where 2t <= n + C; *fast* states its fraction."""
     if rule.profile == "strict":
         return 2 * rule.parameters(n).threshold - n - 1
     return rule.corrupt_millionths * n // 1_000_000
 
 
-def require_withstood(rule: Rule, n: int, policy: SecurePolicy) -> None:
-    """Refusal where a roster of ``n`` withstands fewer colluding devices than the owner reckons with."""
+def require_withstood(rule: GraphRule, n: int, policy: SecurePolicy) -> None:
+    """Raise Refusal where a roster of ``n`` withstands fewer colluding devices than the owner requires."""
     if policy.most_colluding is not None and withstood(rule, n) < policy.most_colluding:
         raise Refusal(
             f"This device wants secrecy against {policy.most_colluding} colluding devices; "
@@ -165,15 +166,15 @@ def require_withstood(rule: Rule, n: int, policy: SecurePolicy) -> None:
         )
 
 
-def require_time(header: Header, at: float) -> None:
-    """Refusal where the attempt has expired."""
+def require_time(header: AttemptHeader, at: float) -> None:
+    """Raise Refusal where the attempt has expired."""
     if at > header.expires_at:
         raise Refusal("This attempt has expired.")
 
 
 def plain_refusal(learners: frozenset[str], learner: str) -> str | None:
-    """Why this device takes no plain plan for ``learner``, where ``learners`` have taken part in secure rounds; None
-    where it does."""
+    """The reason why this device accepts no plan without secure rounds for ``learner``, where ``learners`` have taken
+    part in secure rounds; None where it accepts one."""
     if learner in learners:
         return f"This device has joined secure rounds of {learner}; its owner alone can let it take a plain plan again."
     return None

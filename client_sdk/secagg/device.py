@@ -1,37 +1,39 @@
-"""The device's half of one attempt, as a generator of actions; it can be crashed after any of them.
+"""The device's part of one attempt, as a generator of actions; the device may crash after any of them.
 
-It decides what a device sends and when it stops. Times come with replies, entropy is an argument. Whoever drives it
-makes every Persist durable before it goes on, delivers every Transmit until it is answered, and sends back the
-coordinator's answer.
+It decides what a device sends and when it stops. Times come with replies, entropy is an argument. The driver makes
+every Persist durable before it continues, delivers every Transmit until it is answered, and sends the coordinator's
+answer back.
 
 ::
 
     state       what the device does                        actions                           answer
-    header      consent, old attempt deleted, fresh keys    Persist, then Transmit(advertise) the roster
-    roster      every entry vouched for; secrets split      Persist, then Transmit(share)     sealed shares of peers
-    shares      unsealed; vector masked; own secrets go     Persist, then Transmit(mask)      the survivors
-    survivors   listed, enough, each one known: *spent*,
-                and of each peer's two shares one goes      Persist, then Transmit(survivors) their signatures
-    proof       t right ones over its own h                 Transmit(unmask)                  the round is over
-    over        everything secret of the attempt deleted    Persist
+    header      checks consent, deletes the old attempt,
+                draws new keys                              Persist, then Transmit(advertise) the roster
+    roster      checks every entry; splits its secrets      Persist, then Transmit(share)     sealed shares of peers
+    shares      unseals them, masks its vector, deletes
+                its own secrets                             Persist, then Transmit(mask)      the survivors
+    survivors   checks the list, is now *spent*, deletes
+                one of each peer's two shares               Persist, then Transmit(survivors) their signatures
+    proof       checks t signatures over its own h          Transmit(unmask)                  the round is over
+    over        deletes all secrets of the attempt          Persist
 
-A round may end, or the device give it up, without that last answer: then its driver keeps ``memory.ended(header)``.
+A round may end, or the device may give it up, without that last answer: then its driver stores
+``memory.ended(header)``.
 
-What makes a lying coordinator fail:
+What protects the device against a malicious coordinator:
 
-- A step's result is stored before it is sent, and a step that was stored is never taken again: one roster an
-  advertisement, one masked vector, one list a checkpoint. Started again under the same header, the device sends the
-  same bytes.
-- Advertising under another header deletes the older attempt first; nothing of it can be asked for any more.
-- A list is signed when this device and enough others are on it and every neighbour on it has shared with this device;
-  the checkpoint is then spent, over all headers. What is revealed follows from that list alone: for a peer one share,
-  of its self-mask secret or of its mask key; the other is deleted before the list is signed.
-- With its first header the device has joined a secure round of its learner: no plain plan for it any more.
-- Anything else is Refusal or another SecaggError, and the device says nothing further.
+- A step's result is stored before it is sent, and a stored step is never repeated: one roster for each advertisement,
+  one masked vector, one list for each checkpoint. A device that restarts under the same header sends the same bytes.
+- Before it advertises under another header, the device deletes the older attempt: it can send nothing of it any more.
+- A device signs a list only where this device and enough others are on it and every neighbour on it has shared with
+  this device; the checkpoint is then spent, for all headers. What it reveals follows from that list alone: one share
+  for each peer, of its self-mask secret or of its mask key; the other is deleted before the list is signed.
+- With its first header the device has joined a secure round of its learner: it refuses plain plans for that learner.
+- Anything else raises Refusal or another SecaggError, and the device sends nothing more.
 
-What CPython allows: the key stream's buffer is overwritten after its use, and the vector is masked in its own place.
-Keys, seeds and shares are ``bytes``, which nothing overwrites: references are dropped when no step needs them any more,
-and what the collector has freed may lie in memory until it is used again.
+The limits of CPython: the key stream's buffer is overwritten after its use, and the vector is masked in place. Keys,
+seeds and shares are ``bytes``, which cannot be overwritten: references are dropped as soon as no step needs them, and
+freed objects may stay in memory until it is reused.
 """
 
 from __future__ import annotations
@@ -53,32 +55,32 @@ from client_sdk.secagg.consent import (
     require_time,
     require_withstood,
 )
-from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, Spent, Unopened
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.errors import BadMessage, BadShare, Refusal, SpentOnCheckpoint, Unopened
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import cut, pack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Live, Memory, Tries
 from client_sdk.secagg.quantize import ROUNDING_BYTES, largest, rounding_key
-from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from client_sdk.tensors.floats import Float32
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make this durable before anything else happens."""
+    """Make this memory durable before anything else happens."""
 
     memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Transmit:
-    """One message of the device, the same bytes however often it is sent."""
+    """One message of the device: the same bytes each time that it is sent."""
 
     stage: Stage
     body: bytes
@@ -90,21 +92,21 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What the coordinator answered, and when (Unix seconds, device's clock)."""
+    """The coordinator's answer and its time (Unix seconds, device's clock)."""
 
     at: float
     body: bytes
 
 
-Half = Generator[Persist | Transmit, ServerAnswer | None, Memory]
+DevicePart = Generator[Persist | Transmit, ServerAnswer | None, Memory]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceContribution:
-    """What a device puts in: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
+    """What a device contributes: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
 
-    Nothing here changes the values, since another attempt may ask for them: whoever drives the device overwrites them
-    when its checkpoint is spent or the round is over."""
+    The values are not changed here, since another attempt may need them: the driver overwrites them when the checkpoint
+    is spent or the round is over."""
 
     values: Float32
     weight: int
@@ -113,7 +115,7 @@ class DeviceContribution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Primitives:
-    """The costly and the secret steps, for tests and simulations that watch or replace them."""
+    """The expensive and the secret steps, so that tests and simulations can observe or replace them."""
 
     split: Callable[..., list[bytes]] = split
     seal: Callable[..., bytes] = seal_pair
@@ -123,7 +125,7 @@ class Primitives:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SecureDevice:
-    """Who takes part: what stays the same over attempts."""
+    """The participating device: what is the same in all its attempts."""
 
     device: str
     """Its id, as in its certificate."""
@@ -134,23 +136,25 @@ class SecureDevice:
     policy: SecurePolicy = field(default_factory=SecurePolicy)
     primitives: Primitives = field(default_factory=Primitives)
 
-    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> Half:
-        """This device's half of the attempt of ``header``, from what it remembers; returns what it remembers after.
+    def attempt(
+        self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float
+    ) -> DevicePart:
+        """This device's part of the attempt of ``header``: from its memory before to its memory after the attempt.
 
-        Begins anew, or goes on where ``memory`` says that it was. ``at``: Unix seconds. Raises Refusal and other
-        SecaggError; what was kept until then stays true.
+        Starts a new attempt, or continues the one that ``memory`` holds. ``at``: Unix seconds. Raises Refusal and other
+        SecaggError; what was persisted until then stays valid.
         """
-        return _Attempt(self, memory, Header.parse(header), expected, put_in, at).play()
+        return _Attempt(self, memory, AttemptHeader.parse(header), expected, put_in, at).play()
 
 
 class _Attempt:
-    """The steps, in the order of the picture above."""
+    """The steps, in the order of the table above."""
 
     def __init__(
         self,
         device: SecureDevice,
         memory: Memory,
-        header: Header,
+        header: AttemptHeader,
         expected: Expected,
         put_in: DeviceContribution,
         at: float,
@@ -158,7 +162,7 @@ class _Attempt:
         self.me, self.header, self.expected, self.put_in, self.at = device, header, expected, put_in, at
         self.memory = memory
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         swept = self.memory.swept(self.at)
         if swept is not self.memory:
             yield from self._persist(swept)
@@ -190,10 +194,10 @@ class _Attempt:
         return self.memory
 
     def _open(self) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
-        """Consent, and fresh secrets in the place of whatever was left of an older attempt on this checkpoint."""
+        """Check consent, and replace any older attempt on this checkpoint by new secrets."""
         header, memory = self.header, self.memory
         tries = memory.tries.get(header.model)
-        if tries is not None and tries.last_at > self.at:  # the clock went back: the pause begins again
+        if tries is not None and tries.last_at > self.at:  # the clock was set back: restart the pause
             memory = replace(memory, tries={**memory.tries, header.model: replace(tries, last_at=self.at)})
             yield from self._persist(memory)
         require_consent(header, self.expected, self.me.policy, memory, self.at)
@@ -212,7 +216,7 @@ class _Attempt:
         return live
 
     def _require_fitting(self) -> None:
-        """Refusal where what the device puts in is not what the header takes: before anything is shown, not after."""
+        """Raise Refusal where the contribution does not fit the header, before the device sends anything."""
         values, weight = self.put_in.values, self.put_in.weight
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
             raise Refusal("This device's update is not an array of float32.")
@@ -225,8 +229,8 @@ class _Attempt:
         if len(self.put_in.rounding_secret) != ROUNDING_BYTES:
             raise Refusal(f"This device's rounding secret is not {ROUNDING_BYTES} bytes.")
 
-    def _joined(self, live: Live, roster: Roster) -> Cohort:
-        """The cohort of ``roster``, in which this device stands with its own advertisement, key and certificate."""
+    def _joined(self, live: Live, roster: Roster) -> MaskingCohort:
+        """The cohort of ``roster``, checked to hold this device with its own advertisement, key and certificate."""
         require_withstood(self.header.rule, len(roster), self.me.policy)
         cohort = join(self.header, roster, self.me.vouched)
         place = cohort.place_of(self.me.device)
@@ -236,8 +240,8 @@ class _Attempt:
             raise BadMessage("the roster shows another identity under this device's id")
         return cohort
 
-    def _share(self, live: Live, cohort: Cohort) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
-        """Both secrets split and sealed for the holders; the roster is the one of this advertisement from now on."""
+    def _share(self, live: Live, cohort: MaskingCohort) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
+        """Split both secrets and seal the shares for the holders. From now on this advertisement has this roster."""
         place, threshold = cohort.place_of(self.me.device), cohort.parameters.threshold
         holders = cohort.graph.holders(place)
         xs = [holder + 1 for holder in holders]
@@ -259,9 +263,9 @@ class _Attempt:
         return live
 
     def _mask(
-        self, live: Live, cohort: Cohort, place: int, delivered: Bundle
+        self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle
     ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
-        """Peers' shares unsealed, and the vector masked with all who shared."""
+        """Unseal the peers' shares, and mask the vector with every peer that shared."""
         neighbours = cohort.graph.neighbours(place)
         if delivered.owner != place or not set(delivered.places) <= set(neighbours):
             raise BadMessage("shares were delivered that are not for this device, or not of its neighbours")
@@ -278,7 +282,7 @@ class _Attempt:
             raise Unopened(tuple(unopened), next(iter(unopened.values())))
         if len(held) < cohort.parameters.threshold:
             raise Refusal(f"{len(held)} devices shared with this one; it takes {cohort.parameters.threshold}.")
-        self._require_fitting()  # after a crash it may have been trained anew
+        self._require_fitting()  # after a crash the device may have trained again
         bits = cohort.roster.lane_bits
         rounding = rounding_key(self.put_in.rounding_secret, self.header.digest)
         vector = self.header.quantizer.lanes(self.put_in.values, self.put_in.weight, bits, rounding, self.header.cipher)
@@ -288,7 +292,7 @@ class _Attempt:
             for peer_place in delivered.places:
                 agreed = secrets.mask_key.agree(cohort.roster.entries[peer_place].advertisement.mask_key)
                 masker.apply(vector, pair_seed(agreed, cohort.h, place, peer_place), pair_sign(place, peer_place))
-        except BaseException:  # what was not masked to the end is not left in memory
+        except BaseException:  # do not leave a partly masked vector in memory
             vector[:] = 0
             raise
         finally:
@@ -299,9 +303,9 @@ class _Attempt:
         return live
 
     def _agree(
-        self, live: Live, cohort: Cohort, place: int, survivors: Survivors
+        self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors
     ) -> Generator[Persist | Transmit, ServerAnswer | None, Live]:
-        """The list checked; with it this checkpoint is spent, and of every peer one kind of share is left."""
+        """Check the list. The checkpoint is then spent, and one kind of share of each peer is left."""
         model = self.header.model
         if place not in survivors.members:
             raise Refusal("The survivor list lacks this device.")
@@ -310,8 +314,8 @@ class _Attempt:
         if not near <= live.held.keys():
             raise Refusal("The survivor list names a neighbour that never shared with this device.")
         if model in self.memory.spent:
-            raise Spent
-        revealed = Revealed.of(place, live.held, survivors).encoded
+            raise SpentOnCheckpoint
+        revealed = RevealedShares.of(place, live.held, survivors).encoded
         live = replace(live, survivors=survivors.encoded, revealed=revealed, held={}, vector=b"")
         what = hashlib.sha256(cohort.h + survivors.encoded).digest()
         memory = replace(self.memory, spent={**self.memory.spent, model: what})
@@ -319,14 +323,14 @@ class _Attempt:
         return live
 
     def _transmit_signed(
-        self, cohort: Cohort, stage: Stage, body: bytes, blob: bytes = b""
+        self, cohort: MaskingCohort, stage: Stage, body: bytes, blob: bytes = b""
     ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
         return (yield from self._transmit(stage, body, signed(self.me.signer, cohort.h, stage, body), blob))
 
     def _transmit(
         self, stage: Stage, body: bytes, signature: bytes, blob: bytes = b""
     ) -> Generator[Persist | Transmit, ServerAnswer | None, bytes]:
-        """Send it, and look at the clock: after expiry nothing more is signed or revealed, and all is deleted."""
+        """Send a message and check the clock: after expiry the device signs and reveals nothing, and deletes all."""
         answer = yield Transmit(stage, body, signature, blob)
         if not isinstance(answer, ServerAnswer):
             raise TypeError(f"the driver answered a message with {answer!r}")

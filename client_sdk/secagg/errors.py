@@ -1,73 +1,73 @@
-"""Everything that can be wrong in secure aggregation. Each error's text is one plain sentence.
+"""The errors of secure aggregation. Each error's text is one plain sentence.
 
 ::
 
     SecaggError(ValueError)
-    |- BadParameters     numbers that do not fit together, or do not promise what was asked
-    |- BadKey            a public key that is none, or on which nothing secret can be agreed
-    |- BadShare          a share that cannot be opened, or shares that do not give the secret that was committed to
-    |  '- Unopened       what these peers sealed does not open: the device names them and cannot mask
-    |- BadVector         values or packed lanes that are not what the round takes
-    |- Refusal           nothing is malformed, and the device will not: its rules, or its owner's, say no
-    |  '- Spent          it has signed on this checkpoint: the device says so, or it would be asked for ever
-    '- BadMessage        bytes that are no message of this protocol, or not in the one form that it takes
-       '- BadSignature   a signature that is not the device's over this
+    |- BadParameters          inconsistent numbers, or numbers that do not give the required security
+    |- BadKey                 a public key that is malformed, or that gives no secret
+    |- BadShare               a share that cannot be opened, or shares that do not give the committed secret
+    |  '- Unopened            shares that these peers sealed and that do not open: the device cannot mask
+    |- BadVector              values or packed lanes that the round does not accept
+    |- Refusal                nothing is malformed, but a rule of the device or of its owner forbids the step
+    |  '- SpentOnCheckpoint   the device has signed on this checkpoint, and reports that
+    '- BadMessage             bytes that are not a message of this protocol in its canonical form
+       '- BadSignature        a signature that is not the device's over these bytes
 """
 
 from __future__ import annotations
 
 
 class SecaggError(ValueError):
-    """Something is wrong with a secure round. The text is one plain sentence that holds no secret."""
+    """An error of a secure round. The text is one plain sentence that holds no secret."""
 
 
 class BadParameters(SecaggError):
-    """Numbers that do not fit together, or do not promise what was asked."""
+    """Inconsistent numbers, or numbers that do not give the required security."""
 
 
 class BadKey(SecaggError):
-    """A public key that is none, or on which nothing secret can be agreed."""
+    """A public key that is malformed, or that gives no secret."""
 
 
 class BadShare(SecaggError):
-    """A share that cannot be opened, or shares that do not give the secret that was committed to."""
+    """A share that cannot be opened, or shares that do not give the committed secret."""
 
 
 class Unopened(BadShare):
-    """What these peers sealed for the device does not open: it complains of them, and cannot mask in this attempt."""
+    """Shares that these peers sealed do not open: the device complains of them and cannot mask in this attempt."""
 
-    def __init__(self, dealers: tuple[str, ...], why: str) -> None:
-        super().__init__(f"the shares of {len(dealers)} of the peers do not open: {why}")
+    def __init__(self, dealers: tuple[str, ...], reason: str) -> None:
+        super().__init__(f"the shares of {len(dealers)} of the peers do not open: {reason}")
         self.dealers = dealers
         """Their ids, in the order of the roster."""
 
 
 class BadVector(SecaggError):
-    """Values or packed lanes that are not what the round takes."""
+    """Values or packed lanes that the round does not accept."""
 
 
 class Refusal(SecaggError):
-    """Nothing is malformed, and the device will not: its rules, or its owner's, say no."""
+    """Nothing is malformed, but a rule of the device or of its owner forbids the step."""
 
     def __init__(self, reason: str, retry_s: float | None = None) -> None:
         super().__init__(reason)
         self.retry_s = retry_s
-        """Seconds after which the same may be asked again; None: never."""
+        """Seconds after which the same request may be repeated; None: never."""
 
 
-class Spent(Refusal):
-    """The device has signed a survivor list on this checkpoint, and contributes on it no more.
+class SpentOnCheckpoint(Refusal):
+    """The device has signed a survivor list on this checkpoint, and contributes to it no more.
 
-    Whoever drives it tells the coordinator, which may not know: the signature can have been lost on the way, and a
-    round that ended meanwhile takes it no more."""
+    The driver reports this to the coordinator, which may not know it: the signature may have been lost, or may have
+    arrived after the round had ended."""
 
     def __init__(self) -> None:
         super().__init__("This device has signed a survivor list on this checkpoint and is spent there.")
 
 
 class BadMessage(SecaggError):
-    """Bytes that are no message of this protocol, or not in the one form that it takes."""
+    """Bytes that are not a message of this protocol in its canonical form."""
 
 
 class BadSignature(BadMessage):
-    """A signature that is not the device's over this."""
+    """A signature that is not the device's over these bytes."""

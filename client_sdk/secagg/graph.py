@@ -1,10 +1,10 @@
-"""Who masks with whom: everybody with everybody, or on a ring in random order each with the k nearest.
+"""The mask graph: a complete graph, or a ring in random order in which each device has its k nearest neighbours.
 
-The order comes from all devices' nonces by integers alone, so every device builds the same graph and can check its own
-place in it. A ring with k nearest neighbours (Harary 1962) falls apart for no fewer than k removed; in random order
+The order is computed from all devices' nonces in integers, so every device builds the same graph and can check its own
+place in it. A ring with k nearest neighbours (Harary 1962) stays connected until k devices are removed. In random order
 (Bell et al. 2020, ePrint 2020/704) a device's neighbours are a random k of the others, which is all that
-``parameters`` counts on. Nobody steers the order as long as one nonce is honest and unknown beforehand, except by
-leaving devices out: 2^g tries at the membership cost g bits of sigma.
+``parameters`` assumes. Nobody controls the order as long as one nonce is honest and unknown beforehand, except by the
+choice of devices: 2^g tries of the membership cost g bits of sigma.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NONCE_BYTES = 32
 
 
 class MaskGraph:
-    """The neighbours of each of n devices. Symmetric, nobody is its own neighbour, everybody has as many."""
+    """The neighbours of each of n devices. The graph is symmetric and regular, and has no loops."""
 
     def __init__(self, n: int, neighbours: int, order: Sequence[int] | None = None) -> None:
         """``order``: the devices around the ring; None for a complete graph, where ``neighbours`` is n - 1."""
@@ -54,15 +54,15 @@ class MaskGraph:
         return tuple(sorted(self._order[(place + sign * step) % self.n] for step in steps for sign in (1, -1)))
 
     def holders(self, device: int) -> tuple[int, ...]:
-        """Who holds shares of the secrets of ``device``: its neighbours, and in a complete graph itself as well."""
+        """The places that hold shares of the secrets of ``device``: its neighbours, and in a complete graph its own."""
         return tuple(range(self.n)) if self._order is None else self.neighbours(device)
 
 
 def ring_order(nonces: Sequence[bytes]) -> list[int]:
-    """An order of the devices 0 ... n - 1 of which each is as likely, from all nonces.
+    """A uniformly random order of the devices 0 ... n - 1, computed from all nonces.
 
-    Fisher and Yates, from the last place down: place i changes with a place drawn from 0 ... i, by 32-bit big-endian
-    words of AES-256-CTR under SHA-256(domain, "ring", n, nonces), words that would favour small places passed over.
+    Fisher-Yates shuffle, from the last place down: place i is swapped with a place drawn from 0 ... i, by 32-bit
+    big-endian words of AES-256-CTR under SHA-256(domain, "ring", n, nonces). Words that would cause bias are skipped.
     """
     key = hashlib.sha256(DOMAIN + b"ring" + len(nonces).to_bytes(4, "big") + b"".join(nonces)).digest()
     words = _words(key)

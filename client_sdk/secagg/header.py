@@ -1,8 +1,8 @@
-"""The header of a secure round's attempt: everything a device agrees to before it shows a key, and the rule by which
-the roster's size becomes a graph and a threshold.
+"""The header of one attempt of a secure round: all that a device agrees to before it sends a key, and the rule that
+gives the graph and the threshold for a roster's size.
 
-The coordinator writes it; a device checks it against its own policy, the plan and the model that it has, and signs
-over its digest when it advertises. Errors: BadMessage for bytes, BadParameters for numbers that do not fit together.
+The coordinator writes it. A device checks it against its policy, the plan and its model, and signs its digest with the
+advertisement. Errors: BadMessage for malformed bytes, BadParameters for inconsistent numbers.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """How n becomes neighbours and a threshold: see ``parameters.strict`` and ``parameters.fast``.
+class GraphRule:
+    """Gives neighbours and threshold for n devices: see ``parameters.strict`` and ``parameters.fast``.
 
-    ``strict`` takes no numbers: the four are 0. There is no rule for a server that is only curious.
+    ``strict`` takes no numbers: the four are 0. No rule assumes a server that is only honest but curious.
     """
 
     profile: Profile
     drop: int = 0
-    """How many devices may vanish."""
+    """How many devices may drop out."""
     corrupt_millionths: int = 0
-    """The colluding fraction, in millionths: an integer, so that all devices compute alike."""
+    """The colluding fraction, in millionths: an integer, so that all devices compute the same."""
     sigma: int = 0
     eta: int = 0
 
@@ -52,7 +52,7 @@ class Rule:
             raise BadParameters("a strict round takes no drop, corrupt, sigma or eta")
 
     def parameters(self, n: int) -> Parameters:
-        """What the rule makes of a roster of ``n``. BadParameters where nothing withstands the faults."""
+        """The parameters for a roster of ``n``. BadParameters where none withstand the faults."""
         if self.profile == "strict":
             return strict(n)
         return fast(n, self.drop, Fraction(self.corrupt_millionths, _MILLION), self.sigma, self.eta)
@@ -60,8 +60,8 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What a plan says of its secure rounds: the same in every header of the run, and known before training. A device
-    compares each header with the terms that it agreed to."""
+    """A plan's terms of its secure rounds: the same in every header of the run, and known before training. A device
+    compares each header with the terms to which it agreed."""
 
     q: int
     max_norm: float
@@ -69,18 +69,18 @@ class Terms:
     weight_cap: int
     """See ``quantize.Quantizer`` for these four."""
     cipher: CipherName
-    rule: Rule
+    rule: GraphRule
     minimum_cohort: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """One attempt at one round. Digests are SHA-256, 32 bytes."""
+class AttemptHeader:
+    """The header of one attempt of one round. Digests are SHA-256, 32 bytes."""
 
     run: str
     round: int
     attempt: int
-    """Counts re-keyings of the round from 0."""
+    """Counts the attempts of the round from 0; each has new keys."""
     model: bytes
     """Digest of the checkpoint from which devices trained."""
     plan: bytes
@@ -90,18 +90,18 @@ class Header:
     codec: str
     codec_version: int
     codec_seed: bytes
-    """32 bytes from which a randomized codec draws, the same for all; zeros where it draws nothing."""
+    """The 32-byte seed of a randomized codec, the same for all devices; zeros where the codec draws nothing."""
     q: int
     max_norm: float
     max_abs: float
     weight_cap: int
     """See ``quantize.Quantizer`` for these four."""
     cipher: CipherName
-    rule: Rule
+    rule: GraphRule
     minimum_cohort: int
     """Fewest devices in the roster, and among the survivors."""
     revocations: int
-    """Counter of the authority's revocation list; a device takes none lower than it has seen."""
+    """Counter of the authority's revocation list; a device accepts none lower than it has seen."""
     revocations_digest: bytes
     expires_at: int
     """Unix time in seconds after which nobody signs or reveals anything for this attempt."""
@@ -114,7 +114,7 @@ class Header:
 
     @property
     def terms(self) -> Terms:
-        """What in this header is the plan's."""
+        """The fields of this header that come from the plan."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -132,7 +132,7 @@ class Header:
 
     @property
     def quantizer(self) -> Quantizer:
-        """How values become lanes in this round."""
+        """Converts values to lanes in this round."""
         return Quantizer(q=self.q, max_norm=self.max_norm, max_abs=self.max_abs, weight_cap=self.weight_cap)
 
     def lane_bits(self, n: int) -> int:
@@ -141,7 +141,7 @@ class Header:
 
     def fewest_survivors(self, n: int) -> int:
         """The shortest list of survivors that a device of a roster of ``n`` may sign: the minimum cohort, the
-        threshold, and in *fast* all but those whom the rule allows to vanish, on which its sigma rests."""
+        threshold, and in *fast* all devices but those that the rule allows to drop out, on which its sigma depends."""
         floor = max(self.minimum_cohort, self.rule.parameters(n).threshold)
         return max(floor, n - self.rule.drop) if self.rule.profile == "fast" else floor
 
@@ -160,12 +160,12 @@ class Header:
 
     @cached_property
     def digest(self) -> bytes:
-        """What an advertisement is signed over."""
+        """The digest that is signed with an advertisement."""
         return hashlib.sha256(DOMAIN + b"header" + self.encoded).digest()
 
     @classmethod
-    def parse(cls, data: bytes) -> Header:
-        """The header of these bytes, which ``encoded`` gives back. BadMessage or BadParameters otherwise."""
+    def parse(cls, data: bytes) -> AttemptHeader:
+        """Decode a header, of which ``encoded`` is ``data`` again. BadMessage or BadParameters otherwise."""
         read = WireReader(data, KIND, "header")
         protocol = read.text()
         if protocol != PROTOCOL:
@@ -185,7 +185,7 @@ class Header:
             max_abs=read.float(),
             weight_cap=read.number(4),
             cipher=cipher_named(read.text()),
-            rule=Rule(
+            rule=GraphRule(
                 profile=_profile(read.text()),
                 drop=read.number(4),
                 corrupt_millionths=read.number(4),

@@ -1,6 +1,6 @@
-"""How likely a draw without replacement holds many marked ones: exact integers, and bits rounded the safe way.
+"""Tails of the hypergeometric distribution in exact integers, and bits of security rounded down.
 
-Every result is a fraction of Python integers: the same on every machine, which is why devices may decide by it.
+Every result is a fraction of Python integers: it is the same on every machine, so devices can decide by it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from fractions import Fraction
 from math import comb
 
 CERTAIN_BITS = 128
-"""What cannot happen at all is given as 2^-128: nothing stronger than the ciphers is ever claimed."""
+"""An impossible event is given as 2^-128: no claim is stronger than the ciphers."""
 
 
 def tail(total: int, marked: int, drawn: int, least: int) -> Fraction:
     """P[X >= least] for X ~ Hypergeometric(total, marked, drawn): of ``total`` balls ``marked`` are black, ``drawn``
     are drawn without replacement, X of those are black.
 
-    P[X = i] = C(marked, i) C(total - marked, drawn - i) / C(total, drawn); each term from the one before, exactly. Past
-    the mode terms fall: once all that follow come to less than 2^-200 of the sum they are taken as large as the last,
-    so the result is never too small.
+    P[X = i] = C(marked, i) C(total - marked, drawn - i) / C(total, drawn); each term is computed exactly from the one
+    before. Past the mode the terms decrease: as soon as the remaining ones are less than 2^-200 of the sum, each is
+    replaced by the last term, so the result is never too small.
     """
     low = max(least, 0, drawn + marked - total)
     high = min(marked, drawn)
@@ -40,13 +40,13 @@ def tail(total: int, marked: int, drawn: int, least: int) -> Fraction:
 
 
 def log2_at_least(total: int, marked: int, drawn: int, least: int) -> float:
-    """A float that log2 of ``tail`` is never below, to see quickly what cannot be: that of the tail's largest term. 0
-    where the tail is everything, -inf where it is nothing."""
+    """A fast lower bound of log2 of ``tail``, as a float: log2 of the tail's largest term. 0 where the tail is 1, -inf
+    where it is 0."""
     if least <= max(0, drawn + marked - total):
         return 0.0
     if least > min(marked, drawn):
         return -math.inf
-    x = max(least, (marked + 1) * (drawn + 1) // (total + 2))  # the mode, where the tail holds it
+    x = max(least, (marked + 1) * (drawn + 1) // (total + 2))  # the mode, where it is in the tail
     return (_log_comb(marked, x) + _log_comb(total - marked, drawn - x) - _log_comb(total, drawn)) / math.log(2)
 
 
@@ -60,16 +60,15 @@ def at_most(chance: Fraction, bits: int) -> bool:
 
 
 def bits_of(chance: Fraction) -> float:
-    """-log2(chance), rounded down to hundredths, at most ``CERTAIN_BITS``, at least 0: 2^-bits is no less than the
-    chance.
+    """-log2(chance), rounded down to hundredths, from 0 to ``CERTAIN_BITS``: 2^-bits is at least the chance.
 
-    By integers: floor(100 * -log2 p) is the largest m with p^100 <= 2^-m.
+    Computed in integers: floor(100 * -log2 p) is the largest m with p^100 <= 2^-m.
     """
     if at_most(chance, CERTAIN_BITS):
         return float(CERTAIN_BITS)
     if chance >= 1:
         return 0.0
-    # Roots of huge powers are costly: cut the fraction to 160 bits first, upwards.
+    # Huge powers are expensive: first round the fraction up to 160 bits.
     upper = (chance.numerator << 320) // chance.denominator + 1
     cut = max(0, upper.bit_length() - 160)
     mantissa = (upper >> cut) + 1

@@ -1,9 +1,8 @@
-"""Vectors of b-bit integers: how many bits a sum needs, how they are packed into bytes with none wasted, how they are
-added modulo 2^b.
+"""Vectors of b-bit integers (lanes): the bits that a sum needs, packing into bytes, and addition modulo 2^b.
 
-Lane i stands in bits i*b ... i*b + b - 1 of the bytes read as one little-endian number; the bits behind the last lane
-are zero, so equal lanes are equal bytes. In memory a lane is a uint32 (b <= 32) or a uint64: both wrap modulo a
-multiple of 2^b, so sums are left to wrap and are cut to b bits once, at the end. Errors: BadVector, BadParameters.
+Lane i is bits i*b ... i*b + b - 1 of the bytes, read as one little-endian number. The bits after the last lane are
+zero, so equal lanes have equal bytes. In memory a lane is a uint32 (b <= 32) or a uint64: both wrap modulo a multiple
+of 2^b, so sums may wrap and are reduced to b bits once, at the end. Errors: BadVector, BadParameters.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Lanes = np.ndarray[tuple[int], np.dtype[Any]]
 BITS_LIMIT = 48
 
 _GROUPS = 1 << 15
-"""Groups of 8 lanes handled at once: their scratch is at most 2 MiB."""
+"""Groups of 8 lanes processed at once: their scratch memory is at most 2 MiB."""
 
 _SUM_GROUPS = 1 << 14
-"""The same where vectors are added up. Measured: half as many cost 15 % more, twice as many nothing less."""
+"""The same for sums of vectors. Measured: half as many are 15 % slower, twice as many are not faster."""
 
 
 def lane_bits(n: int, q: int) -> int:
@@ -38,14 +37,14 @@ def lane_bits(n: int, q: int) -> int:
 
 
 def lane_dtype(bits: int) -> np.dtype[Any]:
-    """How lanes of so many bits stand in memory."""
+    """The dtype of lanes of ``bits`` bits in memory."""
     if not 1 <= bits <= BITS_LIMIT:
         raise BadParameters(f"a lane has from 1 to {BITS_LIMIT} bits, not {bits}")
     return np.dtype("<u4") if bits <= 32 else np.dtype("<u8")
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """The length of ``count`` packed lanes."""
+    """Bytes of ``count`` packed lanes."""
     return (count * bits + 7) // 8
 
 
@@ -55,17 +54,17 @@ def cut(lanes: Lanes, bits: int) -> None:
 
 
 def pack(lanes: Lanes, bits: int) -> bytes:
-    """The lanes, tightly packed. BadVector where one does not fit into ``bits``: cut a wrapped sum first.
+    """The lanes, tightly packed. BadVector where one does not fit into ``bits``: ``cut`` a wrapped sum first.
 
-    Eight lanes fill ``bits`` whole bytes, so lane 8 g + i begins ``g * bits`` bytes behind lane i. Each of the eight
-    is shifted and or-ed into all groups at once, through a view whose words stand ``bits`` bytes apart.
+    Eight lanes fill ``bits`` whole bytes, so lane 8 g + i begins ``g * bits`` bytes after lane i. Each of the eight is
+    shifted and or-ed into all groups at once, through a view with a stride of ``bits`` bytes.
     """
     if lanes.dtype != lane_dtype(bits) or lanes.ndim != 1:
         raise BadVector(f"lanes of {bits} bits are a flat array of {lane_dtype(bits)}, not of {lanes.dtype}")
     if lanes.size and int(lanes.max()) >> bits:
         raise BadVector(f"a lane does not fit into {bits} bits")
     word = _word(bits)
-    packed = BytesIO(bytes(-(-lanes.size // 8) * bits + word.itemsize))  # hands out its bytes without a copy
+    packed = BytesIO(bytes(-(-lanes.size // 8) * bits + word.itemsize))  # getvalue() makes no copy
     out = packed.getbuffer()
     for place in range(8):
         column = lanes[place::8]
@@ -75,15 +74,15 @@ def pack(lanes: Lanes, bits: int) -> bytes:
             piece <<= word.type(shift)
             view = np.ndarray(piece.shape, word, out, first * bits + offset, (bits,))
             view |= piece
-            del view  # a buffer that is looked at cannot be cut
+            del view  # a buffer with a view cannot be truncated
     out.release()
     packed.truncate(packed_bytes(lanes.size, bits))
     return packed.getvalue()
 
 
 def unpack(packed: bytes | memoryview, count: int, bits: int) -> Lanes:
-    """``count`` lanes out of their bytes: a new array. BadVector for another length, or for bits behind the last lane
-    that are not zero."""
+    """The ``count`` lanes of these bytes: a new array. BadVector for another length, or where bits after the last lane
+    are not zero."""
     _require_packed(packed, count, bits)
     lanes = np.empty(count, lane_dtype(bits))
     word = _word(bits)
@@ -101,11 +100,10 @@ def unpack(packed: bytes | memoryview, count: int, bits: int) -> Lanes:
 
 
 class LaneSum:
-    """The sum of packed vectors, not cut: what wraps is a multiple of 2^bits.
+    """The sum of packed vectors, reduced modulo 2^bits only at the end.
 
-    Lane 8 g + i is kept in row i, column g: a vector's eight lanes of each group are added to eight runs of memory,
-    and whatever stands above a lane's bits is added with them, since the sum is cut in the end. Memory: the sum, and
-    once more when it is taken out.
+    Lane 8 g + i is in row i, column g: the eight lanes of each group are added to eight contiguous rows. Bits above a
+    lane are added too, since the end's reduction drops them. Memory: the sum, and a copy when ``total`` is called.
     """
 
     def __init__(self, count: int, bits: int) -> None:
@@ -116,7 +114,7 @@ class LaneSum:
         self._tail = bytearray(self._scratch.size * bits + self._scratch.itemsize)
 
     def add(self, packed: bytes | bytearray | memoryview) -> None:
-        """One vector more. BadVector, and nothing is added, for another length and for bits behind the last lane."""
+        """Add one vector. BadVector, with nothing added, for another length or bits after the last lane."""
         _require_packed(packed, self.count, self.bits)
         bits, word = self.bits, self._scratch.dtype
         groups = self._rows.shape[1]
@@ -133,7 +131,7 @@ class LaneSum:
                 np.add(row, scratch, out=row, casting="unsafe")
 
     def _readable(self, packed: bytes | bytearray | memoryview, start: int, length: int) -> tuple[Any, int]:
-        """(bytes, offset) where ``length`` bytes from ``start`` on can be read; past the end stands whatever stood."""
+        """(bytes, offset) where ``length`` bytes from ``start`` on can be read; bytes past the end are undefined."""
         if start + length <= len(packed):
             return packed, start
         rest = memoryview(packed)[start:]
@@ -141,7 +139,7 @@ class LaneSum:
         return self._tail, 0
 
     def total(self) -> Lanes:
-        """The sum, cut: a new array."""
+        """The sum modulo 2^bits: a new array."""
         lanes = self._rows.T.flatten()[: self.count]
         cut(lanes, self.bits)
         return cast("Lanes", lanes)
@@ -158,7 +156,7 @@ def _require_packed(packed: bytes | bytearray | memoryview, count: int, bits: in
 def _padded(
     packed: bytes | bytearray | memoryview, start: int, length: int
 ) -> tuple[bytes | bytearray | memoryview, int]:
-    """(bytes, offset) where ``length`` bytes of ``packed`` from ``start`` on can be read, zeros behind its end."""
+    """(bytes, offset) where ``length`` bytes of ``packed`` from ``start`` on can be read, zeros after its end."""
     if start + length <= len(packed):
         return packed, start
     return bytes(packed[start:]).ljust(length, b"\0"), 0

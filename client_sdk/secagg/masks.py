@@ -1,10 +1,10 @@
-"""Seeds expanded into lanes, added to a vector and taken away again.
+"""Masks: seeds expanded into lanes, added to a vector or subtracted from it.
 
-A mask is the key stream of its 32-byte seed read as little-endian words, one a lane: 4 bytes for lanes of up to 32
-bits, 8 for longer ones. Only the lower b bits of a word count, since sums are cut to b bits at the end. Both ends
-expand alike, so what one adds the other takes away, bit for bit.
+A mask is the key stream of its 32-byte seed, read as one little-endian word for each lane: 4 bytes for lanes of up to
+32 bits, 8 for longer ones. Only the lower b bits of a word count, since sums are reduced to b bits at the end. Both
+ends expand a seed in the same way, so a mask that one adds and the other subtracts cancels exactly.
 
-Of two peers the one with the lower place in the roster adds their common mask and the other takes it away.
+Of two peers, the one with the lower place in the roster adds their common mask and the other subtracts it.
 
 Speed. Key stream and addition go block by block through one buffer that stays in a core's cache: the cost is that of
 the cipher and of one addition, and memory beyond the vector is one block.
@@ -37,8 +37,8 @@ class Masker:
         self._words = self._stream.buffer.view(self.dtype)
 
     def apply(self, vector: Lanes, seed: bytes, sign: Sign, first: int = 0) -> None:
-        """``vector`` plus (or, with -1, minus) the mask of ``seed``, in place; sums wrap, see ``lanes.cut``. ``first``:
-        the lane at which ``vector`` begins, a multiple of 16, where it is a part of a longer one."""
+        """Add (or, with -1, subtract) the mask of ``seed`` in place; sums wrap, see ``lanes.cut``. ``first``: the lane
+        at which ``vector`` begins, a multiple of 16, where it is a part of a longer one."""
         if vector.dtype != self.dtype or vector.ndim != 1:
             raise BadVector(f"lanes of {self.bits} bits are a flat array of {self.dtype}, not of {vector.dtype}")
         stream, words, width = self._stream, self._words, self.dtype.itemsize
@@ -55,15 +55,15 @@ class Masker:
 
 
 def pair_sign(own: int, peer: int) -> Sign:
-    """What the device at place ``own`` of the roster does with the mask that it has with ``peer``."""
+    """Whether the device at place ``own`` of the roster adds (1) or subtracts (-1) the mask shared with ``peer``."""
     if own == peer:
         raise BadVector("a device has no mask with itself")
     return 1 if own < peer else -1
 
 
 def pair_seed(agreed: bytes, h: bytes, one: int, other: int) -> bytes:
-    """The seed of the mask of two peers, from what their mask keys agree on: HKDF with salt h and both places, the
-    lower first."""
+    """The seed of the mask of two peers, from the secret that their mask keys agree on: HKDF with salt h and both
+    places, the lower first."""
     low, high = (one, other) if one < other else (other, one)
     return derive(agreed, salt=h, info=_PAIR + low.to_bytes(4, "big") + high.to_bytes(4, "big"))
 

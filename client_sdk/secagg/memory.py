@@ -1,14 +1,14 @@
-"""What a device remembers of secure rounds: what must outlive a crash, and what must outlive the round.
+"""A device's durable state of secure rounds: what must survive a crash, and what must survive the round.
 
-Of a live attempt it holds what a restarted device needs to go on with the same bytes, and no secret for longer than a
-step to come needs it: the device's own secrets until its vector is masked, peers' shares until a list is signed, from
-then on what may be revealed under that list. When the attempt ends, or another takes its place, all of that goes. For
-good it holds which checkpoints are *spent*, the highest revocation counter seen, and the learners that took part in
+Of a live attempt it holds what a restarted device needs to continue with the same bytes. It holds each secret only as
+long as a later step needs it: the device's own secrets until its vector is masked, peers' shares until a list is
+signed, then only what may be revealed under that list. When the attempt ends, or another replaces it, all of that is
+deleted. Permanent are the *spent* checkpoints, the highest revocation counter seen, and the learners that took part in
 secure rounds.
 
-A device that is set back to an older copy of this memory has forgotten what it signed, and no rule can save it: keep it
-out of backups that are restored, and give no two devices copies of one. What was deleted may lie in the machine's RAM,
-in swap, or in what a disk keeps of an overwritten file: encrypt the device's disk.
+A device that is set back to an older copy of this memory has lost the record of what it signed, and no rule can protect
+it: exclude the memory from backups that are restored, and never copy it to a second device. Deleted secrets may remain
+in RAM, in swap, or in a disk's copy of an overwritten file: encrypt the device's disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from client_sdk.secagg.advertisement import SELF_MASK_BYTES, AttemptSecrets
 from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey
 from client_sdk.secagg.graph import NONCE_BYTES
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.statement import DIGEST_BYTES
@@ -30,27 +30,27 @@ FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Live:
-    """One attempt under way, as far as it came: an empty field is a step not taken yet."""
+    """The progress of one live attempt: an empty field is a step not taken yet."""
 
     header: bytes
     advertised: bytes
-    """The device's own advertisement: what must stand in the roster under its id."""
+    """The device's own advertisement: the roster must hold it under the device's id."""
     secrets: AttemptSecrets | None
-    """What it advertised for. None once the vector is masked: nothing needs them any more."""
+    """The secrets behind the advertisement. None once the vector is masked: no later step needs them."""
     roster: bytes = b""
     """The one roster accepted for this advertisement."""
     bundle: bytes = b""
-    """The sealed shares that go to peers; none once theirs have come."""
+    """The sealed shares for peers; empty once theirs have arrived."""
     held: dict[int, SharePair] = field(default_factory=dict)
-    """Dealer's place -> the pair of shares held of it; in a complete graph the device's own among them. Empty once a
-    list is signed."""
+    """Dealer's place -> the pair of its shares; in a complete graph the device's own pair too. Empty once a list is
+    signed."""
     vector: bytes = b""
-    """The packed masked vector: sent again byte for byte; none once a list is signed."""
+    """The packed masked vector, which is sent again byte for byte; empty once a list is signed."""
     survivors: bytes = b""
     """The one list signed."""
     revealed: bytes = b""
-    """What is revealed under it, once others signed it too: for a peer one share of one kind. The other kind is
-    gone."""
+    """What is revealed under that list, once others have signed it too: one share for each peer. The other share is
+    deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,50 +62,50 @@ class Tries:
     """Unix seconds, device's clock."""
     round: int
     attempt: int
-    """The newest; an older or equal one is a replay."""
+    """The newest attempt; an older or equal one is a replay."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory:
-    """Everything. Mappings are by the checkpoint's digest."""
+    """All durable state of secure rounds. Mappings are by the checkpoint's digest."""
 
     revocations: int = 0
     """The highest counter of a revocation list seen."""
     spent: dict[bytes, bytes] = field(default_factory=dict)
-    """Checkpoints on which this device signed a list -> SHA-256 of what it signed. Never taken back."""
+    """Checkpoints on which this device signed a list -> SHA-256 of what it signed. Never removed."""
     tries: dict[bytes, Tries] = field(default_factory=dict)
     live: dict[bytes, Live] = field(default_factory=dict)
     learners: frozenset[str] = frozenset()
-    """Learners for which a secure round was agreed to: plain plans for them are refused until the owner says
-    otherwise."""
+    """Learners for which the device agreed to a secure round: it refuses plain plans for them until the owner allows
+    them."""
 
     def going_on(self, model: bytes, live: Live) -> Memory:
-        """The same with this attempt as it is now."""
+        """A copy with this attempt in its present state."""
         return replace(self, live={**self.live, model: live})
 
     def without(self, model: bytes) -> Memory:
-        """The same with nothing left of an attempt on this checkpoint."""
+        """A copy without any attempt on this checkpoint."""
         return replace(self, live={digest: live for digest, live in self.live.items() if digest != model})
 
     def ended(self, header: bytes) -> Memory:
-        """The same with nothing left of the attempt of this header; itself where it is not under way. For whoever
-        drives the device, when it hears that the round is over or gives the attempt up: a round that is abandoned ends
-        without the answer to *unmask*. What is spent stays spent."""
+        """A copy without the attempt of this header; the same object where that attempt is not live. The driver calls
+        this when the round is over or it gives the attempt up: an abandoned round ends without the answer to *unmask*.
+        Spent checkpoints stay spent."""
         over = [model for model, live in self.live.items() if live.header == header]
         return replace(self, live={m: live for m, live in self.live.items() if m not in over}) if over else self
 
     def swept(self, at: float) -> Memory:
-        """The same without attempts that have expired by ``at`` (Unix seconds); itself where there is none."""
-        expired = [model for model, live in self.live.items() if Header.parse(live.header).expires_at < at]
+        """A copy without attempts that have expired by ``at`` (Unix seconds); the same object where none has."""
+        expired = [model for model, live in self.live.items() if AttemptHeader.parse(live.header).expires_at < at]
         return replace(self, live={m: live for m, live in self.live.items() if m not in expired}) if expired else self
 
     def plain_again(self, learner: str) -> Memory:
-        """The same with plain plans for ``learner`` allowed again: for its owner alone to ask."""
+        """A copy that allows plain plans for ``learner`` again. Only the owner may ask for it."""
         return replace(self, learners=self.learners - {learner})
 
     @property
     def encoded(self) -> bytes:
-        """The bytes to keep. They hold secrets of live attempts: keep them as private as the device's key."""
+        """The bytes to store. They hold secrets of live attempts: protect them like the device's key."""
         out = WireWriter(KIND).number(FORMAT, 2).number(self.revocations, 8)
         out.number(len(self.learners), 4)
         for learner in sorted(self.learners):
@@ -143,8 +143,8 @@ class Memory:
 
     @classmethod
     def parse(cls, data: bytes) -> Memory:
-        """What ``encoded`` gave, every bit of it. BadMessage otherwise: a device whose memory is damaged takes part in
-        no secure round, since it cannot know what it signed."""
+        """Decode the bytes of ``encoded``. BadMessage where any bit was changed: a device whose memory is damaged takes
+        part in no secure round, since it cannot know what it signed."""
         read = WireReader.checked(data, KIND, "memory of secure rounds")
         if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")

@@ -1,8 +1,8 @@
-"""The sum out of masked vectors and revealed shares: what a server computes at the end of an attempt, and no more.
+"""The server's arithmetic at the end of an attempt: the sum, from masked vectors and revealed shares.
 
-It rebuilds, for each device that shared, exactly one secret: of a survivor its self-mask secret, of one that is gone
-its mask key; each is checked against what the device advertised. The masks that these give are then taken off the sum
-of the masked vectors; no unmasked vector of one device ever exists. Errors: BadShare, BadMessage.
+For each device that shared it rebuilds exactly one secret: a survivor's self-mask secret, or the mask key of a device
+that dropped out. Each is checked against what the device advertised. The masks derived from them are then removed from
+the sum of the masked vectors; no device's own vector is ever unmasked. Errors: BadShare, BadMessage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import Lanes
-from client_sdk.secagg.liars import common_liars
 from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.rebuild import (
     SEARCH,
@@ -24,22 +23,23 @@ from client_sdk.secagg.rebuild import (
     rebuild_mask_key,
     rebuild_self_mask,
 )
-from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shamir import combine_pieces, lagrange_at_zero, require_shares
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.wrong_shares import wrong_holders
 
 
 @dataclass(frozen=True, repr=False)
-class Opened:
-    """Secrets by place, and whose fault it was where one is lacking."""
+class OpenedSum:
+    """The rebuilt secrets by place, the wrong shares, and the dealers whose secret could not be rebuilt."""
 
     secrets: dict[int, bytes]
     """32 bytes each: self-mask secrets of survivors, private mask keys of the others. Delete them with the round."""
     wrong: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Dealer -> the holders whose shares of its secret were seen to be wrong, and were set aside."""
+    """Dealer -> the holders whose shares of its secret were found to be wrong and were excluded."""
     lost: tuple[int, ...] = ()
-    """Dealers whose t or more shares give nothing that fits the commitment: they, or too many holders, lied. The
+    """Dealers whose t or more shares give no secret that fits the commitment: they, or too many holders, cheated. The
     attempt cannot be finished."""
 
     @property
@@ -49,25 +49,25 @@ class Opened:
 
 
 class Opening:
-    """Shares as they come in, and what they give once there are enough."""
+    """Collects revealed shares, and rebuilds the secrets once there are enough."""
 
-    def __init__(self, cohort: Cohort, survivors: Survivors, sharers: Collection[int]) -> None:
-        """``sharers``: the places whose shares were delivered, hence with whom peers masked."""
+    def __init__(self, cohort: MaskingCohort, survivors: Survivors, sharers: Collection[int]) -> None:
+        """``sharers``: the places whose shares were delivered; their peers masked with them."""
         if not survivors.members <= set(sharers):
             raise BadMessage("a survivor never shared")
         self.cohort, self.survivors, self.sharers = cohort, survivors, tuple(sorted(sharers))
         self._dealt = frozenset(self.sharers)
-        self._revealed: dict[int, Revealed] = {}
+        self._revealed: dict[int, RevealedShares] = {}
         self._alike = True
-        """Whether each who revealed holds a share of every sharer, as in a complete graph."""
+        """Whether each device that revealed holds a share of every sharer, as in a complete graph."""
 
-    def take(self, revealed: Revealed) -> None:
-        """One survivor's shares. Those of dealers whose shares it does not hold are BadMessage, and nothing is taken;
-        so is a second response."""
+    def take(self, revealed: RevealedShares) -> None:
+        """Add one survivor's shares. BadMessage, with nothing added, for a dealer whose shares it does not hold, and
+        for a second response."""
         if revealed.place in self._revealed:
             raise BadMessage(f"device {self.cohort.device(revealed.place)} has revealed its shares before")
         dealers = tuple([dealer for dealer, _, _ in revealed.shares])
-        held = self._dealt.intersection(self.cohort.graph.holders(revealed.place))  # who holds of whom is symmetric
+        held = self._dealt.intersection(self.cohort.graph.holders(revealed.place))  # holding shares is symmetric
         if not held.issuperset(dealers):
             raise BadMessage("a share is revealed that its sender does not hold")
         self._revealed[revealed.place] = revealed
@@ -75,14 +75,14 @@ class Opening:
 
     @property
     def lacking(self) -> tuple[int, ...]:
-        """Places of whose secret fewer than t shares are there yet: empty when ``open`` can be tried."""
+        """Places whose secret has fewer than t shares so far: empty when ``open`` can be tried."""
         threshold = self.cohort.parameters.threshold
         if self._alike:
             return self.sharers if len(self._revealed) < threshold else ()
         return tuple(place for place, shares in self._by_dealer().items() if len(shares) < threshold)
 
-    def open(self) -> Opened:
-        """Every secret that is needed, rebuilt and checked. BadShare where shares are lacking still."""
+    def open(self) -> OpenedSum:
+        """Rebuild and check every secret that is needed. BadShare where shares are still missing."""
         if self.lacking:
             raise BadShare(f"the secrets of {len(self.lacking)} devices lack shares")
         secrets = self._at_once() if self._alike else {}
@@ -90,7 +90,7 @@ class Opening:
         by_dealer = self._by_dealer() if rest else {}
         wrong, lost = {}, []
         threshold = self.cohort.parameters.threshold
-        doubts = Doubts(set(common_liars([by_dealer[place] for place in rest], threshold)), SEARCH)
+        doubts = Doubts(set(wrong_holders([by_dealer[place] for place in rest], threshold)), SEARCH)
         for place in rest:
             rebuild = rebuild_self_mask if place in self.survivors.members else rebuild_mask_key
             try:
@@ -101,11 +101,11 @@ class Opening:
             secrets[place] = rebuilt.secret
             if rebuilt.wrong:
                 wrong[place] = tuple(x - 1 for x in rebuilt.wrong)
-        return Opened(secrets, wrong, tuple(lost))
+        return OpenedSum(secrets, wrong, tuple(lost))
 
     def _at_once(self) -> dict[int, bytes]:
-        """The secrets that the first t holders' shares give as they are: as a rule all. For one set of holders the
-        coefficients are the same, so this is column by column."""
+        """The secrets that the first t holders' shares give: all of them, unless a share is wrong. One set of holders
+        has one set of coefficients, so the shares are combined column by column."""
         chosen = sorted(self._revealed)[: self.cohort.parameters.threshold]
         coefficients = lagrange_at_zero(tuple(place + 1 for place in chosen))
         columns = zip(*([share for _, _, share in self._revealed[place].shares] for place in chosen), strict=True)
@@ -133,11 +133,11 @@ class Opening:
         return self.cohort.roster.entries[place].advertisement
 
     def masks(self, secrets: dict[int, bytes]) -> Iterator[tuple[bytes, Sign]]:
-        """(seed, sign) of each mask that is still on the survivors' sum, to be added: in any order, by any number of
-        workers, since addition modulo 2^b has none.
+        """(seed, sign) of each mask to add to the survivors' sum: in any order and by any number of workers, since
+        addition modulo 2^b is commutative.
 
-        A survivor's own mask comes off; where a peer is gone, the survivor's side of their mask stayed on, and the
-        gone peer's side takes it off.
+        A survivor's own mask is subtracted. Where a peer dropped out, the sum still holds the survivor's side of their
+        mask, and adding the peer's side cancels it.
         """
         h, entries = self.cohort.h, self.cohort.roster.entries
         for place in self.sharers:
@@ -152,7 +152,7 @@ class Opening:
 
 
 def unmask(total: Lanes, masks: Iterable[tuple[bytes, Sign]], masker: Masker, first: int = 0) -> None:
-    """Adds the masks to ``total``, in place; cut it to b bits afterwards. Memory: one block of key stream.
+    """Add the masks to ``total``, in place; ``cut`` it to b bits afterwards. Memory: one block of key stream.
 
     ``first``: the lane at which ``total`` begins, a multiple of 16, where several workers have a part each.
     """

@@ -1,31 +1,32 @@
-"""How many neighbours a device has and how many shares rebuild a secret, with the bound that this achieves.
+"""The number of neighbours of a device and of shares that rebuild a secret, with the security bound that they achieve.
 
-Every device evaluates them alike: exact integers decide, floats only dismiss what is far from doing. The events are
+Every device computes the same: exact integers decide, floats only discard candidates that fail clearly. The events are
 those of Bell et al. 2020 (ePrint 2020/704), bounded here for a k-regular ring of devices in random order (``graph``);
-the argument is written out below.
+the argument follows.
 
-Of n devices C collude with the server and D vanish. A device's secrets are shared among its k neighbours, any t of whom
-rebuild one. Neighbours are a random k of the other n - 1, so the numbers of colluding and of vanished ones are
-hypergeometric. *sigma*: no secret of an honest device leaks, except with chance 2^-sigma, by these two:
+Of n devices C collude with the server and D drop out. A device's secrets are shared among its k neighbours, any t of
+whom rebuild one. Neighbours are a random k of the other n - 1, so the numbers of colluding and of absent neighbours are
+hypergeometric. *sigma*: no secret of an honest device leaks, except with probability 2^-sigma, by these two events:
 
-1. A device's neighbours betray it; a union over the n devices.
+1. A device's neighbours reveal its secrets; a union bound over the n devices.
    *Curious* (the server follows the protocol): at least t of the k collude.
-   *Semi-malicious* (it is honest only until the roster is fixed, then calls one peer alive here and dead there): an
-   honest neighbour gives one share of the two, a colluding one both, so both secrets are rebuilt where
-   (k - c) + 2c >= 2t, that is c >= 2t - k.
-2. What is left of the graph falls apart, and a part's sum is seen. Honest devices that signed the survivor list, at
-   most k/2 places apart, are neighbours, and each holds the other's shares: they share a mask. So they fall apart only
-   where two stretches of k/2 places each hold nobody but colluding devices and such as did not sign; a union over the
-   n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D random ones. *Semi-malicious*: the server
-   chooses who does not sign, at most D, so at least k - D of the k collude. A signer at the edge of a stretch needs t
-   neighbours that reveal, of whom k/2 stand in the stretch, and so does its like at the other: at least 2t - k of the k
-   collude as well. Never, where k > C + D. Whoever did not sign is in no part of its own: without event 1 each one of
-   whom something is seen shares a mask with an honest device that signed. This rests on devices revealing nothing until
-   *signers* of the whole roster have signed their list: n - D, and floor((n + C) / 2) + 1 at least. Two lists cannot
-   both have as many: some honest device would have signed both.
+   *Semi-malicious* (it is honest only until the roster is fixed, then reports one peer as alive to some devices and as
+   gone to others): an honest neighbour gives one share of the two, a colluding one both, so both secrets are rebuilt
+   where (k - c) + 2c >= 2t, that is c >= 2t - k.
+2. The remaining graph is disconnected, and the sum of one component is revealed. Honest devices that signed the
+   survivor list and are at most k/2 places apart are neighbours, and each holds the other's shares: they share a mask.
+   So they are disconnected only where two stretches of k/2 places each hold nothing but colluding devices and devices
+   that did not sign; a union bound over the n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D
+   random ones. *Semi-malicious*: the server chooses who does not sign, at most D, so at least k - D of the k collude. A
+   signer at the edge of a stretch needs t neighbours that reveal, of whom k/2 are in the stretch, and so does the
+   signer at the edge of the other: at least 2t - k of the k collude as well. This is impossible where k > C + D. A
+   device that did not sign is not a component of its own: without event 1, each such device of which anything is
+   revealed shares a mask with an honest device that signed. This requires that devices reveal nothing until *signers*
+   of the whole roster have signed their list: n - D, and floor((n + C) / 2) + 1 at least. Two lists cannot both have
+   that many: some honest device would have signed both.
 
-*eta*: with chance at least 1 - 2^-eta every device keeps t neighbours when D devices vanish, so that every secret can
-be rebuilt; a union over the n devices. Errors: BadParameters.
+*eta*: with probability at least 1 - 2^-eta every device keeps t neighbours when D devices drop out, so that every
+secret can be rebuilt; a union bound over the n devices. Errors: BadParameters.
 """
 
 from __future__ import annotations
@@ -53,34 +54,34 @@ _TOO_MANY = "of {n} devices {drop} may vanish and {colluding} collude: no graph 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """What one roster's size makes of a rule."""
+    """The parameters that a rule gives for one size of roster."""
 
     n: int
     """Devices of the roster."""
     neighbours: int
-    """Whom a device masks with: n - 1 in a complete graph, else an even number k."""
+    """Devices with which a device masks: n - 1 in a complete graph, else an even number k."""
     holders: int
-    """Who holds shares of a device's secrets: all n of a complete graph, its own share included, else its k
+    """Devices that hold shares of a device's secrets: all n of a complete graph, itself included, else its k
     neighbours."""
     threshold: int
-    """How many shares rebuild a secret: more than half of the holders'."""
+    """How many shares rebuild a secret: more than half of the number of holders."""
     signers: int
     """How many of the roster must have signed a survivor list before anything is revealed under it: so many that two
-    lists cannot both have them, however the colluders sign, and on a ring all but those who may vanish."""
+    lists cannot both have them, however the colluding devices sign, and on a ring all but those that may drop out."""
     sigma: float
-    """Bits of secrecy: no secret leaks, except with chance 2^-sigma. At most 128."""
+    """Bits of secrecy: no secret leaks, except with probability 2^-sigma. At most 128."""
     eta: float
-    """Bits of correctness: every secret can be rebuilt, except with chance 2^-eta. At most 128."""
+    """Bits of correctness: every secret can be rebuilt, except with probability 2^-eta. At most 128."""
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is everybody's neighbour."""
+        """Whether the graph is complete: every device is every other's neighbour."""
         return self.neighbours == self.n - 1
 
 
 def strict(n: int) -> Parameters:
-    """The profile *strict*: a complete graph, t = floor(2n/3) + 1. Withstands 2t - n - 1 colluding and n - t vanished
-    devices, whoever they are: 101 and 99 of 300.
+    """The profile *strict*: a complete graph, t = floor(2n/3) + 1. It withstands any 2t - n - 1 colluding and any n - t
+    absent devices: 101 and 99 of 300.
     """
     _require_size(n)
     if n > STRICT_LIMIT:
@@ -100,10 +101,10 @@ def fast(
     adversary: Adversary = "semi-malicious",
 ) -> Parameters:
     """The smallest even k, and for it the smallest t, that give ``sigma`` and ``eta`` bits when ``drop`` of ``n``
-    devices vanish and floor(``corrupt`` * n) collude. A complete graph where no k below n - 1 does.
+    devices drop out and floor(``corrupt`` * n) collude. A complete graph where no k below n - 1 does.
 
-    At n = 300, 44 gone and 10 % colluding: k = 106, t = 68 for 40 bits each; k = 110, t = 71 for sigma = 80, and there
-    2t - k = 32 is above the 30 who collude: no chance is left at all.
+    At n = 300, 44 absent and 10 % colluding: k = 106, t = 68 for 40 bits each; k = 110, t = 71 for sigma = 80, where
+    2t - k = 32 is above the 30 that collude: event 1 is impossible.
     """
     colluding = require_faults(n, drop, corrupt)
     for name, bits in (("sigma", sigma), ("eta", eta)):
@@ -129,8 +130,8 @@ def fast(
 def achieved(
     n: int, drop: int, corrupt: Fraction, neighbours: int, threshold: int, adversary: Adversary = "semi-malicious"
 ) -> Parameters:
-    """These neighbours and this threshold, with the bits that they achieve. BadParameters where they are none: odd k,
-    t not above half of the holders."""
+    """The parameters with this k and t, and the bits that they achieve. BadParameters for an odd k on a ring, or for a
+    t that is not above half of the holders."""
     colluding = require_faults(n, drop, corrupt)
     holders = n if neighbours == n - 1 else neighbours
     if not 2 <= neighbours <= n - 1 or (neighbours % 2 and neighbours != n - 1):
@@ -152,10 +153,10 @@ def achieved(
 
 
 def require_threshold(threshold: int, holders: int) -> None:
-    """BadParameters unless ``threshold`` is above half of the ``holders`` and at most all of them.
+    """Raise BadParameters unless ``threshold`` is above half of the ``holders`` and at most all of them.
 
-    At or below half, two disjoint halves of the holders could each rebuild a secret: one a device's self-mask seed,
-    the other its key.
+    At or below half, two disjoint halves of the holders could each rebuild a secret: one the device's self-mask seed,
+    the other its mask key.
     """
     if threshold > holders:
         raise BadParameters(f"a threshold of {threshold} can never be met by {holders} share holders")
@@ -164,12 +165,12 @@ def require_threshold(threshold: int, holders: int) -> None:
 
 
 def _one_list(n: int, colluding: int) -> int:
-    """So many signatures that no two lists can both have them."""
+    """The number of signatures that no two lists can both have."""
     return (n + colluding) // 2 + 1
 
 
 def require_faults(n: int, drop: int, corrupt: Fraction) -> int:
-    """How many collude: floor(corrupt * n). BadParameters for numbers that are none."""
+    """How many collude: floor(corrupt * n). BadParameters for numbers out of range."""
     _require_size(n)
     if not 0 <= drop < n:
         raise BadParameters(f"from 0 to {n - 1} of {n} devices may vanish, not {drop}")
@@ -196,8 +197,8 @@ def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
 
 
 def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, adversary: Adversary) -> bool:
-    """Whether k surely fails, by single terms of the tails in floats with half a bit to spare: most k are dismissed by
-    this at once, and none that could do."""
+    """Whether k surely fails, by single terms of the tails in floats with half a bit of margin: this discards most k
+    quickly, and none that could succeed."""
     union = math.log2(n)
     low, high = k // 2, k
     while low < high:  # the largest t with which eta could be met
@@ -223,14 +224,14 @@ def _secret(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: in
 
 
 def _lost(n: int, drop: int, k: int, threshold: int) -> Fraction:
-    """At most the chance that some device keeps fewer than t share holders."""
+    """An upper bound of the probability that some device keeps fewer than t share holders."""
     if k == n - 1:
         return Fraction(int(threshold > n - drop))
     return n * tail(n - 1, drop, k, k - threshold + 1)
 
 
 def _leak(n: int, drop: int, colluding: int, k: int, threshold: int, adversary: Adversary) -> Fraction:
-    """At most the chance that some secret, or a part's sum, is seen: the two events above, added."""
+    """An upper bound of the probability that a secret, or the sum of one component, is revealed: both events, added."""
     curious = adversary == "curious"
     if k == n - 1:
         return Fraction(int(threshold <= colluding if curious else 2 * threshold <= n + colluding))

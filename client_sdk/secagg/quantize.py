@@ -1,16 +1,16 @@
-"""A clipped delta, a weight and a canary as lanes of q bits; and the mean, out of the sum of such lanes.
+"""Quantization: a clipped delta, a weight and a canary as lanes of q bits, and the mean from the sum of such lanes.
 
-A vector of d values makes d + 2 lanes::
+A vector of d values becomes d + 2 lanes::
 
     lane i < d    round((w / w_cap * x_i + R) * (2^q - 1) / (2 R))    x_i: clipped to the norm, then into [-R, R]
     lane d        w                                                   the weight, at most w_cap <= 2^q - 1
-    lane d + 1    1                                                   the canary: a sum's is the number of survivors
+    lane d + 1    1                                                   the canary: it sums to the number of survivors
 
-Rounding is stochastic: up with a chance equal to the fraction, so the sum is unbiased. Its chance comes from a stream
-of its own, HKDF(the device's rounding secret, header), 32 bits a value: the same device rounds the same header the same
-way, plain or masked, and the unmasked sum equals the integer sum of the survivors' lanes bit for bit. Arithmetic is in
-float64, elementwise, so the lanes are a function of the values alone on every machine. Errors: BadVector,
-BadParameters, NotFinite.
+Rounding is stochastic: up with a probability equal to the fraction, so the sum is unbiased. Its randomness is a key
+stream of its own, HKDF(the device's rounding secret, header), 32 bits for each value: a device rounds in the same way
+for the same header, plain or masked, and the unmasked sum equals the integer sum of the survivors' lanes bit for bit.
+Arithmetic is in float64, elementwise, so the lanes are a function of the values alone on every machine. Errors:
+BadVector, BadParameters, NotFinite.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ EXTRA_LANES = 2
 """The weight and the canary."""
 Q_LIMIT = 24
 ROUNDING_BYTES = 32
-"""Length of the secret from which a device's rounding comes."""
+"""Length of a device's rounding secret."""
 
 SMALLEST_BOUND = 1e-100
 LARGEST_BOUND = 1e100
-"""Between these a clip and a range lie: wider than anything that float32 holds, and no product of them overflows."""
+"""The bounds of a clip and of a range: wider than float32's range, and no product of two of them overflows."""
 
 _BLOCK = 1 << 15
 _GLANCE = 1 << 16
 _SLACK = 1 + 1e-6
-"""More than float64's roundings of a norm add up to."""
+"""More than the rounding errors of a norm in float64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantizer:
-    """How values become lanes: the plan's numbers, the same on every device of a round."""
+    """Converts values to lanes by the plan's numbers, which are the same on every device of a round."""
 
     q: int = 16
     """Bits of a value, 1 to 24."""
     max_norm: float
     """L2 norm to which a delta is clipped."""
     max_abs: float
-    """R: the largest magnitude of a coordinate; larger ones are cut."""
+    """R: the largest magnitude of a coordinate; larger ones are clipped."""
     weight_cap: int
     """w_cap: the largest weight of a device, at most 2^q - 1."""
 
@@ -78,12 +78,12 @@ class Quantizer:
         return (1 << self.q) - 1
 
     def takes_weight(self, weight: int) -> bool:
-        """Whether a device may weigh so much: a whole number from 0 to the cap."""
+        """Whether ``weight`` is valid: a whole number from 0 to the cap."""
         return _whole(weight) and 0 <= weight <= self.weight_cap
 
     def lanes(self, values: Float32, weight: int, bits: int, rounding: bytes, cipher: CipherName) -> Lanes:
-        """The d + 2 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key that
-        ``rounding_key`` gives. A vector is clipped, never refused, unless it holds NaN or infinity."""
+        """The d + 2 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
+        ``rounding_key``. A vector is clipped, not refused; NotFinite where it holds NaN or infinity."""
         if values.ndim != 1 or values.dtype != np.float32:
             raise BadVector("values are a flat array of float32")
         if not self.takes_weight(weight):
@@ -94,7 +94,9 @@ class Quantizer:
         bound = self.max_abs * (weight / self.weight_cap)
         scale = self.levels / (2 * self.max_abs)
         lanes = np.empty(values.size + EXTRA_LANES, lane_dtype(bits))
-        whole = lanes.view("<i4" if lanes.itemsize == 4 else "<i8")  # below 2^24, and faster to convert to
+        whole = lanes.view(
+            "<i4" if lanes.itemsize == 4 else "<i8"
+        )  # lanes are below 2^24, and conversion to signed is faster
         stream = KeyStream(cipher, 4 * _BLOCK)
         stream.start(rounding)
         words = stream.buffer.view("<u4")
@@ -113,19 +115,19 @@ class Quantizer:
             chance *= 2.0**-32
             part += chance
             found = whole[start : start + block.size]
-            found[:] = part  # never below 0, so cutting the fraction off rounds down
+            found[:] = part  # never below 0, so truncation rounds down
             np.minimum(found, self.levels, out=found)
         stream.wipe()
-        scratch[:] = chances[:] = 0  # the last block, in the clear
+        scratch[:] = chances[:] = 0  # wipe the last block of plain values
         lanes[-2:] = weight, 1
         return cast("Lanes", lanes)
 
     def mean(self, total: Lanes, survivors: int) -> tuple[npt.NDArray[np.float64], int]:
         """The weighted mean of the survivors' clipped values (float64, 1-d) and their total weight.
 
-        ``total``: the sum of their lanes, unmasked and cut. sum_k w_k x_k / sum_k w_k, with
-        sum_k (w_k / w_cap) x_k = total * 2 R / (2^q - 1) - survivors * R. BadVector for a sum that no honest survivors
-        can have: the canary, the weight, a lane or the norm is impossible. Nobody can tell whose fault that is.
+        ``total``: the sum of their lanes, unmasked and reduced. The mean is sum_k w_k x_k / sum_k w_k, with
+        sum_k (w_k / w_cap) x_k = total * 2 R / (2^q - 1) - survivors * R. BadVector for a sum that honest survivors
+        cannot have: its canary, weight, a lane or its norm is impossible. The device at fault cannot be identified.
         """
         weight = self.require_possible(total, survivors)
         if weight == 0:
@@ -139,10 +141,10 @@ class Quantizer:
     def require_possible(self, total: Lanes, survivors: int) -> int:
         """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise.
 
-        S survivors' canaries sum to S, their weights to W <= S w_cap. What they put into a lane lies within
+        S survivors' canaries sum to S, their weights to W <= S w_cap. Their sum in a lane is within
         (2^q - 1) / 2 (S +- W / w_cap), and S for their rounding; without rounding the values' L2 norm is at most
-        max_norm (2^q - 1) / (2 R) W / w_cap, and rounding adds at most S sqrt(d). So no mean is taken whose values are
-        beyond the range, or whose norm is beyond the clip, by more than rounding.
+        max_norm (2^q - 1) / (2 R) W / w_cap, and rounding adds at most S sqrt(d). So a mean is accepted only if its
+        values exceed the range, and its norm the clip, by no more than rounding.
         """
         canary, weight = int(total[-1]), int(total[-2])
         if canary != survivors:
@@ -156,7 +158,7 @@ class Quantizer:
         return weight
 
     def _require_in_range(self, values: Lanes, survivors: int, weight: int) -> None:
-        """BadVector for a lane that is beyond the range of these survivors, in exact integers."""
+        """Raise BadVector for a lane out of the range of these survivors, in exact integers."""
         cap, slack = self.weight_cap, survivors + 1
         most = min(self.levels * (survivors * cap + weight) // (2 * cap) + slack, self.levels * survivors)
         least = self.levels * (survivors * cap - weight) // (2 * cap) - slack
@@ -169,7 +171,7 @@ class Quantizer:
                 )
 
     def _require_norm(self, values: Lanes, survivors: int, weight: int) -> None:
-        """BadVector where the values' norm is beyond the clip of these survivors."""
+        """Raise BadVector where the values' norm exceeds the clip of these survivors."""
         middle, squares = survivors * self.levels / 2, 0.0
         for start in range(0, values.size, _BLOCK):
             part = values[start : start + _BLOCK] - middle
@@ -179,7 +181,7 @@ class Quantizer:
             raise BadVector("the values' norm is more than the survivors of this weight can have: a vector was wrong")
 
     def _clipping(self, values: Float32) -> float:
-        """What values are multiplied with so that their norm is at most ``max_norm``."""
+        """The factor that brings the norm of ``values`` to at most ``max_norm``."""
         highest = largest(values)
         if not math.isfinite(highest):
             raise NotFinite("the delta holds NaN or infinity")
@@ -190,21 +192,21 @@ class Quantizer:
 
 
 def largest(values: Float32) -> float:
-    """The largest magnitude in ``values``, 0 where there is none: NaN or infinite where one of them is."""
+    """The largest magnitude in ``values``; 0 for no values, NaN or infinite where one of them is."""
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def _whole(value: object) -> bool:
-    """Whether it is an integer, NumPy's included, and no boolean."""
+    """Whether it is an integer, NumPy's included, and not a boolean."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _surely_within(values: Float32, max_norm: float) -> bool:
-    """Whether the norm is at most ``max_norm``, where that is seen at a glance: then the exact norm, ten times as
-    costly, would change nothing.
+    """Whether a fast upper bound of the norm is at most ``max_norm``: then the exact norm, ten times as expensive, is
+    not needed.
 
     Sums of at most 2^16 squares in float32 are too small by less than 2^-8 of them (65536 roundings of 2^-24), and by
-    less than 2^-120 where squares vanish; overflow is infinite, and never within.
+    less than 2^-120 where squares underflow; overflow gives infinity, which is never within.
     """
     scratch = np.empty(min(_GLANCE, values.size), np.float32)
     total = 0.0
@@ -216,6 +218,6 @@ def _surely_within(values: Float32, max_norm: float) -> bool:
 
 
 def rounding_key(secret: bytes, header_digest: bytes) -> bytes:
-    """The key of the stochastic rounding's stream, from the device's rounding secret (32 bytes, its own for life, or a
-    simulation's from its seed)."""
+    """The key of the stream for stochastic rounding, from the device's rounding secret (32 bytes, permanent; a
+    simulation derives it from its seed)."""
     return derive(secret, salt=header_digest, info=DOMAIN + b"rounding")

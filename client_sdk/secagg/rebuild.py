@@ -1,11 +1,11 @@
-"""A device's secret out of revealed shares, checked against what it committed to, with wrong shares set aside.
+"""Rebuilds a device's secret from revealed shares, checks it against the commitment, and excludes wrong shares.
 
-Right shares are the rule, so the first t are tried alone. Where they do not give the secret, t shares are tried of
-holders who are not known to have lied about others. Then all m are read as a Reed-Solomon code word of which up to
-floor((m - t) / 2) symbols are wrong (McEliece and Sarwate 1981), decoded by Gao's algorithm (2003): interpolate all
-shares by g_1, run the extended Euclidean algorithm on g_0 = prod (x - x_i) and g_1 until the remainder's degree is
-below (m + t) / 2, divide it by the cofactor of g_1. About 0.1 s for 300 shares. At last all sets of t shares are
-tried, where they are few enough: the commitment says which is right. Errors: BadShare.
+Most shares are right, so the first t are tried alone. Where they do not give the secret, t shares of holders that are
+not known to have given wrong shares are tried. Then all m are decoded as a Reed-Solomon code word with up to
+floor((m - t) / 2) wrong symbols (McEliece and Sarwate 1981) by Gao's algorithm (2003): interpolate all shares by g_1,
+run the extended Euclidean algorithm on g_0 = prod (x - x_i) and g_1 until the remainder's degree is below (m + t) / 2,
+divide it by the cofactor of g_1. About 0.1 s for 300 shares. Finally all sets of t shares are tried, where they are few
+enough: the commitment shows which is right. Errors: BadShare.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from client_sdk.secagg.shamir import (
 )
 
 Polynomial = list[int]
-"""Coefficients from the constant up; no zero on top; [] is zero."""
+"""Coefficients from the constant up; the last one is not zero; [] is zero."""
 
 
 SEARCH = 1 << 25
-"""Products that the search of one opening takes: some seconds."""
+"""The limit of products in the search of one opening: some seconds."""
 
 
 @dataclass
 class Doubts:
-    """What is known of holders from other dealers' secrets, and how long may be searched."""
+    """The holders suspected from other dealers' secrets, and the remaining budget of the search."""
 
-    liars: set[int] = field(default_factory=set)
-    """The x of holders who gave wrong shares of some secret, or seem to have."""
+    suspects: set[int] = field(default_factory=set)
+    """The x of holders that gave wrong shares of some secret, or probably did."""
     search: int = 0
     """Products left for trying sets of shares. 0: none is tried."""
 
@@ -52,8 +52,8 @@ class Rebuilt:
 
     secret: bytes
     wrong: tuple[int, ...]
-    """The x of holders whose shares were seen to be wrong: empty where nothing had to be decoded, and where nobody can
-    tell whose they are."""
+    """The x of holders whose shares were found to be wrong: empty where nothing had to be decoded, and where they
+    cannot be identified."""
 
 
 def rebuild_self_mask(
@@ -61,15 +61,15 @@ def rebuild_self_mask(
 ) -> Rebuilt:
     """The secret behind a survivor's own mask. ``shares``: x -> 33 bytes. BadShare where none fits the commitment.
 
-    ``doubts`` are made use of, and added to; None: a search of its own."""
+    ``doubts`` is used and updated; None: a new one, with a search of its own."""
     return _rebuild(shares, threshold, lambda secret: fits_self_mask(secret, advertised), doubts)
 
 
 def rebuild_mask_key(
     shares: Mapping[int, bytes], threshold: int, advertised: Advertisement, doubts: Doubts | None = None
 ) -> Rebuilt:
-    """The private mask key of a device that vanished. BadShare where none fits the advertised key. ``doubts``: as
-    above."""
+    """The private mask key of a device that dropped out. BadShare where none fits the advertised key. ``doubts``: as
+    in ``rebuild_self_mask``."""
     return _rebuild(shares, threshold, lambda secret: fits_mask_key(secret, advertised), doubts)
 
 
@@ -92,7 +92,7 @@ def _rebuild(
     secret = _given(shares, threshold, fits)
     if secret is not None:
         return Rebuilt(secret, ())
-    trusted = [x for x in sorted(shares) if x not in doubts.liars]
+    trusted = [x for x in sorted(shares) if x not in doubts.suspects]
     fitting: list[Polynomial] = []
     if threshold <= len(trusted) < len(shares) and _given({x: shares[x] for x in trusted}, threshold, fits) is not None:
         fitting = [_polynomial(shares, trusted[:threshold])]
@@ -100,12 +100,12 @@ def _rebuild(
     if not fitting:
         raise BadShare(f"no {threshold} of {len(shares)} shares give the secret that the device committed to")
     wrong = tuple(x for x in sorted(shares) if not _holds(fitting[0], x, shares[x])) if len(fitting) == 1 else ()
-    doubts.liars.update(wrong)
+    doubts.suspects.update(wrong)
     return Rebuilt(fitting[0][0].to_bytes(SECRET_BYTES, "big"), wrong)
 
 
 def _given(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool]) -> bytes | None:
-    """The secret that the first of these shares give, where it fits."""
+    """The secret from the first ``threshold`` of these shares, where it fits; else None."""
     try:
         secret = combine(shares, threshold)
     except BadShare:
@@ -114,7 +114,7 @@ def _given(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], 
 
 
 def _fitting(polynomial: Polynomial | None, fits: Callable[[bytes], bool]) -> list[Polynomial]:
-    """The polynomial, where its constant is the secret."""
+    """The polynomial in a list, where its constant is the secret; else an empty list."""
     if not polynomial or polynomial[0] >> (8 * SECRET_BYTES):
         return []
     return [polynomial] if fits(polynomial[0].to_bytes(SECRET_BYTES, "big")) else []
@@ -123,15 +123,16 @@ def _fitting(polynomial: Polynomial | None, fits: Callable[[bytes], bool]) -> li
 def _searched(
     shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool], doubts: Doubts
 ) -> list[Polynomial]:
-    """The polynomials through t shares that give the secret, of all sets of t, where the search lasts for so many.
+    """The polynomials through any t shares that give the secret, where the budget allows to try all sets of t.
 
-    There may be two: lies that cancel each other at 0 give the secret too, and then nobody can tell who lied.
+    There may be two: wrong shares whose errors cancel at 0 give the secret too. Then the wrong ones cannot be
+    identified.
     """
     products = threshold * threshold * comb(len(shares), threshold)
     if products > doubts.search:
         return []
     doubts.search -= products
-    coefficients = lagrange_at_zero.__wrapped__  # none of these is needed again
+    coefficients = lagrange_at_zero.__wrapped__  # no cache: none of these is needed again
     found: list[Polynomial] = []
     for chosen in combinations(sorted(shares), threshold):
         pieces = [shares[x] for x in chosen]
@@ -149,7 +150,7 @@ def _searched(
 
 
 def _polynomial(shares: Mapping[int, bytes], chosen: Sequence[int]) -> Polynomial:
-    """The one of degree below t through these t shares."""
+    """The polynomial of degree below t through these t shares."""
     return _through(chosen, [share_value(shares[x]) for x in chosen])[1]
 
 
@@ -161,7 +162,7 @@ def _holds(polynomial: Polynomial, x: int, share: bytes) -> bool:
 
 
 def _decoded(shares: Mapping[int, bytes], threshold: int) -> Polynomial | None:
-    """The polynomial of degree below t on which all shares lie but at most (m - t) / 2; None where there is none."""
+    """The polynomial of degree below t through all shares but at most (m - t) / 2; None where there is none."""
     points = sorted(shares)
     if len(points) < threshold + 2:
         return None

@@ -1,7 +1,7 @@
-"""The roster of an attempt, its digest h, and what a device checks before it believes in either.
+"""The roster of an attempt, its digest h, and the checks that both ends make of it.
 
-Entries stand in ascending order of device ids, so one set of devices has one roster; a device's *place* is its index
-there, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
+Entries are in ascending order of device ids, so one set of devices has one roster. A device's *place* is its index in
+it, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignature, BadParameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.graph import MaskGraph
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.parameters import LARGEST, Parameters
 from client_sdk.secagg.statement import DOMAIN, SIGNATURE_BYTES, require_signed
 from client_sdk.secagg.wire import WireReader, WireWriter
@@ -23,34 +23,34 @@ from client_sdk.secagg.wire import WireReader, WireWriter
 KIND = 3
 
 Vouching = Callable[[str, bytes], str]
-"""(device id, certificate) -> the device's Ed25519 public key in hexadecimal, where the authority vouches for it and
-has not revoked it. Raises BadMessage otherwise."""
+"""(device id, certificate) -> the device's Ed25519 public key in hexadecimal, where the authority certified the device
+and has not revoked it. Raises BadMessage otherwise."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class RosterEntry:
     """One device of the roster."""
 
     advertisement: Advertisement
     signature: bytes
     certificate: bytes
-    """The authority's word for the device, opaque here: see ``Vouching``."""
+    """The authority's certificate of the device, opaque here: see ``Vouching``."""
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The devices of one attempt, with what their number makes of the header's rules."""
+    """The devices of one attempt, with the threshold and the lane bits that the header's rules give for them."""
 
     threshold: int
     lane_bits: int
-    entries: tuple[Entry, ...]
+    entries: tuple[RosterEntry, ...]
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @classmethod
-    def of(cls, header: Header, entries: list[Entry]) -> Roster:
-        """The one roster of these devices under ``header``, in whatever order they come."""
+    def of(cls, header: AttemptHeader, entries: list[RosterEntry]) -> Roster:
+        """The roster of these devices under ``header``, whatever their order in ``entries``."""
         parameters = header.rule.parameters(len(entries))
         ordered = tuple(sorted(entries, key=lambda entry: entry.advertisement.device))
         return cls(parameters.threshold, header.lane_bits(len(entries)), ordered)
@@ -65,15 +65,16 @@ class Roster:
 
     @classmethod
     def parse(cls, data: bytes) -> Roster:
-        """The roster of these bytes, which ``encoded`` gives back: ids ascending, every key, commitment and nonce used
-        once, no key of low order. Signatures, certificates and numbers are ``join``'s to check."""
+        """Decode a roster, of which ``encoded`` is ``data`` again: ids ascending, every key, commitment and nonce used
+        once, no key of low order. ``join`` checks signatures, certificates and numbers. BadMessage, BadKey."""
         read = WireReader(data, KIND, "roster")
         count = read.count(4, SIGNATURE_BYTES + 8, 2)
         if count > LARGEST:
             raise BadMessage(f"a roster has at most {LARGEST} devices, not {count}")
         threshold, bits = read.number(4), read.number(1)
         entries = tuple(
-            Entry(Advertisement.parse(read.blob()), read.fixed(SIGNATURE_BYTES), read.blob()) for _ in range(count)
+            RosterEntry(Advertisement.parse(read.blob()), read.fixed(SIGNATURE_BYTES), read.blob())
+            for _ in range(count)
         )
         read.end()
         devices = [entry.advertisement.device for entry in entries]
@@ -92,16 +93,16 @@ class Roster:
         roster.__dict__["encoded"] = bytes(data)  # a message has one form
         return roster
 
-    def h(self, header: Header) -> bytes:
+    def h(self, header: AttemptHeader) -> bytes:
         """The digest that binds everything after the roster: SHA-256 over the header's digest and the roster."""
         return hashlib.sha256(DOMAIN + b"roster" + header.digest + self.encoded).digest()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cohort:
-    """A roster that was checked under a header: what the rest of an attempt rests on."""
+class MaskingCohort:
+    """A roster that was checked under a header, with what the rest of the attempt needs."""
 
-    header: Header
+    header: AttemptHeader
     roster: Roster
     parameters: Parameters
     h: bytes
@@ -124,16 +125,17 @@ class Cohort:
         return self.roster.entries[place].advertisement.device
 
     def place_of(self, device: str) -> int:
-        """Where a device stands. BadMessage where it does not."""
+        """The place of a device. BadMessage where it is not in the roster."""
         for place, entry in enumerate(self.roster.entries):
             if entry.advertisement.device == device:
                 return place
         raise BadMessage("this device is not in the roster")
 
 
-def join(header: Header, roster: Roster, vouched: Vouching) -> Cohort:
-    """The cohort, where every entry is vouched for and signed for this header, no identity stands in it twice, and
-    threshold, lane bits and size are what the header's rules make of it. Both ends call this."""
+def join(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCohort:
+    """The cohort of a roster in which every entry is certified and signed for this header, no identity occurs twice,
+    and threshold, lane bits and size are what the header's rules give. Both ends call this. BadMessage, BadSignature,
+    BadParameters."""
     n = len(roster)
     if n < header.minimum_cohort:
         raise BadMessage(f"the roster has {n} devices; the round takes no fewer than {header.minimum_cohort}")
@@ -152,7 +154,7 @@ def join(header: Header, roster: Roster, vouched: Vouching) -> Cohort:
     if len(set(identities)) != n:
         raise BadMessage("two devices of the roster have one identity")
     nonces = [entry.advertisement.nonce for entry in roster.entries]
-    return Cohort(
+    return MaskingCohort(
         header=header,
         roster=roster,
         parameters=parameters,

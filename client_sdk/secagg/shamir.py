@@ -1,13 +1,13 @@
-"""A 32-byte secret in pieces of which any t give it back and fewer tell nothing: Shamir 1979 over the field of
-p = 2^256 + 297.
+"""Secret sharing (Shamir 1979) of 32 bytes over the field of p = 2^256 + 297: any t shares rebuild the secret, and
+fewer reveal nothing.
 
-p is a prime above every 32-byte number, so a secret is itself a field element and none is reduced. A share is the
-value at x of a polynomial of degree t - 1 whose constant is the secret; its holder's x is its place in the roster,
-counted from 1. Errors: BadShare, BadParameters.
+p is a prime above every 32-byte number, so a secret is itself a field element and is not reduced. A share is the value
+at x of a polynomial of degree t - 1 whose constant is the secret; its holder's x is its place in the roster, counted
+from 1. Errors: BadShare, BadParameters.
 
 Speed. A share is one dot product of coefficients with the powers of x, and a secret is one of shares with the Lagrange
-coefficients at 0: products are added up as plain integers and reduced once. Powers and coefficients depend on who holds
-shares, not on the secret, and are kept.
+coefficients at 0: products are added as plain integers and reduced once. Powers and coefficients depend on the holders,
+not on the secret, and are cached.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SHARE_BYTES = 33
 HOLDERS_LIMIT = 2**20
 
 _COEFFICIENT_BYTES = 48
-"""Drawn for each coefficient and reduced modulo p: 2^-127 away from uniform."""
+"""Bytes drawn for each coefficient and reduced modulo p: within 2^-127 of uniform."""
 
 
 def split(secret: bytes, holders: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
     """The shares of ``secret``, 33 bytes each, in the order of ``holders`` (their x, different numbers from 1 up).
 
-    ``entropy`` is asked once, for the coefficients; what it gave is as secret as the secret.
+    ``entropy`` is called once, for the coefficients, which are as secret as the secret itself. BadParameters.
     """
     if len(secret) != SECRET_BYTES:
         raise BadParameters(f"a shared secret is {SECRET_BYTES} bytes, not {len(secret)}")
@@ -51,11 +51,10 @@ def split(secret: bytes, holders: Sequence[int], threshold: int, entropy: Entrop
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret of which ``shares`` (x -> 33 bytes) are at least ``threshold`` pieces; the first of them, by x, are
-    used.
+    """The secret of which ``shares`` (x -> 33 bytes) are shares; the first ``threshold`` of them, by x, are used.
 
-    BadShare where there are too few, where one is no share, or where they are not of one 32-byte secret as far as that
-    can be seen: compare the result with a commitment.
+    BadShare where there are too few, where one is malformed, or where they visibly do not belong to one 32-byte secret.
+    This does not detect every wrong share: compare the result with a commitment.
     """
     if threshold < 2 or len(shares) < threshold:
         raise BadShare(f"{len(shares)} shares are too few: it takes {threshold}")
@@ -66,7 +65,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def combine_pieces(pieces: Sequence[bytes], coefficients: Sequence[int]) -> bytes:
-    """The same of as many shares as the threshold says, which are shares, with their holders' Lagrange coefficients."""
+    """The same for exactly t well-formed shares, with their holders' Lagrange coefficients at 0."""
     values = [int.from_bytes(piece, "big") for piece in pieces]
     secret: int = sum(map(mul, values, coefficients)) % PRIME
     if secret >> (8 * SECRET_BYTES):
@@ -75,7 +74,7 @@ def combine_pieces(pieces: Sequence[bytes], coefficients: Sequence[int]) -> byte
 
 
 def require_shares(shares: Sequence[bytes]) -> None:
-    """BadShare unless each is a share. Nearly all begin with a zero byte: those are numbers of the field at sight."""
+    """Raise BadShare unless each is well formed. Nearly all begin with a zero byte: those are below ``PRIME``."""
     if {len(share) for share in shares} == {SHARE_BYTES} and not any(b"".join(shares)[::SHARE_BYTES]):
         return
     for share in shares:
@@ -83,7 +82,7 @@ def require_shares(shares: Sequence[bytes]) -> None:
 
 
 def share_value(share: bytes) -> int:
-    """A share as a field element. BadShare where it is none."""
+    """A share as a field element. BadShare where it is malformed."""
     if len(share) != SHARE_BYTES:
         raise BadShare(f"a share is {SHARE_BYTES} bytes, not {len(share)}")
     value = int.from_bytes(share, "big")

@@ -1,10 +1,9 @@
-"""Exchange 2, ShareKeys: a device's two secrets in shares, each sealed for the one peer that holds it.
+"""Exchange 2, ShareKeys: the shares of a device's two secrets, each pair sealed for the peer that holds it.
 
 A holder gets one share of the device's self-mask secret and one of its private mask key, sealed together (AES-256-GCM,
-NIST SP 800-38D) under a key and a nonce of their own for this direction and attempt, with h, sender, receiver and index
-as associated data: what is sealed for one peer opens for no other, in no other attempt, from no other sender. Key and
-nonce belong to one direction between two peers in one attempt, and seal one message: no nonce repeats. Errors:
-BadMessage, BadShare.
+NIST SP 800-38D) with h, sender, receiver and index as associated data: a sealed pair opens only for its receiver, in
+its attempt and from its sender. Key and nonce are derived for one direction between two peers in one attempt and seal
+one message, so no nonce repeats. Errors: BadMessage, BadShare.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ KIND = 4
 TAG_BYTES = 16
 NONCE_BYTES = 12
 SEALING_BYTES = 32 + NONCE_BYTES
-"""What has to be derived for a direction: a key of 32 bytes, then its nonce."""
+"""Bytes derived for a direction: a key of 32 bytes, then its nonce."""
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 """82: a bundle for 299 peers is 25 kB."""
 
@@ -40,8 +39,8 @@ class SharePair:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Sealed shares by place. From a device: one for each holder but itself, ``owner`` is the dealer. To a device: one
-    from each dealer whose shares it holds, ``owner`` is the receiver."""
+    """Sealed pairs of shares by place. From a device: one for each holder but itself; ``owner`` is the dealer. To a
+    device: one from each dealer whose shares it holds; ``owner`` is the receiver."""
 
     owner: int
     sealed: tuple[tuple[int, bytes], ...]
@@ -49,7 +48,7 @@ class Bundle:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes; a dealer signs them over h."""
+        """The canonical bytes; a dealer signs them together with h."""
         out = WireWriter(KIND).number(self.owner, 4).number(len(self.sealed), 4)
         for place, sealed in self.sealed:
             out.number(place, 4).fixed(sealed, SEALED_BYTES)
@@ -57,12 +56,12 @@ class Bundle:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Whom the shares are for, or from."""
+        """The places of the receivers, or of the dealers."""
         return tuple(place for place, _ in self.sealed)
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Bundle:
-        """The bundle of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        """Decode a bundle of a roster of ``n``. BadMessage for malformed bytes."""
         read = WireReader(data, KIND, "share bundle")
         owner = read.number(4)
         count = read.count(4, 4 + SEALED_BYTES)
@@ -74,18 +73,19 @@ class Bundle:
         return found
 
     def require_for(self, places: tuple[int, ...]) -> None:
-        """BadMessage unless the bundle holds a share for exactly these places: a dealer's holders but itself."""
+        """Raise BadMessage unless the bundle is for exactly these places: a dealer's holders but itself."""
         if self.places != places:
             raise BadMessage(f"share bundle: it is for {len(self.places)} peers, not for the {len(places)} holders")
 
 
 def seal_pair(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], pair: SharePair) -> bytes:
-    """82 bytes for one holder. ``agreed``: what the two share keys agree on; (place, device id) of both."""
+    """Seal a pair for one holder, in 82 bytes. ``agreed``: the secret of the two share keys. ``dealer`` and ``holder``:
+    (place, device id)."""
     return seal(_direction(agreed, h, dealer, holder), pair.self_mask + pair.mask_key, _associated(h, dealer, holder))
 
 
 def unseal_pair(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], sealed: bytes) -> SharePair:
-    """What the dealer sealed for this holder. BadShare where it did not, or where it sealed no shares."""
+    """Open the pair that the dealer sealed for this holder. BadShare where it did not, or sealed no shares."""
     text = unseal(_direction(agreed, h, dealer, holder), sealed, _associated(h, dealer, holder))
     if len(text) != 2 * SHARE_BYTES:
         raise BadShare("what was sealed is no pair of shares")
@@ -101,20 +101,19 @@ def _direction(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[i
 
 
 def _associated(h: bytes, dealer: tuple[int, str], holder: tuple[int, str]) -> bytes:
-    """h, sender, receiver, and the index: the x at which the receiver's shares are values."""
+    """The associated data: h, sender, receiver, and the receiver's x."""
     index = holder[0] + 1
     return WireWriter(KIND).fixed(h, 32).text(dealer[1]).text(holder[1]).number(index, 4).done()
 
 
 def seal(key_and_nonce: bytes, text: bytes, associated: bytes) -> bytes:
-    """``text`` encrypted, then a tag over it and over ``associated``: 16 bytes longer than the text."""
+    """Encrypt ``text`` and append a tag over it and over ``associated``: 16 bytes longer than the text."""
     key, nonce = _split(key_and_nonce)
     return AESGCM(key).encrypt(nonce, text, associated)
 
 
 def unseal(key_and_nonce: bytes, sealed: bytes, associated: bytes) -> bytes:
-    """The text, where ``sealed`` is what the holder of the key sealed with the same ``associated``. BadShare
-    otherwise."""
+    """Decrypt ``sealed``. BadShare unless it was sealed with this key, nonce and ``associated``."""
     key, nonce = _split(key_and_nonce)
     if len(sealed) < TAG_BYTES:
         raise BadShare("a sealed share is shorter than its tag")

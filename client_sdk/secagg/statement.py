@@ -1,6 +1,6 @@
-"""What a device's signature stands under: the protocol's domain, what it is bound to, the stage, and a body.
+"""The statement that a device signs: the protocol's domain, a digest that it is bound to, the stage, and a body.
 
-``bound`` is the header's digest for an advertisement and h, the digest of header and roster, for all that follows.
+``bound`` is the header's digest for an advertisement, and h, the digest of header and roster, for all later messages.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from client_sdk.identity import Signer, verify
 from client_sdk.secagg.errors import BadMessage, BadSignature
 
 DOMAIN = b"quorate secure aggregation 1\x00"
-"""Begins everything that is signed, hashed or derived here: nothing of another protocol or version can be mistaken for
-it."""
+"""The prefix of everything that is signed, hashed or derived here: it separates this protocol and version from
+others."""
 
 Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
 """The five exchanges, by what the device sends in each."""
@@ -24,8 +24,8 @@ SIGNATURE_BYTES = 64
 
 
 def statement(bound: bytes, stage: Stage, body: bytes) -> bytes:
-    """The canonical bytes under a signature: domain, ``bound`` (32 bytes), the stage's number (1 byte), the body's
-    length (8 bytes, big-endian), the body."""
+    """The bytes that are signed: domain, ``bound`` (32 bytes), the stage's number (1 byte), the body's length (8 bytes,
+    big-endian), the body."""
     if len(bound) != DIGEST_BYTES:
         raise BadMessage(f"a signature is bound to a digest of {DIGEST_BYTES} bytes, not {len(bound)}")
     return DOMAIN + bound + bytes([_STAGES[stage]]) + len(body).to_bytes(8, "big") + body
@@ -37,6 +37,7 @@ def signed(signer: Signer, bound: bytes, stage: Stage, body: bytes) -> bytes:
 
 
 def require_signed(public_hex: str, signature: bytes, bound: bytes, stage: Stage, body: bytes, whose: str) -> None:
-    """BadSignature where ``signature`` is not that of ``public_hex`` over the statement; ``whose`` names the device."""
+    """Raise BadSignature unless ``signature`` is that of ``public_hex`` over the statement; ``whose`` names the
+    device in the error."""
     if len(signature) != SIGNATURE_BYTES or not verify(public_hex, statement(bound, stage, body), signature):
         raise BadSignature(f"the signature of {whose} does not stand under what it sent")

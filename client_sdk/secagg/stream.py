@@ -1,7 +1,7 @@
-"""A cipher's key stream, written into one buffer that is used again and again: no allocation per mask or block.
+"""A cipher's key stream, written into one reused buffer: no allocation for each mask or block.
 
-A key is used for one stream, so every stream begins at counter zero with the zero nonce; it can be entered further on,
-by whoever works on one part of a vector.
+A key is used for one stream, so every stream begins at counter zero with the zero nonce. Reading may start further on,
+for work on one part of a vector.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ CipherName = Literal["aes-256-ctr", "chacha20"]
 CIPHERS: tuple[CipherName, ...] = get_args(CipherName)
 
 BLOCK_BYTES = 1 << 19
-"""Bytes made at once. Measured: 512 KiB stay in a core's cache and cost few calls; 256 KiB are 2 % slower, 64 KiB 10 %,
-and 1 MiB is 2 % faster where nothing else wants the cache."""
+"""Bytes generated at once. Measured: 512 KiB stay in a core's cache and take few calls; 256 KiB are 2 % slower, 64 KiB
+10 %, and 1 MiB is 2 % faster where nothing else uses the cache."""
 
 _ZEROS = memoryview(bytes(BLOCK_BYTES))
-""""Encrypted" to see the key stream bare."""
+"""The plaintext: its encryption is the key stream itself."""
 
 _UNIT = 64
-"""Bytes: a block of ChaCha20, four of AES. Where a stream can be entered."""
+"""Bytes: one block of ChaCha20, four of AES. A stream can start at multiples of it."""
 
 _FROM_ZERO = modes.CTR(bytes(16))
 
 _SPARE = 16
-"""What a cipher may want behind the output."""
+"""Bytes after the output that a cipher may need."""
 
 
 def cipher_named(name: str) -> CipherName:
-    """``name`` where it is a cipher's. BadParameters otherwise."""
+    """Return ``name`` where it is a cipher's name. BadParameters otherwise."""
     if name not in CIPHERS:
         raise BadParameters(f"there is no cipher {name[:40]!r}; there are {' and '.join(CIPHERS)}")
     return name
@@ -57,8 +57,8 @@ class KeyStream:
         self._context: CipherContext | None = None
 
     def start(self, key: bytes, at: int = 0) -> None:
-        """Begin the stream of ``key`` (32 bytes), ``at`` bytes behind its beginning (a multiple of 64, below 2^38); the
-        one before is over."""
+        """Start the stream of ``key`` (32 bytes) at byte ``at`` (a multiple of 64, below 2^38) in place of the one
+        before."""
         if len(key) != 32:
             raise BadParameters(f"a stream's key is 32 bytes, not {len(key)}")
         if at % _UNIT or not 0 <= at < _UNIT << 32:
@@ -71,7 +71,7 @@ class KeyStream:
             self._context = Cipher(algorithms.ChaCha20(key, counter), None).encryptor()
 
     def fill(self, length: int) -> None:
-        """Puts the next ``length`` bytes of the stream, at most ``block_bytes``, at the beginning of ``buffer``."""
+        """Write the next ``length`` bytes of the stream, at most ``block_bytes``, to the beginning of ``buffer``."""
         if self._context is None:
             raise BadParameters("no stream was begun")
         if length != len(self._zeros):
@@ -91,6 +91,6 @@ class KeyStream:
         return self._bytes[:length]
 
     def wipe(self) -> None:
-        """Overwrite the buffer and forget the key. (What the cipher's library and CPython copied is out of reach.)"""
+        """Overwrite the buffer and drop the key. (Copies made by the cipher's library and CPython remain.)"""
         self._context = None
         self._bytes[:] = 0

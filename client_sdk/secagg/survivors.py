@@ -1,8 +1,8 @@
-"""Exchange 4, ConsistencyCheck: the list of survivors, and proof that enough others signed the same one.
+"""Exchange 4, ConsistencyCheck: the list of survivors, and the proof that enough others signed the same list.
 
-A device reveals nothing until t of those who hold shares of its secrets, and *signers* of the whole roster, have
-signed the very list that it signed, over its own h: no second list finds as many, and in a ring they are all but those
-who may vanish (``parameters``). Errors: BadMessage.
+A device reveals nothing until t of the holders of its shares, and *signers* of the whole roster, have signed the same
+list as it did, over its own h: no second list can get as many, and in a ring they are all but those that may drop out
+(``parameters``). Errors: BadMessage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from client_sdk.secagg.errors import BadMessage, BadSignature
-from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
 from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
@@ -21,7 +21,7 @@ PROOF_KIND = 7
 
 @dataclass(frozen=True)
 class Survivors:
-    """Whose masked vectors are in the sum: places in ascending order."""
+    """The devices whose masked vectors are in the sum: places in ascending order."""
 
     places: tuple[int, ...]
 
@@ -30,12 +30,12 @@ class Survivors:
 
     @cached_property
     def members(self) -> frozenset[int]:
-        """The places, for looking one up."""
+        """The places as a set."""
         return frozenset(self.places)
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes: what survivors sign over h."""
+        """The canonical bytes, which survivors sign together with h."""
         out = WireWriter(KIND).number(len(self.places), 4)
         for place in self.places:
             out.number(place, 4)
@@ -43,7 +43,7 @@ class Survivors:
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Survivors:
-        """The list of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        """Decode a list of a roster of ``n``. BadMessage for malformed bytes."""
         read = WireReader(data, KIND, "survivor list")
         count = read.count(4, 4, 1)
         found = cls(tuple(place for (place,) in read.rows(">I", count)))
@@ -51,15 +51,15 @@ class Survivors:
         require_ascending(found.places, "survivor list", n)
         return found
 
-    def require_enough(self, cohort: Cohort) -> None:
-        """BadMessage where fewer survived than the header lets a device sign for."""
+    def require_enough(self, cohort: MaskingCohort) -> None:
+        """Raise BadMessage where the list is shorter than the header allows a device to sign."""
         if len(self) < cohort.fewest_survivors:
             raise BadMessage(f"{len(self)} survivors are too few: it takes {cohort.fewest_survivors}")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Survivors' signatures under one list."""
+    """Survivors' signatures of one list."""
 
     signatures: tuple[tuple[int, bytes], ...]
     """(place, 64 bytes), ascending."""
@@ -74,7 +74,7 @@ class Proof:
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Proof:
-        """The proof of these bytes, in a roster of ``n``. BadMessage otherwise."""
+        """Decode a proof of a roster of ``n``. BadMessage for malformed bytes."""
         read = WireReader(data, PROOF_KIND, "proof of survivors")
         count = read.count(4, 4 + SIGNATURE_BYTES)
         found = cls(tuple(read.rows(f">I{SIGNATURE_BYTES}s", count)))
@@ -82,11 +82,11 @@ class Proof:
         require_ascending(tuple(place for place, _ in found.signatures), "proof of survivors", n)
         return found
 
-    def require(self, cohort: Cohort, place: int, survivors: Survivors) -> None:
-        """BadMessage unless, over this device's h, ``survivors`` is signed by t of those who hold shares of the
-        secrets of the device at ``place``, and by ``signers`` of the whole roster.
+    def require(self, cohort: MaskingCohort, place: int, survivors: Survivors) -> None:
+        """Raise BadMessage unless, over this device's h, ``survivors`` is signed by t holders of the shares of the
+        device at ``place``, and by ``signers`` of the whole roster.
 
-        Only survivors' signatures count, and only right ones; others are passed over. Stops when there are enough.
+        Only valid signatures of survivors count; others are ignored. Stops when there are enough.
         """
         wanted = cohort.parameters
         holders = set(cohort.graph.holders(place))
@@ -103,7 +103,7 @@ class Proof:
             raise BadMessage(f"{total} of the roster signed the list; it takes {wanted.signers}")
 
 
-def _signed(cohort: Cohort, signer: int, signature: bytes, survivors: Survivors) -> bool:
+def _signed(cohort: MaskingCohort, signer: int, signature: bytes, survivors: Survivors) -> bool:
     whose = f"device {cohort.device(signer)}"
     try:
         require_signed(cohort.identities[signer], signature, cohort.h, "survivors", survivors.encoded, whose)

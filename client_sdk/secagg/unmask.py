@@ -1,6 +1,6 @@
-"""Exchange 5, Unmask: for each peer one share, of its self-mask secret where it survived, of its mask key where not.
+"""Exchange 5, Unmask: one share for each peer, of its self-mask secret where it survived, else of its mask key.
 
-A message never holds both kinds for one peer: an entry has room for one. Errors: BadMessage, BadShare.
+The format has room for one kind of share for each peer, never for both. Errors: BadMessage, BadShare.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SURVIVED = bytes([1]) + bytes(255)
 
 
 @dataclass(frozen=True, repr=False)
-class Revealed:
-    """What one device reveals, once the list is agreed upon."""
+class RevealedShares:
+    """The shares that one device reveals, once the list is agreed on."""
 
     place: int
     """The device that reveals."""
@@ -37,9 +37,9 @@ class Revealed:
     """(place of the dealer, SURVIVED or GONE, 33 bytes), ascending by dealer."""
 
     @classmethod
-    def of(cls, place: int, held: Mapping[int, SharePair], survivors: Survivors) -> Revealed:
-        """What the device at ``place`` owes of the pairs that it holds (dealer's place -> pair), its own included
-        where it holds one."""
+    def of(cls, place: int, held: Mapping[int, SharePair], survivors: Survivors) -> RevealedShares:
+        """The shares that the device at ``place`` must reveal of the pairs that it holds (dealer's place -> pair), its
+        own included where it holds one."""
         shares = []
         for dealer in sorted(held):
             alive = dealer in survivors.members
@@ -49,16 +49,16 @@ class Revealed:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes: what is signed over h."""
+        """The canonical bytes, which the device signs together with h."""
         out = WireWriter(KIND).number(self.place, 4).number(len(self.shares), 4)
         for dealer, kind, share in self.shares:
             out.number(dealer, 4).number(kind, 1).fixed(share, SHARE_BYTES)
         return out.done()
 
     @classmethod
-    def parse(cls, data: bytes, survivors: Survivors, n: int) -> Revealed:
-        """What these bytes reveal, in a roster of ``n``. BadMessage also where a kind of share does not go with the
-        list, BadShare for a number that is no share."""
+    def parse(cls, data: bytes, survivors: Survivors, n: int) -> RevealedShares:
+        """Decode the shares of a roster of ``n``. BadMessage also where a kind of share does not fit the list,
+        BadShare for a malformed share."""
         read = WireReader(data, KIND, "unmask response")
         place = read.number(4)
         count = read.count(4, _ROW)
@@ -75,6 +75,6 @@ class Revealed:
             raise BadMessage("unmask response: a share is of the wrong kind for this list")
         if kinds.strip(b"\0\1"):
             raise BadMessage("unmask response: a kind of share is none")
-        if any(rows[5::_ROW]):  # nearly all begin with a zero byte: those are numbers of the field at sight
+        if any(rows[5::_ROW]):  # nearly all begin with a zero byte: those are below PRIME
             require_shares([share for _, _, share in shares])
         return cls(place, shares)

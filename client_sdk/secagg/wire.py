@@ -1,8 +1,8 @@
-"""How numbers, strings and bytes become a message, in exactly one way, and how a message is read back.
+"""The canonical encoding of numbers, strings and bytes in a message, and its decoding.
 
-Numbers are big-endian of fixed width; strings and byte strings of no fixed length carry theirs. A message begins with
-its kind, one byte. Whatever a reader accepts, a writer writes back byte for byte: the parsers built on it refuse what
-has two forms. Errors: BadMessage.
+Numbers are big-endian of fixed width; strings and byte strings of variable length are prefixed with their length. A
+message begins with its kind, one byte. A writer gives back, byte for byte, what a reader accepts: the parsers built on
+it refuse every other form. Errors: BadMessage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGEST_BYTES = 32
 
 
 class WireWriter:
-    """Fields one after another. Values that do not fit are BadMessage, so that nothing unreadable is ever signed."""
+    """Writes fields in sequence. BadMessage for a value that does not fit, so that nothing unreadable is signed."""
 
     def __init__(self, kind: int) -> None:
         self._out = [bytes([kind])]
@@ -43,21 +43,21 @@ class WireWriter:
         return self
 
     def fixed(self, value: bytes, length: int) -> WireWriter:
-        """Bytes of a length that both ends know."""
+        """Bytes of a length that is fixed by the format."""
         if len(value) != length:
             raise BadMessage(f"a field of {length} bytes was given {len(value)}")
         self._out.append(value)
         return self
 
     def blob(self, value: bytes) -> WireWriter:
-        """Up to 65536 bytes, their length (4 bytes) before them."""
+        """Up to 65536 bytes, after their length (4 bytes)."""
         if len(value) > BLOB_LIMIT:
             raise BadMessage(f"a field holds at most {BLOB_LIMIT} bytes, not {len(value)}")
         self._out += len(value).to_bytes(4, "big"), value
         return self
 
     def text(self, value: str) -> WireWriter:
-        """1 to 255 printable ASCII characters, their number (1 byte) before them."""
+        """1 to 255 printable ASCII characters, after their number (1 byte)."""
         self._out.append(_text(value))
         return self
 
@@ -66,7 +66,7 @@ class WireWriter:
         return b"".join(self._out)
 
     def checked(self) -> bytes:
-        """The message with its SHA-256 behind it, which ``WireReader.checked`` looks at: for what lies on a disk."""
+        """The message followed by its SHA-256, which ``WireReader.checked`` verifies: for files."""
         whole = hashlib.sha256()
         for part in self._out:
             whole.update(part)
@@ -76,14 +76,14 @@ class WireWriter:
 
 @lru_cache(maxsize=1 << 12)
 def _text(value: str) -> bytes:
-    """A name's bytes. Kept, since a cohort's names come in message after message."""
+    """A name's bytes. Cached, since a cohort's names occur in many messages."""
     if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
         raise BadMessage("a name is 1 to 255 printable ASCII characters")
     return bytes([len(value)]) + value.encode("ascii")
 
 
 class WireReader:
-    """The fields of a message one after another. ``what`` names the message in errors."""
+    """Reads the fields of a message in sequence. ``what`` names the message in errors."""
 
     def __init__(self, data: bytes | memoryview, kind: int, what: str) -> None:
         self._data = memoryview(data)
@@ -94,7 +94,7 @@ class WireReader:
 
     @classmethod
     def checked(cls, data: bytes, kind: int, what: str) -> WireReader:
-        """A reader of what ``WireWriter.checked`` gave. BadMessage where a bit of it has changed since."""
+        """A reader of the bytes of ``WireWriter.checked``. BadMessage where any bit has changed."""
         body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != digest:
             raise BadMessage(f"{what}: it is damaged, its bytes are not those that were written")
@@ -129,19 +129,19 @@ class WireReader:
         return struct.iter_unpack(layout, self._take(count * struct.calcsize(layout)))
 
     def count(self, width: int, item_bytes: int, least: int = 0) -> int:
-        """A number of items that follow, each of at least ``item_bytes``: checked against what is left, before
-        anything is built."""
+        """The number of items that follow, each of at least ``item_bytes``: checked against the remaining bytes before
+        any item is built."""
         count = self.number(width)
         if count < least or count * item_bytes > len(self._data) - self._at:
             raise BadMessage(f"{self.what}: it cannot hold {count} entries")
         return count
 
-    def refuse(self, why: str) -> NoReturn:
-        """BadMessage, in this message's name."""
-        raise BadMessage(f"{self.what}: {why}")
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise BadMessage with this message's name."""
+        raise BadMessage(f"{self.what}: {reason}")
 
     def end(self) -> None:
-        """BadMessage where something follows."""
+        """Raise BadMessage where bytes remain."""
         if self._at != len(self._data):
             raise BadMessage(f"{self.what}: {len(self._data) - self._at} bytes too many")
 
@@ -153,7 +153,7 @@ class WireReader:
 
 
 def require_ascending(places: Sequence[int], what: str, below: int | None = None) -> None:
-    """BadMessage unless every number is above the one before (and under ``below``): no duplicates, one order."""
+    """Raise BadMessage unless every number is above the one before (and under ``below``): no duplicates, one order."""
     if list(places) != sorted(set(places)):
         raise BadMessage(f"{what}: places are not in ascending order, each once")
     if places and (places[0] < 0 or (below is not None and places[-1] >= below)):

@@ -29,8 +29,8 @@ from client_sdk.tensors.manifest import (
 )
 from client_sdk.tensors.safetensors_file import (
     HEADER_LIMIT,
-    Header,
     Source,
+    TensorHeader,
     canonical_bytes,
     digest,
     from_bytes,
@@ -46,7 +46,6 @@ __all__ = [
     "NUMPY_DTYPES",
     "Array",
     "Float32",
-    "Header",
     "MalformedTensors",
     "Manifest",
     "ManifestMismatch",
@@ -54,6 +53,7 @@ __all__ = [
     "OutOfRange",
     "Source",
     "TensorError",
+    "TensorHeader",
     "TensorSpec",
     "Tensors",
     "TrailingBytes",

@@ -44,7 +44,7 @@ Source = bytes | bytearray | memoryview | Path | BinaryIO
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TensorHeader:
     """A checked header. ``offsets``: name -> (begin, end) in bytes from the start of the file."""
 
     manifest: Manifest
@@ -54,7 +54,7 @@ class Header:
     total_bytes: int
 
 
-def read_header(source: Source, limit: int = HEADER_LIMIT) -> Header:
+def read_header(source: Source, limit: int = HEADER_LIMIT) -> TensorHeader:
     """Read and check the header of a safetensors file; the data is not looked at.
 
     The manifest is in the order of the data. A stream is left at an unspecified position. Raises TruncatedTensors,
@@ -88,7 +88,7 @@ def _header_size(prefix: bytes, total: int, limit: int) -> int:
     return size
 
 
-def _parse(text: bytes, total: int) -> Header:
+def _parse(text: bytes, total: int) -> TensorHeader:
     """Check the JSON of a header against the file's length. Every offset in ``text`` counts from the end of the
     header.
     """
@@ -108,7 +108,7 @@ def _parse(text: bytes, total: int) -> Header:
         raise TruncatedTensors(f"the file is truncated: {total} bytes, its header says {data_start + end}")
     if total > data_start + end:
         raise TrailingBytes(f"the file is too long: {total} bytes, its header says {data_start + end}")
-    return Header(
+    return TensorHeader(
         manifest=Manifest({name: spec for name, spec, _, _ in found}),
         metadata=metadata,
         offsets={name: (data_start + begin, data_start + stop) for name, _, begin, stop in found},

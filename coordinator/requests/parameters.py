@@ -1,4 +1,4 @@
-"""What stands in paths and queries, as several entries have it."""
+"""The parameters in paths and queries that several entries share."""
 
 from __future__ import annotations
 

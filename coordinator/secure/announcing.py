@@ -1,7 +1,7 @@
 """The header of an attempt: what its devices agree to before they show a key.
 
-Knows the plan, the state and the authority's list. Has never heard of devices. Written anew where a coordinator died
-before it was in the state: no device has seen it then.
+Knows the plan, the state and the authority's list. Written anew where a coordinator died before it was in the state:
+no device has seen it then.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from client_sdk.secagg.header import SEED_BYTES, Header
+from client_sdk.secagg.header import SEED_BYTES, AttemptHeader
 from client_sdk.secagg.roster import Vouching
 from coordinator.engine.state import RunState
 
@@ -28,14 +28,14 @@ class Authority:
     """SHA-256 of the list."""
 
 
-def announce(state: RunState, *, dimension: int, authority: Authority, at: float) -> Header:
+def announce(state: RunState, *, dimension: int, authority: Authority, at: float) -> AttemptHeader:
     """The header of the attempt that ``state`` is in. ``dimension``: values of an encoded update; ``at``: Unix
     seconds."""
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
     codec, version = plan.task.codec.rsplit("@", 1)
-    return Header(
+    return AttemptHeader(
         run=state.run,
         round=state.current.number,
         attempt=state.current.attempt,

@@ -1,7 +1,7 @@
 """The attempt under way, as the protocol's own objects: the state's digests read from blobs, and checked once.
 
-Knows the engine's state and blobs. Has never heard of requests, events or arithmetic. What was read last is kept, since
-hundreds of messages of one attempt come one after another; it is a cache, and a coordinator without it reads again.
+Knows the engine's state and blobs. What was read last is kept, since hundreds of messages of one attempt come one
+after another; it is a cache, and a coordinator without it reads again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from client_sdk.secagg.header import Header
-from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
 from coordinator.engine.secure.state import SecureRound
-from coordinator.secure.kept import body_of
+from coordinator.secure.blob_formats import body_of
 from coordinator.secure.routing import Deliveries, proof
 
 
@@ -25,7 +25,7 @@ from coordinator.secure.routing import Deliveries, proof
 class Attempt:
     """A cohort, and where each device stands in it."""
 
-    cohort: Cohort
+    cohort: MaskingCohort
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -55,9 +55,9 @@ class Attempts:
         self._turned: tuple[str, Deliveries] | None = None
         self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
 
-    def header(self, secure: SecureRound) -> Header:
+    def header(self, secure: SecureRound) -> AttemptHeader:
         """What devices agree to when they advertise."""
-        return Header.parse(bytes.fromhex(secure.header))
+        return AttemptHeader.parse(bytes.fromhex(secure.header))
 
     def read(self, secure: SecureRound) -> Attempt:
         """The attempt whose roster is made. SecaggError where somebody of it was revoked since; BlobError."""
@@ -100,7 +100,7 @@ class Attempts:
         with self._lock:
             self._last = self._turned = self._proof = None
 
-    def keep(self, header: str, roster: str, cohort: Cohort) -> None:
+    def keep(self, header: str, roster: str, cohort: MaskingCohort) -> None:
         """A cohort that was just made need not be read again."""
         with self._lock:
             self._last = ((header, roster), Attempt(cohort))

@@ -1,7 +1,7 @@
 """The unmasked sum as the next checkpoint, and the way out of an exhausted run.
 
-Knows lanes, tensors and checkpoints. Has never heard of masks, shares or who took part. How a mean becomes a checkpoint
-is ``aggregator``'s; how lanes become a mean is ``client_sdk.secagg.quantize``'s.
+Knows lanes, tensors and checkpoints. How a mean becomes a checkpoint is ``aggregator``'s; how lanes become a mean is
+``client_sdk.secagg.quantize``'s.
 """
 
 from __future__ import annotations

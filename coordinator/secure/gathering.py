@@ -1,9 +1,8 @@
 """The roster of an attempt, out of what devices advertised.
 
-Knows entries, certificates and a header. Has never heard of who is waited for. Devices refuse a roster whole where one
-entry of it is bad, so whoever would spoil it is named here instead, with the reason: a certificate that was revoked
-meanwhile, or a key, commitment, nonce or identity that stands under two names, and then both, since nobody can tell
-whose it is.
+Knows entries, certificates and a header. Devices refuse a roster whole where one entry of it is bad, so whoever would
+spoil it is named here instead, with the reason: a certificate that was revoked meanwhile, or a key, commitment, nonce
+or identity that stands under two names, and then both, since nobody can tell whose it is.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from client_sdk.secagg.errors import SecaggError
-from client_sdk.secagg.header import Header
-from client_sdk.secagg.roster import Cohort, Entry, Roster, Vouching, join
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
 from client_sdk.secagg.statement import require_signed
 
 
@@ -25,11 +24,11 @@ class Spoiled(SecaggError):
         self.devices = dict(sorted(devices.items()))
 
 
-def gather(header: Header, entries: Iterable[Entry], vouched: Vouching) -> Cohort:
+def gather(header: AttemptHeader, entries: Iterable[RosterEntry], vouched: Vouching) -> MaskingCohort:
     """The cohort of these entries, in whatever order they come. Spoiled, which names everybody that keeps it from
     being; SecaggError where they are too few."""
     spoiling: dict[str, str] = {}
-    good: list[tuple[Entry, str]] = []
+    good: list[tuple[RosterEntry, str]] = []
     for entry in entries:
         try:
             good.append((entry, _identity(header, entry, vouched)))
@@ -44,14 +43,14 @@ def gather(header: Header, entries: Iterable[Entry], vouched: Vouching) -> Cohor
     return join(header, Roster.of(header, [entry for entry, _ in good]), vouched)
 
 
-def _identity(header: Header, entry: Entry, vouched: Vouching) -> str:
+def _identity(header: AttemptHeader, entry: RosterEntry, vouched: Vouching) -> str:
     shown = entry.advertisement
     identity = vouched(shown.device, entry.certificate)
     require_signed(identity, entry.signature, header.digest, "advertise", shown.encoded, f"device {shown.device}")
     return identity
 
 
-def _marks(entry: Entry, identity: str) -> list[tuple[str, bytes]]:
+def _marks(entry: RosterEntry, identity: str) -> list[tuple[str, bytes]]:
     """What may stand in a roster once."""
     shown = entry.advertisement
     return [

@@ -1,9 +1,8 @@
 """The sum of the survivors' lanes, out of masked vectors and revealed shares: the server's costly minute.
 
-Knows a cohort, packed vectors and shares, each taken once and in any order. Has never heard of blobs or events. Secrets
-are rebuilt and checked before any vector is touched. Then the masked vectors are added up, still masked, and every mask
-comes off the sum: no unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or
-raises.
+Knows a cohort, packed vectors and shares, each taken once and in any order. Secrets are rebuilt and checked before
+any vector is touched. Then the masked vectors are added up, still masked, and every mask comes off the sum: no
+unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or raises.
 
 Memory: two vectors of lanes, or one and a packed one, and a block of key stream for each worker: about 2 models,
 besides the shares while secrets are rebuilt and the masks' seeds. Threads help where there are cores, since key streams
@@ -20,10 +19,10 @@ from dataclasses import dataclass
 from client_sdk.secagg.errors import BadMessage, SecaggError
 from client_sdk.secagg.lanes import Lanes, LaneSum, cut, packed_bytes
 from client_sdk.secagg.masks import Masker, Sign
-from client_sdk.secagg.opening import Opened, Opening, unmask
-from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.opening import OpenedSum, Opening, unmask
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 
 WORKERS = 2
 MOST_WORKERS = 16
@@ -53,11 +52,11 @@ class Sum:
 
 
 def open_sum(
-    cohort: Cohort,
+    cohort: MaskingCohort,
     survivors: Survivors,
     sharers: Collection[int],
     vectors: Iterable[bytes | memoryview],
-    revealed: Iterable[Revealed],
+    revealed: Iterable[RevealedShares],
     workers: int = WORKERS,
 ) -> Sum:
     """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``.
@@ -79,14 +78,16 @@ def open_sum(
     return Sum(total, weight, tuple(sorted(opened.wrong.items())))
 
 
-def _rebuilt(cohort: Cohort, survivors: Survivors, sharers: Collection[int], revealed: Iterable[Revealed]) -> Opened:
+def _rebuilt(
+    cohort: MaskingCohort, survivors: Survivors, sharers: Collection[int], revealed: Iterable[RevealedShares]
+) -> OpenedSum:
     opening = Opening(cohort, survivors, sharers)
     for said in revealed:
         opening.take(said)
     return opening.open()
 
 
-def _added(cohort: Cohort, survivors: Survivors, vectors: Iterable[bytes | memoryview]) -> Lanes:
+def _added(cohort: MaskingCohort, survivors: Survivors, vectors: Iterable[bytes | memoryview]) -> Lanes:
     """The masked vectors' sum."""
     count, bits = cohort.header.lanes, cohort.roster.lane_bits
     total, added = LaneSum(count, bits), 0
@@ -100,7 +101,7 @@ def _added(cohort: Cohort, survivors: Survivors, vectors: Iterable[bytes | memor
     return total.total()
 
 
-def _unmask(cohort: Cohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
+def _unmask(cohort: MaskingCohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
     """Takes every mask off ``total``, in place. Several workers have a part of the lanes each, and all masks."""
     cipher, bits = cohort.header.cipher, cohort.roster.lane_bits
     if workers == 1:

@@ -13,9 +13,9 @@ from typing import Protocol, assert_never
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.lanes import pack, packed_bytes, unpack
-from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from coordinator.blobs import BlobError, Blobs, Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -25,8 +25,8 @@ from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheck
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authority, announce
 from coordinator.secure.attempt import Attempts
+from coordinator.secure.blob_formats import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.kept import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
 
 Make = Callable[[RunState, float], ev.Event | None]
@@ -166,17 +166,17 @@ class SecureWork:
                 set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
             )
 
-    def _opened(self, cohort: Cohort, secure: SecureRound) -> Sum:
+    def _opened(self, cohort: MaskingCohort, secure: SecureRound) -> Sum:
         attempt = self._attempts.read(secure)
         survivors = attempt.survivors(secure)
         revealed = (
-            Revealed.parse(body_of(self._attempts.bytes_of(digest)), survivors, cohort.n)
+            RevealedShares.parse(body_of(self._attempts.bytes_of(digest)), survivors, cohort.n)
             for digest in secure.revealed.values()
         )
         vectors = self._vectors(cohort, secure)
         return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)
 
-    def _vectors(self, cohort: Cohort, secure: SecureRound) -> Iterator[memoryview]:
+    def _vectors(self, cohort: MaskingCohort, secure: SecureRound) -> Iterator[memoryview]:
         """The survivors' masked vectors, one after another in the same memory."""
         length = packed_bytes(cohort.header.lanes, cohort.roster.lane_bits)
         buffer = bytearray(length + SIGNATURE_BYTES)
@@ -212,7 +212,7 @@ def _wanted(state: RunState, action: SecureAction) -> bool:
     return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
-def _numbers(cohort: Cohort) -> dict[str, object]:
+def _numbers(cohort: MaskingCohort) -> dict[str, object]:
     """What the engine counts with."""
     parameters = cohort.parameters
     nonces = [entry.advertisement.nonce for entry in cohort.roster.entries]

@@ -32,7 +32,7 @@ from coordinator.engine.state import RunState
 from coordinator.secure import validation
 from coordinator.secure.announcing import Authority
 from coordinator.secure.attempt import Attempt, Attempts
-from coordinator.secure.kept import entry_bytes, message_bytes
+from coordinator.secure.blob_formats import entry_bytes, message_bytes
 from coordinator.secure.performing import SecureRun, drop
 
 _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
@@ -47,7 +47,7 @@ OVER = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Arrived:
+class ArrivedMessage:
     """One message, from a device whose request was authenticated. Its ``repr`` shows nothing: it may hold shares."""
 
     device: str
@@ -85,7 +85,7 @@ class SecureRequests:
             return None
         return bytes.fromhex(secure.header)
 
-    def receive(self, arrived: Arrived) -> None:
+    def receive(self, arrived: ArrivedMessage) -> None:
         """Takes a message: when this returns it is durable, and counts. The same again is taken again."""
         kept = _Kept.of(arrived)
         digest = kept.digest
@@ -126,7 +126,7 @@ class SecureRequests:
         _raise_refused(self._run.submit(lambda _, at: ev.Spent(at=at, round=round, attempt=attempt, device=device)))
 
     def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
-        """What the device is told to its message of this stage; None: not yet. ProblemError where there will be no
+        """The answer to the device's message of this stage; None: not yet. ProblemError where there will be no
         answer: the attempt or the round is over."""
         state = self._run.state
         if stage == "unmask" and (
@@ -168,7 +168,7 @@ class SecureRequests:
             raise problem("not-selected", f"device {device} was not selected for round {round}")
         return state.secure
 
-    def _verify(self, state: RunState, arrived: Arrived, kept: _Kept) -> None:
+    def _verify(self, state: RunState, arrived: ArrivedMessage, kept: _Kept) -> None:
         secure = state.secure
         if secure is None:
             raise problem("stale", f"round {arrived.round} is not a secure one")
@@ -185,7 +185,7 @@ class SecureRequests:
         except SecaggError as error:
             raise problem("invalid-update", str(error)) from None
 
-    def _look_at(self, secure: SecureRound, arrived: Arrived, kept: _Kept) -> None:
+    def _look_at(self, secure: SecureRound, arrived: ArrivedMessage, kept: _Kept) -> None:
         body, signature = arrived.body, arrived.signature
         if arrived.stage == "advertise":
             header, vouched = self._attempts.header(secure), self._authority().vouched
@@ -204,7 +204,7 @@ class SecureRequests:
                 sharers = attempt.sharers(secure)
                 validation.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
 
-    def _store(self, arrived: Arrived, kept: _Kept) -> None:
+    def _store(self, arrived: ArrivedMessage, kept: _Kept) -> None:
         if arrived.vector is not None:
             arrived.vector.commit()
         else:
@@ -259,7 +259,7 @@ class _Kept:
     last: int = 0
 
     @classmethod
-    def of(cls, arrived: Arrived) -> _Kept:
+    def of(cls, arrived: ArrivedMessage) -> _Kept:
         """A vector's signature is written behind it."""
         if arrived.stage == "mask":
             return cls._with_vector(arrived.vector, arrived.signature)

@@ -1,7 +1,7 @@
 """What each device is shown in each exchange: its peers' sealed shares, the survivors, their signatures.
 
-Knows places and messages. Has never heard of requests or waiting. What is shown to one device is what is shown to all,
-but for the shares, which are for its eyes alone.
+Knows places and messages. What is shown to one device is what is shown to all, but for the shares, which are for its
+eyes alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from client_sdk.secagg.roster import Cohort
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 from client_sdk.secagg.survivors import Proof
 
@@ -22,7 +22,7 @@ class Deliveries:
     Memory: the bundles' own (7.4 MB for 300 devices), however many deliveries are made.
     """
 
-    def __init__(self, cohort: Cohort, bundles: Iterable[Bundle]) -> None:
+    def __init__(self, cohort: MaskingCohort, bundles: Iterable[Bundle]) -> None:
         """``bundles``: checked when they came (``intake.shared``), each dealer's once."""
         self._cohort = cohort
         self._sealed: dict[int, tuple[tuple[int, ...], np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}

@@ -1,8 +1,8 @@
 """Whether a device's message is what its exchange takes: parsed, signed by that device over this very attempt, about
 its own place, of the right length, for the right peers.
 
-Knows messages and a cohort. Has never heard of events or blobs. All of it is checked before anything is acknowledged,
-so an attempt never fails later for a message that could have been refused. Errors::
+Knows messages and a cohort. All of it is checked before anything is acknowledged, so an attempt never fails later for
+a message that could have been refused. Errors::
 
     SecaggError    the message is refused; nothing says that the device made it so
     '- Faulty      the device signed what no honest device signs: before exchange 4 a fresh attempt goes without it
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage, SecaggError
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
 from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import Cohort, Entry, Vouching
+from client_sdk.secagg.roster import MaskingCohort, RosterEntry, Vouching
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import Stage, require_signed
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 
 
 class Faulty(SecaggError):
@@ -27,8 +27,8 @@ class Faulty(SecaggError):
 
 
 def advertised(
-    header: Header, vouched: Vouching, device: str, body: bytes, signature: bytes, certificate: bytes
-) -> Entry:
+    header: AttemptHeader, vouched: Vouching, device: str, body: bytes, signature: bytes, certificate: bytes
+) -> RosterEntry:
     """Exchange 1: the roster's entry of ``device``. SecaggError unless the authority vouches for it and it signed the
     advertisement for this header."""
     shown = Advertisement.parse(body)
@@ -36,10 +36,10 @@ def advertised(
         raise BadMessage(f"the advertisement is of device {shown.device}, but device {device} sent it")
     identity = vouched(device, certificate)
     require_signed(identity, signature, header.digest, "advertise", body, f"device {device}")
-    return Entry(shown, signature, certificate)
+    return RosterEntry(shown, signature, certificate)
 
 
-def shared(cohort: Cohort, place: int, body: bytes, signature: bytes) -> None:
+def shared(cohort: MaskingCohort, place: int, body: bytes, signature: bytes) -> None:
     """Exchange 2: one sealed pair of shares for each holder but the device itself. SecaggError, Faulty."""
     _require_own(cohort, place, "share", body, signature)
     try:
@@ -51,7 +51,9 @@ def shared(cohort: Cohort, place: int, body: bytes, signature: bytes) -> None:
         raise Faulty("the shares stand under another device's place")
 
 
-def masked(cohort: Cohort, place: int, body: bytes, signature: bytes, *, digest: str, size: int, last: int) -> None:
+def masked(
+    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, *, digest: str, size: int, last: int
+) -> None:
     """Exchange 3: a packed vector of which the SHA-256 is ``digest``, with ``size`` bytes of which ``last`` is the
     last one. SecaggError, Faulty."""
     _require_own(cohort, place, "mask", body, signature)
@@ -74,7 +76,7 @@ def masked(cohort: Cohort, place: int, body: bytes, signature: bytes, *, digest:
         raise Faulty("the bits behind the last lane are not zero")
 
 
-def agreed(cohort: Cohort, place: int, body: bytes, signature: bytes, survivors: Survivors) -> None:
+def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors) -> None:
     """Exchange 4: the device's signature under this list. SecaggError."""
     _require_own(cohort, place, "survivors", body, signature)
     if body != survivors.encoded:
@@ -82,12 +84,12 @@ def agreed(cohort: Cohort, place: int, body: bytes, signature: bytes, survivors:
 
 
 def revealed(
-    cohort: Cohort, place: int, body: bytes, signature: bytes, survivors: Survivors, sharers: frozenset[int]
+    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors, sharers: frozenset[int]
 ) -> None:
     """Exchange 5: one share of each dealer whose shares the device holds, of the kind that goes with the list.
     SecaggError. That a share is wrong is seen only when its dealer's secret is rebuilt."""
     _require_own(cohort, place, "unmask", body, signature)
-    said = Revealed.parse(body, survivors, cohort.n)
+    said = RevealedShares.parse(body, survivors, cohort.n)
     if said.place != place:
         raise BadMessage("the shares are revealed under another device's place")
     owed = sorted(sharers & set(cohort.graph.holders(place)))  # who holds of whom is symmetric
@@ -95,6 +97,6 @@ def revealed(
         raise BadMessage(f"the device owes a share of each of {len(owed)} dealers, and revealed others")
 
 
-def _require_own(cohort: Cohort, place: int, stage: Stage, body: bytes, signature: bytes) -> None:
+def _require_own(cohort: MaskingCohort, place: int, stage: Stage, body: bytes, signature: bytes) -> None:
     whose = f"device {cohort.device(place)}"
     require_signed(cohort.identities[place], signature, cohort.h, stage, body, whose)

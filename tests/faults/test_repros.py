@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.device.actions import Answered, Refused, Reply, Send
+from client_sdk.device.actions import Answered, Reply, RequestRefused, Send
 from client_sdk.device.session import participate
 from client_sdk.protocol.devices import CheckIn, Enrolled, Wait
 from client_sdk.protocol.names import Route
@@ -168,7 +168,7 @@ def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
             sends.append(action.route)
             answer = Enrolled(device="d1", token=f"token {len(sends)}", examples_cap=1)
             replaced = sends.count(Route.CHECK_IN) < 4
-            refusal = Refused(problem("unauthenticated", "This token was replaced.").problem, 1.0)
+            refusal = RequestRefused(problem("unauthenticated", "This token was replaced.").problem, 1.0)
             wait = Answered(Wait(reason="no run", min_s=5, max_s=5), 1.0)
             reply = Answered(answer, 1.0) if action.route is Route.ENROL else refusal if replaced else wait
         else:

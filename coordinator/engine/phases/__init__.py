@@ -1,1 +1,20 @@
-"""What may happen in each phase of a round, a file for each phase, and what the phases share."""
+"""What may happen in each phase of a round: a file for each phase, and beside them what the phases share.
+
+===================  =================================================================================================
+selecting.py         Devices wait; the cohort is drawn.
+collecting.py        The cohort trains and reports.
+committing.py        The counted set becomes the next checkpoint.
+leasing.py           A datacenter round waits for a worker.
+training.py          A worker has it.
+-------------------  -------------------------------------------------------------------------------------------------
+opening.py           A round opens, and what kind it is of: ``round_kind``.
+ending.py            A round ends, abandoned or with the run; what follows.
+deadlines.py         How long each phase lasts; what happens when the clock goes back.
+refusing.py          What a refused event comes to; whether a device has a place in a round.
+public_record.py     What the public may read of a round, and its row.
+finishing.py         When a run is done.
+pausing.py           Operators pause, resume and stop a run.
+===================  =================================================================================================
+
+The phases of secure rounds alone are in ``coordinator.engine.secure``.
+"""

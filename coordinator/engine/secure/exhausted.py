@@ -1,8 +1,7 @@
 """The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
 
 Its ways out are devices that have not signed, a datacenter round, and the owner's: the model moved by one unit of the
-exact scale is another checkpoint, on which nobody has signed. Knows who is spent. Has never heard of the exchanges, or
-of how a model is moved.
+exact scale is another checkpoint, on which nobody has signed.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.collecting import refuse
-from coordinator.engine.phases.lifecycle import Step, record
-from coordinator.engine.state import Round, RunState
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.state import RunState
 
 
 def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
-    """In what words the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
+    """Why the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
     many of them are spent. Empty otherwise."""
     if not state.spent or event.waiting + event.unspendable < fewest:
         return ""
@@ -63,8 +62,3 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
 
 def advance_action(state: RunState) -> fx.Advance:
     return fx.Advance(round=state.round_number, parent=state.checkpoint, optimizer=state.optimizer)
-
-
-def origin(round: Round) -> str:
-    """Where the checkpoint of such a round comes from, for people."""
-    return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"

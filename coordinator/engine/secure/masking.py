@@ -1,13 +1,10 @@
-"""Exchanges 2 and 3: devices share their secrets, then mask. What fails here costs nobody anything but time.
+"""The masking phase: the sharers send their updates masked. What fails up to here costs nobody anything but time.
 
 ::
 
-    sharing --> masking     all of the roster have shared, or the deadline: with enough sharers
     masking --> agreeing    all sharers have masked, or the deadline: with enough survivors; the list is fixed
 
-*Enough* is max(quorum, threshold, the shortest list that devices sign), so placed that the threshold's share holders of
-every secret are among them. Where that is out of reach the round is keyed anew (``keying.fresh``). Knows who has said
-what. Has never heard of shares or vectors.
+Where too few have masked the round is keyed anew (``attempts.fresh``).
 """
 
 from __future__ import annotations
@@ -15,50 +12,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
-from coordinator.engine.phases.collecting import refuse
-from coordinator.engine.phases.lifecycle import Step, record
-from coordinator.engine.secure import events as ev
+from coordinator.engine import events as ev
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.secure.agreeing import begin as begin_agreeing
+from coordinator.engine.secure.attempts import fresh, lasts_until, present, route, too_few, under_way, with_secure
 from coordinator.engine.secure.holders import enough, needed
-from coordinator.engine.secure.keying import fresh, gather_again, gather_if_complete
-from coordinator.engine.secure.messages import (
-    accepted,
-    answered,
-    kept,
-    lasts_until,
-    not_now,
-    not_of_it,
-    present,
-    refused,
-    route,
-    under_way,
-    with_secure,
-    without,
-)
+from coordinator.engine.secure.messages import accepted, answered, not_now, not_of_it, refused, with_message
 from coordinator.engine.state import RunState
 
 
-def shared(state: RunState, event: ev.Shared) -> Step:
-    said = answered(state, event, "shared", ("sharing",))
-    if said is not None:
-        return said
+def begin(state: RunState, at: float) -> Step:
+    state = state.with_round(replace(state.current, phase="masking", deadline=lasts_until(state, at)))
     secure, _ = under_way(state)
-    if event.device not in secure.order:
-        why = "is not in the roster" if secure.roster else "cannot share: there is no roster yet"
-        return refused(state, event, "not-selected" if secure.roster else "stale", f"device {event.device} {why}")
-    following, more = go_on(kept(state, event, "shared"), event.at)
-    return following, [accepted(event), *more]
+    return state, [record(state, "open"), route(state, secure.shared)]
 
 
 def masked(state: RunState, event: ev.Masked) -> Step:
-    said = answered(state, event, "masked", ("masking",))
-    if said is not None:
-        return said
+    answer = answered(state, event, "masked", ("masking",))
+    if answer is not None:
+        return answer
     secure, _ = under_way(state)
     if event.device not in secure.shared:
         return refused(state, event, "not-selected", f"device {event.device} has not shared its secrets")
     if event.device in secure.complaints:
         return refused(state, event, "conflict", "the device has said that it cannot mask")
-    following, more = go_on(kept(state, event, "masked"), event.at)
+    following, more = go_on(with_message(state, event, "masked"), event.at)
     return following, [accepted(event), *more]
 
 
@@ -84,94 +63,25 @@ def complained(state: RunState, event: ev.Complained) -> Step:
     return go_on(state, event.at)
 
 
-def faulted(state: RunState, event: ev.Faulted) -> Step:
-    """The device is out of this round: what it said in the exchange under way does not count."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
-    if against is not None:
-        return (state, []) if _left_out(state, event.device) else refuse(state, *against)
-    against = not_now(state, ("collecting", "sharing", "masking"))
-    if against is not None:
-        return refuse(state, *against)
-    excluded = {**state.current.excluded, event.device: event.reason}
-    refusals = _refusal_of_masked(state, event)
-    state = state.with_round(replace(state.current, excluded=excluded))
-    following, more = _dropped(state, event.at, event.device)
-    return following, [*refusals, fx.Release(round=event.round, devices=(event.device,)), *more]
-
-
-def withdrew(state: RunState, at: float, device: str) -> Step:
-    """The device will say nothing more. A masked vector that it has sent stays in the sum."""
-    return _dropped(state, at, device, keep_masked=True)
-
-
-def _dropped(state: RunState, at: float, device: str, *, keep_masked: bool = False) -> Step:
-    """Goes on without a device that was left out or has withdrawn, which of both the state says already."""
-    secure, _ = under_way(state)
-    if state.phase == "collecting":
-        state = with_secure(state, without(secure, "advertised", device))
-        member = state.current.members[device]
-        if member.status == "reported":
-            state = state.with_member(device, replace(member, status="training"))
-        return gather_if_complete(state, at)
-    if state.phase == "sharing" and not secure.roster:
-        if device not in secure.advertised:
-            return state, []
-        return gather_again(with_secure(state, without(secure, "advertised", device)), at)
-    if state.phase == "sharing":
-        state = with_secure(state, without(secure, "shared", device))
-    elif not keep_masked:
-        state = with_secure(state, without(secure, "masked", device))
-    return go_on(state, at)
-
-
-def _left_out(state: RunState, device: str) -> bool:
-    return state.round is not None and device in state.round.excluded
-
-
-def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
-    """A masked vector that was acknowledged leaves its reason behind."""
-    digest = under_way(state)[0].masked.get(event.device)
-    if digest is None:
-        return []
-    why = f"the device was left out: {event.reason}"
-    return [fx.RecordRefusal(round=event.round, device=event.device, digest=digest, kind="invalid-update", reason=why)]
-
-
 def awaited(state: RunState) -> tuple[str, ...]:
-    """Who may still say what this exchange is for."""
+    """Who may still mask."""
     secure, _ = under_way(state)
-    if state.phase == "sharing":
-        return tuple(device for device in present(state, secure.order) if device not in secure.shared)
     gone = secure.masked.keys() | secure.complaints.keys()
     return tuple(device for device in present(state, secure.shared) if device not in gone)
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
-    """Ends the exchange where all have spoken or the time is up; begins the next one, or keys the round anew."""
+    """On to the signatures where all have masked or the time is up; keys the round anew where too few have."""
     secure, _ = under_way(state)
-    have = secure.shared if state.phase == "sharing" else secure.masked
-    quiet = awaited(state)
-    wanted = needed(state.plan.cohort.quorum_count, secure)
-    if quiet and not time_is_up and len(have) + len(quiet) >= wanted:
+    quorum, silent = state.plan.cohort.quorum_count, awaited(state)
+    wanted, have = needed(quorum, secure), len(secure.masked)
+    if silent and not time_is_up and have + len(silent) >= wanted:
         return state, []
-    if enough(state.plan.cohort.quorum_count, secure, have, secure.shared):
-        return _to_masking(state, at) if state.phase == "sharing" else _to_agreeing(state, at)
-    done, of = ("shared", len(secure.order)) if state.phase == "sharing" else ("masked", len(secure.shared))
-    told = f"{len(have)} of {of} devices {done} in attempt {state.current.attempt}"
-    told += f"; it takes {wanted}" if len(have) < wanted else ", too few of them share holders of one device"
-    return fresh(state, at, told, quiet if time_is_up else ())
+    if enough(quorum, secure, secure.masked, secure.shared):
+        return begin_agreeing(state, at)
+    reason = too_few(f"{have} of {len(secure.shared)} devices masked", state, have, wanted)
+    return fresh(state, at, reason, silent if time_is_up else ())
 
 
-def _to_masking(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="masking", deadline=lasts_until(state, at)))
-    secure, _ = under_way(state)
-    return state, [record(state, "open"), route(state, secure.shared)]
-
-
-def _to_agreeing(state: RunState, at: float) -> Step:
-    """From here on the list stands, and who is not on it is free to go."""
-    state = state.with_round(replace(state.current, phase="agreeing", deadline=lasts_until(state, at)))
-    secure, _ = under_way(state)
-    others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
-    free = [fx.Release(round=state.round_number, devices=others)] if others else []
-    return state, [*free, record(state, "open"), route(state, secure.masked)]
+def pending(state: RunState) -> list[fx.Action]:
+    return [route(state, awaited(state))]

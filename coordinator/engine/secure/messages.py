@@ -1,20 +1,17 @@
-"""A device's message of a secure round, before anything is decided by it: whether it may be said now, whether it was
-said before, and how the state keeps it.
-
-Knows membership, digests and the order of phases. Has never heard of what a message is for.
+"""A device's message of a secure round, whatever it is for: whether it comes in time, whether it came before, and the
+state with it and without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 from coordinator.engine import effects as fx
-from coordinator.engine.phases.collecting import membership, refuse
-from coordinator.engine.phases.lifecycle import Step
+from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.secure import events as ev
-from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 
@@ -22,24 +19,6 @@ Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
 Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
 
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
-
-
-def under_way(state: RunState) -> tuple[SecureRound, Secure]:
-    """The attempt and the plan's section; only for states of a secure round under way."""
-    secure = state.current.secure
-    if secure is None or state.plan.secure is None:
-        raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
-    return secure, state.plan.secure
-
-
-def with_secure(state: RunState, secure: SecureRound) -> RunState:
-    """The state with the attempt under way in this condition."""
-    return state.with_round(replace(state.current, secure=secure))
-
-
-def with_deadline(state: RunState, deadline: float | None) -> RunState:
-    """The state with the phase under way ending by itself then."""
-    return state.with_round(replace(state.current, deadline=deadline))
 
 
 def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
@@ -66,14 +45,14 @@ def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
-    """The answer to a message that changes nothing: refused, or said before. None: it is to be taken."""
+    """The answer to a message that changes nothing: refused, or sent before. None: it is to be taken."""
     against = not_of_it(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
-    said: Mapping[str, str] = getattr(state.current.secure, exchange)
-    if said.get(event.device) == event.digest:
+    sent: Mapping[str, str] = getattr(state.current.secure, exchange)
+    if sent.get(event.device) == event.digest:
         return state, [accepted(event)]
-    if event.device in said:
+    if event.device in sent:
         return refused(state, event, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
@@ -92,43 +71,25 @@ def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
     return step
 
 
-def kept(state: RunState, event: Message, exchange: Exchange) -> RunState:
+def with_message(state: RunState, event: Message, exchange: Exchange) -> RunState:
     """The state with this message in it."""
     secure, _ = under_way(state)
-    said: Mapping[str, str] = getattr(secure, exchange)
+    sent: Mapping[str, str] = getattr(secure, exchange)
     member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
-    more: dict[str, Mapping[str, str]] = {exchange: {**said, event.device: event.digest}}
+    more: dict[str, Mapping[str, str]] = {exchange: {**sent, event.device: event.digest}}
     return with_secure(state, replace(secure, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
-    """The attempt without what this device said in an exchange; its blob goes when the round ends."""
-    said: Mapping[str, str] = getattr(secure, exchange)
-    if device not in said:
+    """The attempt without what this device sent in an exchange; its blob goes when the round ends."""
+    sent: Mapping[str, str] = getattr(secure, exchange)
+    if device not in sent:
         return secure
-    rest: dict[str, Mapping[str, str]] = {exchange: {other: said[other] for other in said if other != device}}
-    return replace(secure, older=(*secure.older, said[device]), **rest)  # type: ignore[arg-type]
+    rest: dict[str, Mapping[str, str]] = {exchange: {other: sent[other] for other in sent if other != device}}
+    return replace(secure, older=(*secure.older, sent[device]), **rest)  # type: ignore[arg-type]
 
 
 def accepted(event: Message) -> fx.Accepted:
     """The answer to a message that was taken."""
     return fx.Accepted(device=event.device, digest=event.digest, weight=0)
-
-
-def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
-    """Those of these devices that may still say something: neither withdrawn nor left out. Sorted."""
-    members, gone = state.current.members, state.current.excluded
-    return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
-
-
-def route(state: RunState, devices: Iterable[str]) -> fx.Route:
-    """The hint that the answers of this phase are ready for these devices."""
-    current = state.current
-    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
-
-
-def lasts_until(state: RunState, at: float) -> float:
-    """The deadline of an exchange that begins now: never after the attempt has expired."""
-    secure, plan = under_way(state)
-    return min(at + plan.exchange_s, float(secure.expires_at))

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from client_sdk.protocol.devices import Task
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.header import Rule, Terms
+from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
@@ -142,11 +142,11 @@ class Secure(BaseModel):
         return (1 << self.q) - 1
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> GraphRule:
         """How a roster's size becomes neighbours and a threshold, as the header says it."""
         if self.profile == "strict":
-            return Rule(profile="strict")
-        return Rule(
+            return GraphRule(profile="strict")
+        return GraphRule(
             profile="fast",
             drop=self.drop or 0,
             corrupt_millionths=round(_MILLION * (0.1 if self.corrupt is None else self.corrupt)),

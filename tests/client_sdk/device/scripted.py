@@ -19,8 +19,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
-    Refused,
     Reply,
+    RequestRefused,
     Save,
     Send,
     Sleep,
@@ -249,7 +249,7 @@ class Driver:
         if len(self.performed) in self.lost:
             return Unreachable("the network is gone", self.clock)
         if status >= 400:
-            return Refused(parse_problem(status, answer), self.clock)
+            return RequestRefused(parse_problem(status, answer), self.clock)
         content = json.loads(answer)
         for kind in action.answers:
             if len(action.answers) == 1 or kind.model_fields["kind"].default == content.get("kind"):

@@ -10,7 +10,7 @@ import pytest
 from client_sdk.device.policy import epochs_asked, learner_refusal, refusal, secure_policy, terms_refusal
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
 from client_sdk.secagg.consent import SecurePolicy
-from client_sdk.secagg.header import Rule, Terms
+from client_sdk.secagg.header import GraphRule, Terms
 from tests.client_sdk.device.scripted import LEARNER, offer
 
 
@@ -78,10 +78,10 @@ TERMS = Terms(
     max_abs=1.0,
     weight_cap=1000,
     cipher="aes-256-ctr",
-    rule=Rule(profile="strict"),
+    rule=GraphRule(profile="strict"),
     minimum_cohort=64,
 )
-FAST = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+FAST = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.device.actions import Failed, Fetched, Refused, Send, Train, Trained, Unreachable, Unreadable
+from client_sdk.device.actions import Failed, Fetched, RequestRefused, Send, Train, Trained, Unreachable, Unreadable
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Policy, Task
 from client_sdk.protocol.names import Route
@@ -219,7 +219,7 @@ def fetches(*replies: Any) -> tuple[Driver, Any]:
     return driver, given_replies
 
 
-MISMATCH = Refused(problem("digest-mismatch", "It was another.").problem, 1001.0)
+MISMATCH = RequestRefused(problem("digest-mismatch", "It was another.").problem, 1001.0)
 
 
 def test_a_checkpoint_with_the_wrong_digest_is_fetched_once_more() -> None:
@@ -235,7 +235,7 @@ def test_two_wrong_checkpoints_withdraw() -> None:
 
 
 def test_a_checkpoint_that_is_gone_withdraws() -> None:
-    driver, _ = fetches(Refused(problem("unknown-checkpoint", "Deleted.").problem, 1001.0))
+    driver, _ = fetches(RequestRefused(problem("unknown-checkpoint", "Deleted.").problem, 1001.0))
     assert withdrawal(driver) == "The checkpoint cannot be fetched. Deleted."
 
 

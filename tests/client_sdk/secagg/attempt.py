@@ -16,21 +16,21 @@ from client_sdk.identity import DeviceKey, verify
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
-from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.stream import CipherName
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
+from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
 
-STRICT = Rule(profile="strict")
+STRICT = GraphRule(profile="strict")
 
 
 def entropy(seed: object) -> Callable[[int], bytes]:
@@ -48,7 +48,7 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def header(**changes: Any) -> Header:
+def header(**changes: Any) -> AttemptHeader:
     """A small strict round, with these fields changed."""
     fields: dict[str, Any] = {
         "run": "run-1",
@@ -71,7 +71,7 @@ def header(**changes: Any) -> Header:
         "revocations_digest": digest("revocations"),
         "expires_at": 1_800_000_000,
     }
-    return Header(**{**fields, **changes})
+    return AttemptHeader(**{**fields, **changes})
 
 
 class Authority:
@@ -108,10 +108,10 @@ class Player:
 class Attempt:
     """All players, the server's view, and the messages by name."""
 
-    header: Header
+    header: AttemptHeader
     authority: Authority
     players: list[Player]
-    cohort: Cohort
+    cohort: MaskingCohort
     bundles: dict[int, Bundle] = field(default_factory=dict)
 
 
@@ -126,7 +126,7 @@ def opened(n: int, seed: object = 0, **changes: Any) -> Attempt:
         shown = secrets.advertisement(device)
         players.append(Player(device, identity, secrets))
         certificate = authority.certify(device, identity)
-        entries.append(Entry(shown, sign_advertisement(shown, head.digest, identity), certificate))
+        entries.append(RosterEntry(shown, sign_advertisement(shown, head.digest, identity), certificate))
     roster = Roster.parse(Roster.of(head, entries[::-1]).encoded)
     cohort = join(head, roster, authority.vouch)
     for player in players:
@@ -218,8 +218,8 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
     for place in survivors.places:
         if place in silent:
             continue
-        said = Revealed.of(place, attempt.players[place].held, survivors)
-        for dealer, kind, piece in Revealed.parse(said.encoded, survivors, cohort.n).shares:
+        said = RevealedShares.of(place, attempt.players[place].held, survivors)
+        for dealer, kind, piece in RevealedShares.parse(said.encoded, survivors, cohort.n).shares:
             assert kind == (SURVIVED if dealer in survivors.members else GONE)
             revealed.setdefault(dealer, {})[place + 1] = piece
     total = np.zeros(head.lanes, lane_dtype(bits))
@@ -242,7 +242,7 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
     return total
 
 
-def changed(head: Header, **changes: Any) -> Header:
+def changed(head: AttemptHeader, **changes: Any) -> AttemptHeader:
     """The header with some fields changed."""
     return replace(head, **changes)
 

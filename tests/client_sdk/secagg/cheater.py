@@ -19,8 +19,8 @@ import pytest
 from client_sdk import identity
 from client_sdk.secagg import device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.header import Header, Rule
-from client_sdk.secagg.roster import Cohort, Roster, Vouching, join
+from client_sdk.secagg.header import AttemptHeader, GraphRule
+from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from tests.client_sdk.secagg import attempt
@@ -43,9 +43,9 @@ def costly_steps_done_once() -> Iterator[None]:
             agreed[both] = agree(self, public)
         return agreed[both]
 
-    cohorts: dict[tuple[bytes, bytes], Cohort] = {}
+    cohorts: dict[tuple[bytes, bytes], MaskingCohort] = {}
 
-    def joined(header: Header, roster: Roster, vouched: Vouching) -> Cohort:
+    def joined(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCohort:
         key = (header.encoded, roster.encoded)
         if key not in cohorts:
             cohorts[key] = join(header, roster, vouched)
@@ -57,7 +57,7 @@ def costly_steps_done_once() -> Iterator[None]:
         patch.setattr(attempt, "verify", verified)
         patch.setattr(AgreementKey, "agree", remembered)
         patch.setattr(device, "join", joined)
-        for message in (Header, Roster):
+        for message in (AttemptHeader, Roster):
             patch.setattr(message, "parse", lru_cache(maxsize=5_000)(message.parse))
         for module in (masks, shares):
             patch.setattr(module, "derive", lru_cache(maxsize=50_000)(module.derive))
@@ -71,7 +71,7 @@ class Cheater(Cheat):
     seed: int = 0
     whole: bool = False
     """Rosters of all devices only: where smaller ones would not withstand the colluders."""
-    heads: list[Header] = field(default_factory=list)
+    heads: list[AttemptHeader] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +80,7 @@ class Cheater(Cheat):
         """How long it waits until it tries another list; with 1, a list for each device, on which two are always alive
         and others dead by turns."""
         self.heads.append(self.head)
-        self.under: dict[int, Header] = {}
+        self.under: dict[int, AttemptHeader] = {}
         """Device -> the header that it was asked for last."""
         self.told: dict[tuple[int, bytes], View] = {}
         """(device, header) -> the roster that it was shown last."""
@@ -164,7 +164,7 @@ class Cheater(Cheat):
         self.tell(number, "advertise", where.roster.encoded)
         return True
 
-    def _has(self, where: View, number: int, head: Header) -> bool:
+    def _has(self, where: View, number: int, head: AttemptHeader) -> bool:
         shown = self.entries[head.digest][number].advertisement
         return where.places.get(shown.device) is not None and self.shown(where, number) == shown
 
@@ -245,7 +245,7 @@ def tolerated(n: int) -> int:
     return 2 * (2 * n // 3 + 1) - n - 1
 
 
-def cheater(honest: int, colluding: int, seed: int, rule: Rule = STRICT, minimum: int | None = None) -> Cheater:
+def cheater(honest: int, colluding: int, seed: int, rule: GraphRule = STRICT, minimum: int | None = None) -> Cheater:
     """A session to be played. The minimum cohort is the smallest from which up all sizes withstand the colluders."""
     n = honest + colluding
     if minimum is None:

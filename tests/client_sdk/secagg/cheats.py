@@ -15,8 +15,8 @@ from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import SecaggError
-from client_sdk.secagg.header import Header
-from client_sdk.secagg.roster import Entry, Roster
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -38,7 +38,7 @@ class Cheat:
         self.head = header(**{"dimension": 5, "expires_at": 10**6, **self.changes})
         self.members, self.authority = fleet(self.n, self.head.dimension)
         self.at = 0.0
-        self.entries: dict[bytes, dict[int, Entry]] = defaultdict(dict)
+        self.entries: dict[bytes, dict[int, RosterEntry]] = defaultdict(dict)
         self.bundles: dict[bytes, dict[int, Bundle]] = defaultdict(dict)
         self.signatures: dict[tuple[bytes, bytes], dict[int, bytes]] = defaultdict(dict)
         self.refusals: list[tuple[int, str]] = []
@@ -49,7 +49,7 @@ class Cheat:
 
     # One device at a time.
 
-    def start(self, number: int, head: Header, wants: Expected | None = None) -> Transmit | None:
+    def start(self, number: int, head: AttemptHeader, wants: Expected | None = None) -> Transmit | None:
         """Ask it for this attempt, from whatever it remembers."""
         member = self.members[number]
         try:
@@ -73,7 +73,7 @@ class Cheat:
 
     # Exchanges.
 
-    def advertised(self, head: Header, numbers: Iterable[int] | None = None) -> None:
+    def advertised(self, head: AttemptHeader, numbers: Iterable[int] | None = None) -> None:
         """These devices (all) begin the attempt, or are asked for it again."""
         self.at += 20
         for number in range(self.n) if numbers is None else numbers:
@@ -82,13 +82,13 @@ class Cheat:
             else:
                 self.hear(number, head, self.start(number, head))
 
-    def hear(self, number: int, head: Header, said: Transmit | None) -> None:
+    def hear(self, number: int, head: AttemptHeader, said: Transmit | None) -> None:
         """Keep the advertisement, if it is one."""
         if said is not None and said.stage == "advertise":
             shown = Advertisement.parse(said.body)
-            self.entries[head.digest][number] = Entry(shown, said.signature, said.blob)
+            self.entries[head.digest][number] = RosterEntry(shown, said.signature, said.blob)
 
-    def collude(self, number: int, head: Header) -> None:
+    def collude(self, number: int, head: AttemptHeader) -> None:
         """A colluder's advertisement under any header: it has no rules."""
         if number not in self.entries[head.digest]:
             device = self.members[number].device
@@ -96,9 +96,9 @@ class Cheat:
             shown = secrets.advertisement(device.device)
             self.members[number].drawn[shown.encoded] = secrets
             signature = sign_advertisement(shown, head.digest, device.signer)
-            self.entries[head.digest][number] = Entry(shown, signature, device.certificate)
+            self.entries[head.digest][number] = RosterEntry(shown, signature, device.certificate)
 
-    def roster(self, head: Header, numbers: Iterable[int] | None = None) -> View:
+    def roster(self, head: AttemptHeader, numbers: Iterable[int] | None = None) -> View:
         """Of these devices (all who advertised)."""
         entries = self.entries[head.digest]
         chosen = [entries[number] for number in (entries if numbers is None else numbers)]
@@ -164,7 +164,7 @@ class Cheat:
             if over:
                 self.tell(number, "unmask", b"")
 
-    def until_masked(self, head: Header | None = None, numbers: Iterable[int] | None = None) -> View:
+    def until_masked(self, head: AttemptHeader | None = None, numbers: Iterable[int] | None = None) -> View:
         """Exchanges 1 to 3 of an attempt, honestly."""
         chosen = list(range(self.n)) if numbers is None else list(numbers)
         head = self.head if head is None else head

@@ -15,23 +15,23 @@ from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import DeviceContribution, Half, Persist, SecureDevice, ServerAnswer, Transmit
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.opening import Opening, unmask
-from client_sdk.secagg.roster import Cohort, Entry, Roster, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import require_signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from tests.client_sdk.secagg.attempt import Authority, digest, entropy
 
 LEARNER = "my_package:learner"
 POLICY = SecurePolicy(smallest_cohort=3, rekey_pause_s=10, most_fast_tries=3, smallest_sigma=20, longest_life_s=2e9)
 
 
-def expected(header: Header) -> Expected:
+def expected(header: AttemptHeader) -> Expected:
     """What a device expects that was asked for just this."""
     return Expected(
         run=header.run,
@@ -60,7 +60,7 @@ class Member:
     said: Transmit | None = None
     log: list[Transmit] = field(default_factory=list)
     """All that ever left the device."""
-    talk: list[Header | Transmit | bytes] = field(default_factory=list)
+    talk: list[AttemptHeader | Transmit | bytes] = field(default_factory=list)
     """The same with what it was started for and what it was told, in order."""
     drawn: dict[bytes, AttemptSecrets] = field(default_factory=dict)
     """Advertisement -> the secrets behind it: for a colluder, who knows its own."""
@@ -71,7 +71,7 @@ class Member:
     def memory(self) -> Memory:
         return Memory.parse(self.disk)
 
-    def start(self, header: Header, at: float = 0.0, wants: Expected | None = None) -> Transmit | None:
+    def start(self, header: AttemptHeader, at: float = 0.0, wants: Expected | None = None) -> Transmit | None:
         """A fresh process: what it remembers is what was kept."""
         put_in = DeviceContribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
         half = self.device.attempt(self.memory, header.encoded, wants or expected(header), put_in, at)
@@ -129,7 +129,7 @@ def fleet(n: int, dimension: int = 5, policy: SecurePolicy = POLICY) -> tuple[li
 class Coordinator:
     """An honest one, step by step; tests bend its answers."""
 
-    header: Header
+    header: AttemptHeader
     authority: Authority
     members: list[Member]
     roster: Roster | None = None
@@ -138,10 +138,10 @@ class Coordinator:
     signatures: dict[int, bytes] = field(default_factory=dict)
     opening: Opening | None = None
 
-    _cohort: Cohort | None = None
+    _cohort: MaskingCohort | None = None
 
     @property
-    def cohort(self) -> Cohort:
+    def cohort(self) -> MaskingCohort:
         assert self.roster is not None
         if self._cohort is None or self._cohort.roster is not self.roster:
             self._cohort = join(self.header, self.roster, self.authority.vouch)
@@ -154,7 +154,7 @@ class Coordinator:
             said = member.start(self.header, at)
             assert said is not None
             assert said.stage == "advertise"
-            entries.append(Entry(Advertisement.parse(said.body), said.signature, said.blob))
+            entries.append(RosterEntry(Advertisement.parse(said.body), said.signature, said.blob))
         self.roster = Roster.of(self.header, entries)
         return self.roster.encoded
 
@@ -185,7 +185,7 @@ class Coordinator:
     def hear_unmask(self, place: int, survivors: Survivors) -> None:
         if self.opening is None:
             self.opening = Opening(self.cohort, survivors, self.bundles)
-        self.opening.take(Revealed.parse(self._heard(place, "unmask").body, survivors, len(self.members)))
+        self.opening.take(RevealedShares.parse(self._heard(place, "unmask").body, survivors, len(self.members)))
 
     def unmasked(self, survivors: Survivors) -> Lanes:
         assert self.opening is not None

@@ -7,13 +7,21 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from client_sdk.secagg.consent import Expected
-from client_sdk.secagg.device import DeviceContribution, Half, Persist, SecureDevice, ServerAnswer, Transmit, _Attempt
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.device import (
+    DeviceContribution,
+    DevicePart,
+    Persist,
+    SecureDevice,
+    ServerAnswer,
+    Transmit,
+    _Attempt,
+)
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Live, Memory
-from client_sdk.secagg.roster import Cohort, Roster
+from client_sdk.secagg.roster import MaskingCohort, Roster
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
+from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
 from tests.client_sdk.secagg.fleet import Member
 
 
@@ -39,8 +47,10 @@ class LaxDevice(SecureDevice):
     rules: type[Lax]
     stash: dict[Any, Any] = field(default_factory=dict)
 
-    def attempt(self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> Half:
-        return self.rules(self, memory, Header.parse(header), expected, put_in, at).play()
+    def attempt(
+        self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float
+    ) -> DevicePart:
+        return self.rules(self, memory, AttemptHeader.parse(header), expected, put_in, at).play()
 
 
 def relax(member: Member, rules: type[Lax]) -> None:
@@ -55,7 +65,7 @@ Steps = Generator[Persist | Transmit, ServerAnswer | None, Any]
 class ForgetsRosters(Lax):
     """*One roster for one advertisement* off: started again, it takes another roster for the keys that it showed."""
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         live = self.live
         if live is not None:
             self.stash.setdefault(live.advertised, live.secrets)
@@ -64,7 +74,7 @@ class ForgetsRosters(Lax):
                 self.memory = self.memory.going_on(self.header.model, fresh)
         return (yield from super().play())
 
-    def _share(self, live: Live, cohort: Cohort) -> Steps:
+    def _share(self, live: Live, cohort: MaskingCohort) -> Steps:
         self.stash[live.advertised] = live.secrets
         return (yield from super()._share(live, cohort))
 
@@ -72,7 +82,7 @@ class ForgetsRosters(Lax):
 class KeepsOlderAttempts(Lax):
     """*Advertising anew deletes the older attempt* off: it goes on with whichever is asked for."""
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         older = self.memory.live.get(self.header.digest)
         if older is not None and older.header == self.header.encoded:
             self.memory = self.memory.going_on(self.header.model, older)
@@ -82,21 +92,21 @@ class KeepsOlderAttempts(Lax):
         older = self.memory.live.get(self.header.model)
         live = yield from super()._open()
         if older is not None:
-            yield from self._persist(self.memory.going_on(Header.parse(older.header).digest, older))
+            yield from self._persist(self.memory.going_on(AttemptHeader.parse(older.header).digest, older))
         return live
 
 
 class SignsAgain(Lax):
     """*One survivor list for one checkpoint* off: never spent, and asked again it takes another list."""
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         self.memory = replace(self.memory, spent={})
         live = self.live
         if live is not None and live.survivors:
             self.memory = self.memory.going_on(self.header.model, self.stash[self.header.digest])
         return (yield from super().play())
 
-    def _agree(self, live: Live, cohort: Cohort, place: int, survivors: Survivors) -> Steps:
+    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps:
         self.stash[self.header.digest] = live
         found = yield from super()._agree(live, cohort, place, survivors)
         yield from self._persist(replace(self.memory, spent={}))
@@ -106,13 +116,13 @@ class SignsAgain(Lax):
 class ForgetsVectors(Lax):
     """*The masked vector is kept* off: started again, it masks again, with whomever it is told."""
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         live = self.live
         if live is not None and live.vector:
             self.memory = self.memory.going_on(self.header.model, self.stash[self.header.digest])
         return (yield from super().play())
 
-    def _mask(self, live: Live, cohort: Cohort, place: int, delivered: Bundle) -> Steps:
+    def _mask(self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle) -> Steps:
         self.stash[self.header.digest] = live
         return (yield from super()._mask(live, cohort, place, delivered))
 
@@ -120,11 +130,11 @@ class ForgetsVectors(Lax):
 class RevealsBoth(Lax):
     """*One one-way state for each peer* off: asked again, it gives the other kind of share."""
 
-    def _agree(self, live: Live, cohort: Cohort, place: int, survivors: Survivors) -> Steps:
+    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps:
         self.stash[self.header.digest], self.stash["listed"] = live, survivors.members
         return (yield from super()._agree(live, cohort, place, survivors))
 
-    def play(self) -> Half:
+    def play(self) -> DevicePart:
         found = yield from super().play()
         live = self.stash[self.header.digest]
         cohort = self._joined(live, Roster.parse(live.roster))
@@ -133,5 +143,5 @@ class RevealsBoth(Lax):
             (dealer, GONE if dealer in listed else SURVIVED, pair.mask_key if dealer in listed else pair.self_mask)
             for dealer, pair in sorted(live.held.items())
         )
-        yield from self._transmit_signed(cohort, "unmask", Revealed(place, other).encoded)
+        yield from self._transmit_signed(cohort, "unmask", RevealedShares(place, other).encoded)
         return found

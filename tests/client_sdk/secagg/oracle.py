@@ -28,7 +28,7 @@ from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.graph import MaskGraph
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.quantize import rounding_key
@@ -52,7 +52,7 @@ Column = tuple[str, bytes, str, str]
 class View:
     """One header with one roster: all that h stands for. Nothing in it has been checked."""
 
-    header: Header
+    header: AttemptHeader
     roster: Roster
 
     @cached_property
@@ -74,7 +74,7 @@ class View:
 
 
 @lru_cache(maxsize=4096)
-def view(header: Header, roster: bytes) -> View:
+def view(header: AttemptHeader, roster: bytes) -> View:
     return View(header, Roster.parse(roster))
 
 
@@ -128,11 +128,11 @@ class Oracle:
     def _listen(self, member: Member) -> None:
         """Each message with the roster and the shares that the device has taken: the last that it was told before it
         went on, perhaps after a crash."""
-        header: Header | None = None
+        header: AttemptHeader | None = None
         said = ""
         told: dict[tuple[bytes, str], bytes] = {}
         for happened in member.talk:
-            if isinstance(happened, Header):
+            if isinstance(happened, AttemptHeader):
                 header, said = happened, ""
             elif header is not None and isinstance(happened, bytes):
                 told[header.digest, said] = happened
@@ -225,9 +225,9 @@ class Oracle:
 
     @staticmethod
     def _attempts(member: Member) -> Iterable[tuple[tuple[int, int], bytes, bytes]]:
-        header: Header | None = None
+        header: AttemptHeader | None = None
         for happened in member.talk:
-            if isinstance(happened, Header):
+            if isinstance(happened, AttemptHeader):
                 header = happened
             elif isinstance(happened, Transmit) and happened.stage == "advertise" and header is not None:
                 yield (header.round, header.attempt), header.model, happened.body

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.secagg.errors import BadMessage, BadShare
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.shares import unseal_pair
 from client_sdk.secagg.survivors import Survivors
 from tests.client_sdk.secagg.attempt import Attempt, agree, digest, mask, opened, share, unmask
 
-RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
 
 def integer_sum(attempt: Attempt, survivors: Survivors) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -23,8 +23,8 @@ from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import plain_refusal
 from client_sdk.secagg.errors import Unopened
-from client_sdk.secagg.header import Rule
-from client_sdk.secagg.roster import Entry, Roster
+from client_sdk.secagg.header import GraphRule
+from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -209,7 +209,7 @@ def test_signatures_of_devices_that_the_list_calls_dead() -> None:
 # Rosters of the wrong devices.
 
 
-def shown(changes: Callable[[Cheat, list[Entry]], list[Entry]], **header: Any) -> Cheat:
+def shown(changes: Callable[[Cheat, list[RosterEntry]], list[RosterEntry]], **header: Any) -> Cheat:
     """All have advertised, and device 0 is shown these entries instead."""
     cheat = Cheat(5, (4,), header)
     cheat.advertised(cheat.head)
@@ -221,27 +221,27 @@ def shown(changes: Callable[[Cheat, list[Entry]], list[Entry]], **header: Any) -
     return cheat
 
 
-def forged(cheat: Cheat, name: str, signer: DeviceKey | None = None, **advertised: bytes) -> Entry:
+def forged(cheat: Cheat, name: str, signer: DeviceKey | None = None, **advertised: bytes) -> RosterEntry:
     """An entry that the coordinator makes up, under a certificate that it writes itself."""
     key = signer if signer is not None else DeviceKey.create(entropy(name))
     made = replace(AttemptSecrets.draw(entropy((name, "keys"))).advertisement(name), **advertised)
     certificate = bytes.fromhex(key.public_hex) + DeviceKey.create(entropy("not the authority")).sign(b"anything")
-    return Entry(made, sign_advertisement(made, cheat.head.digest, key), certificate)
+    return RosterEntry(made, sign_advertisement(made, cheat.head.digest, key), certificate)
 
 
-def colluder(cheat: Cheat, **advertised: bytes) -> Entry:
+def colluder(cheat: Cheat, **advertised: bytes) -> RosterEntry:
     """The colluder's entry with other keys, rightly signed and certified."""
     member = cheat.members[4].device
     made = replace(cheat.entries[cheat.head.digest][4].advertisement, **advertised)
-    return Entry(made, sign_advertisement(made, cheat.head.digest, member.signer), member.certificate)
+    return RosterEntry(made, sign_advertisement(made, cheat.head.digest, member.signer), member.certificate)
 
 
-def twin(cheat: Cheat) -> Entry:
+def twin(cheat: Cheat) -> RosterEntry:
     """The colluder once more, under another id that the authority gave it."""
     member = cheat.members[4].device
     made = AttemptSecrets.draw(entropy("twin")).advertisement("device-0005")
     certificate = cheat.authority.certify("device-0005", cast("DeviceKey", member.signer))
-    return Entry(made, sign_advertisement(made, cheat.head.digest, member.signer), certificate)
+    return RosterEntry(made, sign_advertisement(made, cheat.head.digest, member.signer), certificate)
 
 
 LOW_ORDER = (1).to_bytes(32, "little")
@@ -319,7 +319,9 @@ LOW_ORDER = (1).to_bytes(32, "little")
         pytest.param(lambda cheat, entries: entries[:3], "takes no fewer than 4", id="a cohort below the floor"),
     ],
 )
-def test_a_roster_of_the_wrong_devices(changes: Callable[[Cheat, list[Entry]], list[Entry]], words: str) -> None:
+def test_a_roster_of_the_wrong_devices(
+    changes: Callable[[Cheat, list[RosterEntry]], list[RosterEntry]], words: str
+) -> None:
     cheat = shown(lambda cheat, entries: changes(cheat, entries), minimum_cohort=4)
     assert cheat.refused(words, (0,))
     assert cheat.said(0) == ["advertise"]
@@ -393,7 +395,7 @@ def test_a_lowered_minimum_cohort() -> None:
 
 
 def test_a_rule_under_which_nobody_is_counted_as_colluding() -> None:
-    rule = Rule(profile="fast", drop=1, corrupt_millionths=0, sigma=80, eta=20)
+    rule = GraphRule(profile="fast", drop=1, corrupt_millionths=0, sigma=80, eta=20)
     cheat = Cheat(10, (9,), {"rule": rule, "minimum_cohort": 9})
     cheat.advertised(cheat.head)
     assert cheat.refused("against 10 % who collude; the plan counts on 0 %", range(9))
@@ -598,7 +600,7 @@ def test_a_cohort_that_shrank_below_the_floor() -> None:
 
 
 def test_in_a_fast_round_a_list_that_lacks_more_than_may_vanish() -> None:
-    rule = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+    rule = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
     cheat = Cheat(20, (18, 19), {"rule": rule, "minimum_cohort": 3})
     where = cheat.until_masked()
     assert where.graph.degree < 19

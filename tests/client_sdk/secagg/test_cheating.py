@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.survivors import Proof
 from tests.client_sdk.secagg.cheater import Cheater, cheater, costly_steps_done_once, tolerated
 from tests.client_sdk.secagg.cheats import revealing
@@ -35,9 +35,9 @@ LARGE = [(7, 5), (9, 3), (11, 7), (13, 6), (13, 7)]
 """Honest devices and colluders of strict rosters, most of them as many as all devices together withstand: 2t - n - 1;
 of 20 devices 7."""
 
-RING_10 = Rule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=20, eta=20)
+RING_10 = GraphRule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=20, eta=20)
 """For 10 devices: 4 neighbours, t = 3; one colludes, one may vanish."""
-RING_20 = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING_20 = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 """For 17 to 20 devices: 10 to 12 neighbours; one colludes, three may vanish."""
 
 
@@ -52,7 +52,7 @@ def _costly_steps_done_once() -> Iterator[None]:
         yield
 
 
-def ring(rule: Rule, seed: int) -> Cheater:
+def ring(rule: GraphRule, seed: int) -> Cheater:
     return cheater(9, 1, seed, rule, 9) if rule is RING_10 else cheater(19, 1, seed, rule, 17)
 
 
@@ -76,7 +76,7 @@ def test_no_random_cheat_breaks_devices_in_larger_rosters(size: tuple[int, int],
 @pytest.mark.timeout(1800)
 @settings(max_examples=many(150))
 @given(rule=st.sampled_from([RING_10, RING_10, RING_20]), steps=st.integers(60, 250), seed=st.integers(0, 2**48))
-def test_no_random_cheat_breaks_devices_in_a_ring(rule: Rule, steps: int, seed: int) -> None:
+def test_no_random_cheat_breaks_devices_in_a_ring(rule: GraphRule, steps: int, seed: int) -> None:
     assert ring(rule, seed).play(steps).verdict() == {}
 
 

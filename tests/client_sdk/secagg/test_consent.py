@@ -11,12 +11,12 @@ import pytest
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
 from client_sdk.secagg.device import DeviceContribution
 from client_sdk.secagg.errors import Refusal
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.secagg.attempt import changed, digest, header
 from tests.client_sdk.secagg.fleet import LEARNER, POLICY, Coordinator, Member, expected, fleet, until_masked
 
-RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
 
 def lone(**policy: Any) -> Member:
@@ -58,7 +58,7 @@ def test_terms_are_judged_before_anything_is_trained() -> None:
     require_terms(terms, SecurePolicy())
     with pytest.raises(Refusal, match="hides among 64 or more; the plan asks for 63"):
         require_terms(replace(terms, minimum_cohort=63), SecurePolicy())
-    fast = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+    fast = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
     require_terms(replace(terms, rule=fast), SecurePolicy())
     with pytest.raises(Refusal, match="80 bits of secrecy; the plan asks for 79"):
         require_terms(replace(terms, rule=replace(fast, sigma=79)), SecurePolicy())
@@ -66,7 +66,7 @@ def test_terms_are_judged_before_anything_is_trained() -> None:
 
 def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:
     """Its bits are 128 and worth nothing: with nobody colluding two neighbours would do, and two sybils read all."""
-    rule = Rule(profile="fast", drop=3, corrupt_millionths=0, sigma=80, eta=20)
+    rule = GraphRule(profile="fast", drop=3, corrupt_millionths=0, sigma=80, eta=20)
     assert rule.parameters(70).neighbours < 15
     terms = header(minimum_cohort=64, rule=rule).terms
     with pytest.raises(Refusal, match="against 10 % who collude; the plan counts on 0 %"):
@@ -135,13 +135,13 @@ def test_a_rounding_secret_of_another_length_is_refused_before_a_key_is_shown() 
 @pytest.mark.parametrize(
     ("rule", "n", "colluding"),
     [
-        (Rule(profile="strict"), 300, 101),
-        (Rule(profile="strict"), 64, 21),
-        (Rule(profile="strict"), 3, 2),
-        (Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40), 300, 30),
+        (GraphRule(profile="strict"), 300, 101),
+        (GraphRule(profile="strict"), 64, 21),
+        (GraphRule(profile="strict"), 3, 2),
+        (GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40), 300, 30),
     ],
 )
-def test_how_many_colluding_devices_a_roster_withstands(rule: Rule, n: int, colluding: int) -> None:
+def test_how_many_colluding_devices_a_roster_withstands(rule: GraphRule, n: int, colluding: int) -> None:
     assert withstood(rule, n) == colluding
     require_withstood(rule, n, SecurePolicy())
     require_withstood(rule, n, SecurePolicy(most_colluding=colluding))

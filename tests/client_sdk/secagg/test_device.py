@@ -14,10 +14,10 @@ from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.device import SecureDevice
-from client_sdk.secagg.errors import BadMessage, Refusal, SecaggError, Spent
-from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.errors import BadMessage, Refusal, SecaggError, SpentOnCheckpoint
+from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.memory import Memory
-from client_sdk.secagg.roster import Entry, Roster
+from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -35,7 +35,7 @@ from tests.client_sdk.secagg.fleet import (
 )
 from tests.client_sdk.secagg.test_messages import GOLDEN
 
-RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
 
 def opened(n: int = 6, **changes: Any) -> Coordinator:
@@ -211,11 +211,11 @@ def test_spent_across_attempts_and_rounds(changes: dict[str, Any]) -> None:
     coordinator = opened(6)
     until_signed(coordinator)
     member = coordinator.members[0]
-    with pytest.raises(Spent):
+    with pytest.raises(SpentOnCheckpoint):
         member.start(changed(coordinator.header, **changes), at=100)
     member.start(coordinator.header)
     finished(coordinator, coordinator.survivors())
-    with pytest.raises(Spent):
+    with pytest.raises(SpentOnCheckpoint):
         member.start(changed(coordinator.header, **changes), at=100)
     assert member.start(changed(coordinator.header, model=digest("next"), **changes), at=100) is not None
 
@@ -227,14 +227,14 @@ def test_spent_stands_above_whatever_else_is_remembered() -> None:
     member = coordinator.members[0]
     member.disk = replace(member.memory, spent={coordinator.header.model: bytes(32)}).encoded
     member.start(coordinator.header)
-    with pytest.raises(Spent):
+    with pytest.raises(SpentOnCheckpoint):
         member.tell(survivors.encoded)
 
 
 def test_the_same_header_after_the_round_is_refused() -> None:
     coordinator = opened(6)
     finished(coordinator, until_signed(coordinator))
-    with pytest.raises(Spent):
+    with pytest.raises(SpentOnCheckpoint):
         coordinator.members[0].start(coordinator.header)
 
 
@@ -387,7 +387,7 @@ def test_a_roster_with_another_key_for_this_device() -> None:
     shown = replace(entries[0].advertisement, nonce=digest("mine"))
     # The coordinator has got hold of the identity's key, so even the signature is right.
     signature = sign_advertisement(shown, coordinator.header.digest, coordinator.members[0].device.signer)
-    entries[0] = Entry(shown, signature, entries[0].certificate)
+    entries[0] = RosterEntry(shown, signature, entries[0].certificate)
     with pytest.raises(BadMessage, match="other keys"):
         coordinator.members[0].tell(Roster.of(coordinator.header, entries).encoded)
 
@@ -399,7 +399,7 @@ def test_a_roster_with_another_identity_for_this_device() -> None:
     entries, twin = list(coordinator.roster.entries), DeviceKey.create(entropy("twin"))
     shown = entries[0].advertisement
     signature = sign_advertisement(shown, coordinator.header.digest, twin)
-    entries[0] = Entry(shown, signature, coordinator.authority.certify(shown.device, twin))
+    entries[0] = RosterEntry(shown, signature, coordinator.authority.certify(shown.device, twin))
     with pytest.raises(BadMessage, match="another identity"):
         coordinator.members[0].tell(Roster.of(coordinator.header, entries).encoded)
 
@@ -507,4 +507,4 @@ def test_a_header_that_is_none_is_a_clear_error() -> None:
     member = coordinator.members[0]
     with pytest.raises(BadMessage):
         member.device.attempt(Memory(), b"no header", expected(coordinator.header), None, 0)  # type: ignore[arg-type]
-    assert Header.parse(coordinator.header.encoded) == coordinator.header
+    assert AttemptHeader.parse(coordinator.header.encoded) == coordinator.header

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature, SecaggError
-from client_sdk.secagg.header import Header, Rule
+from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import Entry, Roster, join
+from client_sdk.secagg.roster import Roster, RosterEntry, join
 from client_sdk.secagg.shamir import PRIME
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, Revealed
+from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
 from client_sdk.secagg.wire import WireReader, WireWriter
 from tests.client_sdk.secagg.attempt import Attempt, agree, changed, digest, entropy, header, mask, opened, share
 
@@ -59,7 +59,7 @@ def messages(attempt: Attempt) -> dict[str, bytes]:
         "masked input signature": signed(first.identity, cohort.h, "mask", said.encoded),
         "survivors": survivors.encoded,
         "proof": proof.encoded,
-        "revealed": Revealed.of(0, first.held, survivors).encoded,
+        "revealed": RevealedShares.of(0, first.held, survivors).encoded,
     }
 
 
@@ -73,14 +73,14 @@ def parsers(attempt: Attempt) -> dict[str, Callable[[bytes], Any]]:
     survivors, _ = agree(attempt)
     n = attempt.cohort.n
     return {
-        "header": Header.parse,
+        "header": AttemptHeader.parse,
         "advertisement": Advertisement.parse,
         "roster": Roster.parse,
         "bundle": lambda data: Bundle.parse(data, n),
         "masked input": MaskedInput.parse,
         "survivors": lambda data: Survivors.parse(data, n),
         "proof": lambda data: Proof.parse(data, n),
-        "revealed": lambda data: Revealed.parse(data, survivors, n),
+        "revealed": lambda data: RevealedShares.parse(data, survivors, n),
     }
 
 
@@ -151,7 +151,7 @@ CHANGES: list[dict[str, Any]] = [
     {"max_abs": 2.0},
     {"weight_cap": 999},
     {"cipher": "chacha20"},
-    {"rule": Rule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)},
+    {"rule": GraphRule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)},
     {"minimum_cohort": 4},
     {"revocations": 3},
     {"revocations_digest": digest("another")},
@@ -164,8 +164,8 @@ def test_every_field_of_the_header_changes_digest_and_h(changes: dict[str, Any])
     other = changed(header(), **changes)
     assert other.digest != header().digest
     assert PLAYED.cohort.roster.h(other) != PLAYED.cohort.roster.h(header())
-    assert Header.parse(other.encoded) == other
-    assert set(CHANGES[0]) | {name for one in CHANGES for name in one} == set(Header.__dataclass_fields__)
+    assert AttemptHeader.parse(other.encoded) == other
+    assert set(CHANGES[0]) | {name for one in CHANGES for name in one} == set(AttemptHeader.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_every_field_of_the_header_changes_digest_and_h(changes: dict[str, Any])
     ids=lambda one: next(iter(one)),
 )
 def test_every_number_of_the_rule_changes_the_digest(change: dict[str, int]) -> None:
-    rule = Rule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)
+    rule = GraphRule(profile="fast", drop=1, corrupt_millionths=100_000, sigma=40, eta=40)
     assert header(rule=replace(rule, **change)).digest != header(rule=rule).digest
 
 
@@ -199,17 +199,17 @@ def test_headers_that_make_no_sense(changes: dict[str, Any]) -> None:
 
 def test_rules_that_make_no_sense() -> None:
     with pytest.raises(BadParameters):
-        Rule(profile="loose")  # type: ignore[arg-type]
+        GraphRule(profile="loose")  # type: ignore[arg-type]
     with pytest.raises(BadParameters):
-        Rule(profile="strict", sigma=40)
+        GraphRule(profile="strict", sigma=40)
     with pytest.raises(BadParameters):
-        Rule(profile="fast").parameters(300)
+        GraphRule(profile="fast").parameters(300)
 
 
 def test_a_header_of_another_protocol_is_refused() -> None:
     other = header().encoded.replace(b"quorate-secagg-1", b"quorate-secagg-2")
     with pytest.raises(BadMessage, match="speaks quorate-secagg-1"):
-        Header.parse(other)
+        AttemptHeader.parse(other)
 
 
 def test_numbers_have_one_form() -> None:
@@ -232,7 +232,7 @@ def test_numbers_have_one_form() -> None:
 def test_fewest_survivors() -> None:
     assert header(minimum_cohort=3).fewest_survivors(300) == 201
     assert header(minimum_cohort=250).fewest_survivors(300) == 250
-    fast = Rule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
+    fast = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)
     assert header(rule=fast).fewest_survivors(300) == 256
     assert header(rule=fast).rule.parameters(300).threshold == 71
     assert header().lane_bits(300) == 25
@@ -241,7 +241,7 @@ def test_fewest_survivors() -> None:
 # The roster: what a device refuses to join.
 
 
-def entries(attempt: Attempt = PLAYED) -> list[Entry]:
+def entries(attempt: Attempt = PLAYED) -> list[RosterEntry]:
     return list(attempt.cohort.roster.entries)
 
 
@@ -345,7 +345,7 @@ def test_one_identity_under_two_names_is_refused() -> None:
     found = list(roster.entries)
     for place in (0, 1):
         shown = replace(found[place].advertisement, nonce=twin(32))
-        found[place] = Entry(
+        found[place] = RosterEntry(
             shown, sign_advertisement(shown, PLAYED.header.digest, double), authority.certify(shown.device, double)
         )
     with pytest.raises(BadMessage, match="one identity"):
@@ -397,7 +397,7 @@ def test_proofs_that_are_none() -> None:
 
 def test_never_both_kinds_and_never_the_wrong_one() -> None:
     survivors, _ = agree(PLAYED)
-    said = Revealed.of(0, PLAYED.players[0].held, survivors)
+    said = RevealedShares.of(0, PLAYED.players[0].held, survivors)
     assert [(dealer, kind) for dealer, kind, _ in said.shares] == [
         (0, SURVIVED),
         (1, SURVIVED),
@@ -414,11 +414,11 @@ def test_never_both_kinds_and_never_the_wrong_one() -> None:
         shares[::-1],
     ):
         with pytest.raises(BadMessage):
-            Revealed.parse(Revealed(0, wrong).encoded, survivors, 4)
+            RevealedShares.parse(RevealedShares(0, wrong).encoded, survivors, 4)
     with pytest.raises(BadMessage, match="not among the survivors"):
-        Revealed.parse(Revealed(3, shares).encoded, survivors, 4)
+        RevealedShares.parse(RevealedShares(3, shares).encoded, survivors, 4)
     with pytest.raises(BadShare):
-        Revealed.parse(Revealed(0, ((0, SURVIVED, PRIME.to_bytes(33, "big")),)).encoded, survivors, 4)
+        RevealedShares.parse(RevealedShares(0, ((0, SURVIVED, PRIME.to_bytes(33, "big")),)).encoded, survivors, 4)
 
 
 def test_a_masked_input_is_about_its_bytes() -> None:

@@ -12,7 +12,7 @@ from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.opening import Opening, unmask
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from tests.client_sdk.secagg.attempt import Attempt, agree, entropy, mask, opened, share
 
 
@@ -24,8 +24,8 @@ def played(n: int = 9, gone: tuple[int, ...] = (8,)) -> tuple[Attempt, Survivors
     return attempt, survivors
 
 
-def revealed_by(attempt: Attempt, place: int, survivors: Survivors) -> Revealed:
-    return Revealed.of(place, attempt.players[place].held, survivors)
+def revealed_by(attempt: Attempt, place: int, survivors: Survivors) -> RevealedShares:
+    return RevealedShares.of(place, attempt.players[place].held, survivors)
 
 
 def opening(attempt: Attempt, survivors: Survivors, heard: tuple[int, ...] | None = None) -> Opening:
@@ -77,7 +77,7 @@ def test_shares_are_lacking_until_t_have_answered() -> None:
     assert found.open().complete
 
 
-def lying(said: Revealed, about: int) -> Revealed:
+def lying(said: RevealedShares, about: int) -> RevealedShares:
     shares = tuple(
         (dealer, kind, entropy((said.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
         for dealer, kind, piece in said.shares
@@ -99,7 +99,7 @@ def test_a_holder_that_lies_is_named_and_set_aside() -> None:
     assert opened_.secrets[3] == attempt.players[3].secrets.self_mask
 
 
-def all_wrong(said: Revealed, kind: str) -> Revealed:
+def all_wrong(said: RevealedShares, kind: str) -> RevealedShares:
     """Every share that a holder reveals, changed."""
 
     def other(dealer: int, piece: bytes) -> bytes:
@@ -186,4 +186,4 @@ def test_responses_that_are_not_taken() -> None:
     without = Opening(attempt.cohort, survivors, [place for place in range(9) if place != 8])
     with pytest.raises(BadMessage, match="does not hold"):
         without.take(revealed_by(attempt, 0, survivors))
-    assert not without._said
+    assert not without._revealed

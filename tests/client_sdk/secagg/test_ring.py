@@ -23,7 +23,7 @@ from client_sdk.secagg import header as header_module
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.parameters import Parameters, fast
@@ -31,12 +31,12 @@ from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, Revealed
+from client_sdk.secagg.unmask import GONE, RevealedShares
 from tests.client_sdk.secagg.attempt import digest, header
 from tests.client_sdk.secagg.fleet import POLICY, Coordinator, fleet
 
 N = 40
-RULE = Rule(profile="fast", drop=4, corrupt_millionths=100_000, sigma=1, eta=20)
+RULE = GraphRule(profile="fast", drop=4, corrupt_millionths=100_000, sigma=1, eta=20)
 COLLUDING = 4
 
 # By place around the ring.
@@ -71,7 +71,7 @@ class Cut:
             self.coordinator.hear_mask(place)
             self.held[place] = dict(self.members[place].memory.live[head.model].held)
         self.survivors = Survivors(tuple(sorted(set(range(N)) - self.fallen)))
-        self.revealed: dict[int, Revealed] = {}
+        self.revealed: dict[int, RevealedShares] = {}
         self.refusals: set[str] = set()
         self._sign_and_reveal()
 
@@ -88,7 +88,7 @@ class Cut:
                 self.refusals.add(str(refusal))
                 continue
             assert said is not None
-            self.revealed[place] = Revealed.parse(said.body, self.survivors, N)
+            self.revealed[place] = RevealedShares.parse(said.body, self.survivors, N)
 
     def shares_of(self, dealer: int) -> dict[int, bytes]:
         """Of the secret that the list asks for: what was revealed, and what colluders hold."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, Refused, Send, Sleep, Unreachable
+from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.device.requests import Pacing
 from client_sdk.protocol.devices import CheckpointRef, Noted, Task, Wait
 from client_sdk.protocol.names import Route
@@ -124,10 +124,10 @@ class Script:
     def answer(self, name: str) -> Any:
         found = self.next(name)
         if isinstance(found, ProblemError):
-            return Refused(found.problem, self.at)
+            return RequestRefused(found.problem, self.at)
         if isinstance(found, str):
             return Unreachable(found, self.at)
-        if isinstance(found, Fetched | Finished | Failed | Unable | Refused | Unreachable):
+        if isinstance(found, Fetched | Finished | Failed | Unable | RequestRefused | Unreachable):
             return found
         return Answered(found, self.at)
 

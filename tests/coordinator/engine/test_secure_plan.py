@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from coordinator.engine.plan import Plan, PlanError
 from coordinator.engine.secure.plan import Secure
 
@@ -48,11 +48,11 @@ def test_each_number_of_the_section_is_agreed_to() -> None:
 def test_defaults_are_those_of_the_design() -> None:
     found = section()
     assert (found.profile, found.q, found.minimum_cohort, found.cipher) == ("strict", 16, 64, "aes-256-ctr")
-    assert found.rule == Rule(profile="strict")
+    assert found.rule == GraphRule(profile="strict")
     assert found.rule.parameters(300).threshold == 201
     fast = plan(FAST).secure
     assert fast is not None
-    assert fast.rule == Rule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=80, eta=40)
+    assert fast.rule == GraphRule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=80, eta=40)
 
 
 def test_it_survives_json() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.names import REPORT_KEY
-from client_sdk.tensors import BF16, Header, Tensors, from_bytes, narrow, read_header, to_bytes, widen
+from client_sdk.tensors import BF16, TensorHeader, Tensors, from_bytes, narrow, read_header, to_bytes, widen
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import DiskFull, MemoryBlobs
 from coordinator.engine.effects import Contribution
@@ -304,7 +304,7 @@ class Torn:
     def __init__(self, codec: Any, path: Path) -> None:
         self._codec, self._path, self._left = codec, path, 1
 
-    def blocks(self, path: Path, header: Header, block: int) -> Iterator[Any]:
+    def blocks(self, path: Path, header: TensorHeader, block: int) -> Iterator[Any]:
         blocks = self._codec.blocks(path, header, block=block)
         yield next(blocks)
         if path == self._path and self._left:

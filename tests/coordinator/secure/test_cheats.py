@@ -20,7 +20,7 @@ from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from client_sdk.tensors import from_bytes
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -313,7 +313,7 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
         secure = w.state.secure
         assert secure is not None
         survivors = w.requests._attempts.read(secure).survivors(secure)
-        revealed = Revealed.parse(said.body, survivors, 12)
+        revealed = RevealedShares.parse(said.body, survivors, 12)
         about = revealed.shares[7]
         shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
         return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
@@ -334,7 +334,7 @@ def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int)
     def wrong(said: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        revealed = Revealed.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
+        revealed = RevealedShares.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
         shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
         return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
 

@@ -13,9 +13,9 @@ import numpy as np
 from client_sdk.secagg.lanes import pack
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
+from coordinator.secure.blob_formats import entry_bytes, parse_entry, sum_bytes
 from coordinator.secure.gathering import gather
-from coordinator.secure.kept import entry_bytes, parse_entry, sum_bytes
 from coordinator.secure.opening import open_sum
 from coordinator.secure.routing import Deliveries, proof
 from tests.client_sdk.secagg.attempt import Attempt, mask, opened, share
@@ -46,7 +46,7 @@ def messages() -> dict[str, bytes]:
         (place, signed(attempt.players[place].identity, cohort.h, "survivors", survivors.encoded))
         for place in (2, 0, 1)
     ]
-    revealed = [Revealed.of(place, attempt.players[place].held, survivors) for place in (0, 1, 2)]
+    revealed = [RevealedShares.of(place, attempt.players[place].held, survivors) for place in (0, 1, 2)]
     vectors = [attempt.players[place].packed for place in (0, 1, 2)]
     total = open_sum(cohort, survivors, range(4), vectors, revealed)
     return {

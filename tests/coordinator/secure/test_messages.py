@@ -11,22 +11,22 @@ import pytest
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.errors import BadMessage, BadShare, BadSignature, SecaggError
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import Entry, Roster
+from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import validation
+from coordinator.secure.blob_formats import entry_bytes, parse_entry
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.kept import entry_bytes, parse_entry
 from coordinator.secure.routing import Deliveries, proof
 from coordinator.secure.validation import Faulty
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
 from tests.coordinator.secure.test_opening import played
 
-RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
 
 class Someone:
@@ -38,8 +38,8 @@ class Someone:
         self.shown = self.secrets.advertisement(name)
         self.certificate = authority.certify(name, self.identity)
 
-    def entry(self, head: Any) -> Entry:
-        return Entry(self.shown, sign_advertisement(self.shown, head.digest, self.identity), self.certificate)
+    def entry(self, head: Any) -> RosterEntry:
+        return RosterEntry(self.shown, sign_advertisement(self.shown, head.digest, self.identity), self.certificate)
 
 
 def refused(cohort_stage: Any, *given: Any, match: str, kind: type[Exception] = BadMessage, **named: Any) -> None:
@@ -187,9 +187,9 @@ def test_a_signature_stands_under_the_one_list() -> None:
 def test_one_share_of_each_dealer_is_owed() -> None:
     attempt, survivors = played(6, silent_masking=(5,))
     cohort, sharers = attempt.cohort, frozenset(range(6))
-    whole = Revealed.of(0, attempt.players[0].held, survivors)
+    whole = RevealedShares.of(0, attempt.players[0].held, survivors)
 
-    def take(revealed: Revealed | bytes, place: int = 0) -> None:
+    def take(revealed: RevealedShares | bytes, place: int = 0) -> None:
         body = revealed if isinstance(revealed, bytes) else revealed.encoded
         validation.revealed(cohort, *said(attempt, place, "unmask", body), survivors, sharers)
 
@@ -200,12 +200,12 @@ def test_one_share_of_each_dealer_is_owed() -> None:
     refused(take, replace(whole, shares=flipped), match="wrong kind")
     refused(take, replace(whole, shares=((0, 0, b"\xff" * 33), *whole.shares[1:])), match="field", kind=BadShare)
     refused(take, b"\x08", match="ends too early")
-    gone = Revealed.of(5, attempt.players[5].held, survivors)
+    gone = RevealedShares.of(5, attempt.players[5].held, survivors)
     refused(take, gone, 5, match="not among the survivors")
 
 
-@pytest.mark.parametrize(("n", "rule"), [(5, Rule(profile="strict")), (20, RING)])
-def test_shares_reach_the_peers_that_they_are_for(n: int, rule: Rule) -> None:
+@pytest.mark.parametrize(("n", "rule"), [(5, GraphRule(profile="strict")), (20, RING)])
+def test_shares_reach_the_peers_that_they_are_for(n: int, rule: GraphRule) -> None:
     attempt = opened(n, rule=rule, minimum_cohort=3)
     share(attempt, silent=(2,))
     deliveries = Deliveries(attempt.cohort, attempt.bundles.values())

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.secagg.errors import BadMessage, BadShare, BadVector, SecaggError
-from client_sdk.secagg.header import Rule
+from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, pack, unpack
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import Revealed
+from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import opening as subject
 from coordinator.secure.opening import Lost, Sum, open_sum
 from tests.client_sdk.secagg.attempt import Attempt, agree, entropy, mask, opened, share
 
-RING = Rule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
+RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
 
 def played(
@@ -46,13 +46,17 @@ def integer_sum(attempt: Attempt, survivors: Survivors) -> Any:
     return np.sum([row.astype(np.uint64) for row in rows if row is not None], axis=0)
 
 
-def revealed(attempt: Attempt, survivors: Survivors, places: tuple[int, ...] | None = None) -> list[Revealed]:
+def revealed(attempt: Attempt, survivors: Survivors, places: tuple[int, ...] | None = None) -> list[RevealedShares]:
     chosen = survivors.places if places is None else places
-    return [Revealed.of(place, attempt.players[place].held, survivors) for place in chosen]
+    return [RevealedShares.of(place, attempt.players[place].held, survivors) for place in chosen]
 
 
 def summed(
-    attempt: Attempt, survivors: Survivors, said: list[Revealed] | None = None, vectors: Any = None, workers: int = 1
+    attempt: Attempt,
+    survivors: Survivors,
+    said: list[RevealedShares] | None = None,
+    vectors: Any = None,
+    workers: int = 1,
 ) -> Sum:
     packed = [attempt.players[place].packed for place in survivors.places]
     return open_sum(
@@ -121,7 +125,7 @@ def test_workers_parts_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> N
             assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
 
 
-def lying(said: Revealed, about: int) -> Revealed:
+def lying(said: RevealedShares, about: int) -> RevealedShares:
     shares = tuple(
         (dealer, kind, entropy((said.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
         for dealer, kind, piece in said.shares

@@ -11,14 +11,14 @@ import pytest
 
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.statement import Stage
 from client_sdk.secagg.survivors import Proof
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.secure.attempt import Attempts
-from coordinator.secure.kept import body_of, message_bytes, sum_bytes, sum_of
-from coordinator.secure.requests import OVER, Arrived, SecureRequests
+from coordinator.secure.blob_formats import body_of, message_bytes, sum_bytes, sum_of
+from coordinator.secure.requests import OVER, ArrivedMessage, SecureRequests
 from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World
 
@@ -35,7 +35,7 @@ def test_the_header_says_what_the_plan_says() -> None:
     world.play(lambda w: bool(w.happened(ev.Announced)))
     body = world.requests.header(world.phones[0].name, 1)
     assert body is not None
-    header = Header.parse(body)
+    header = AttemptHeader.parse(body)
     assert (header.run, header.round, header.attempt) == ("run-1", 1, 0)
     assert (header.model.hex(), header.plan.hex()) == (world.start, world.plan.digest)
     assert (header.dimension, header.codec, header.codec_version) == (5, "float32", 1)
@@ -155,7 +155,7 @@ def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None
     world = World(4)
     world.play(lambda w: bool(w.happened(ev.Announced)))
     before, blobs = world.state, set(world.blobs.digests())
-    arrived = Arrived(
+    arrived = ArrivedMessage(
         device=world.phones[0].name, round=1, attempt=0, stage=stage, body=b"anything", signature=bytes(64)
     )
     with world.blobs.spool() as spool:
@@ -172,7 +172,7 @@ def test_a_masked_input_comes_with_its_vector() -> None:
     world = World(4)
     with pytest.raises(ProblemError, match="vector"):
         world.requests.receive(
-            Arrived(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64))
+            ArrivedMessage(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64))
         )
 
 

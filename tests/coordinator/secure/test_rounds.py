@@ -17,7 +17,7 @@ from client_sdk.secagg.lanes import pack, unpack
 from client_sdk.secagg.statement import Stage
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
-from coordinator.secure.kept import sum_of
+from coordinator.secure.blob_formats import sum_of
 from tests.coordinator.secure.world import STAGES, World
 
 RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 20, "eta": 20, "minimum_cohort": 17}

@@ -18,8 +18,8 @@ import numpy as np
 
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.device import Transmit
-from client_sdk.secagg.errors import Refusal, SecaggError, Spent, Unopened
-from client_sdk.secagg.header import Header
+from client_sdk.secagg.errors import Refusal, SecaggError, SpentOnCheckpoint, Unopened
+from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.shares import SharePair
@@ -37,7 +37,7 @@ from coordinator.runtime.commits import Commits
 from coordinator.runtime.secure_rounds import SecureRounds
 from coordinator.secure.announcing import Authority
 from coordinator.secure.performing import Make, SecureRun
-from coordinator.secure.requests import Arrived
+from coordinator.secure.requests import ArrivedMessage
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import FenceLost
 from tests.client_sdk.secagg.attempt import digest
@@ -93,7 +93,7 @@ class Log:
         event = make(self.state, self.world.at)
         if event is None:
             return []
-        event = ev.from_json(ev.kind_of(event), event.at, json.loads(json.dumps(ev.to_json(event))))
+        event = ev.from_json(event.kind, event.at, json.loads(json.dumps(ev.to_json(event))))
         following, effects = rounds.step(self.state, event)
         refused = any(isinstance(effect, fx.Refused) for effect in effects)
         self.world.effects += effects
@@ -141,7 +141,7 @@ class Phone:
     forgetful: bool = False
     """Every two messages it is started again."""
     gone: bool = False
-    head: Header | None = None
+    head: AttemptHeader | None = None
     heard: bool = False
     left: bytes = b""
     """The header of an attempt in which this device takes no part any more."""
@@ -202,10 +202,10 @@ class Phone:
         if world.at < opened + self.late_s:
             self.not_before = opened + self.late_s
             return False
-        self.head, self.heard = Header.parse(body), False
+        self.head, self.heard = AttemptHeader.parse(body), False
         try:
             self.member.start(self.head, world.at)
-        except Spent as error:
+        except SpentOnCheckpoint as error:
             head = self.head
             self._stop(error)
             world.requests.spent(self.name, head.round, head.attempt)
@@ -373,7 +373,7 @@ class World:
         assert phone.head is not None
         if phone.bend is not None:
             said = phone.bend(said, self)
-        arrived = Arrived(
+        arrived = ArrivedMessage(
             device=phone.name,
             round=phone.head.round,
             attempt=phone.head.attempt,
@@ -434,12 +434,12 @@ class World:
         """Why rounds were abandoned."""
         return [row.reason for row in self.every(fx.RecordRound) if row.status == "abandoned"]
 
-    def header(self, round: int = 1, attempt: int | None = None) -> Header:
+    def header(self, round: int = 1, attempt: int | None = None) -> AttemptHeader:
         """Of the last attempt of a round, or of this one."""
         found = [event for event in self.happened(ev.Announced) if event.round == round]
-        return Header.parse(bytes.fromhex(found[-1 if attempt is None else attempt].header))
+        return AttemptHeader.parse(bytes.fromhex(found[-1 if attempt is None else attempt].header))
 
-    def lanes_of(self, name: str, header: Header, bits: int) -> Any:
+    def lanes_of(self, name: str, header: AttemptHeader, bits: int) -> Any:
         """What a device put in before any mask."""
         member = next(phone.member for phone in self.phones if phone.name == name)
         key = rounding_key(digest(name), header.digest)

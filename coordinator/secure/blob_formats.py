@@ -1,16 +1,16 @@
 """How a message, a sum and a roster's entry are kept as blobs: each ends in something that no other attempt has.
 
-Knows bytes. Has never heard of what they mean. Blobs have the name of their content, and those of a round are deleted
-when it has ended; so a device that sends the same bytes into two rounds, or bytes that are a checkpoint, must not have
-another's file deleted with its own. A message is kept with its device's signature behind it, which stands over h and is
-checked before anything is written; a sum with h behind it. What is a signature, or ends in one, needs nothing more.
+Knows bytes. Blobs have the name of their content, and those of a round are deleted when it has ended; so a device
+that sends the same bytes into two rounds, or bytes that are a checkpoint, must not have another's file deleted with
+its own. A message is kept with its device's signature behind it, which stands over h and is checked before anything
+is written; a sum with h behind it. What is a signature, or ends in one, needs nothing more.
 """
 
 from __future__ import annotations
 
 from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.roster import Entry
+from client_sdk.secagg.roster import RosterEntry
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
 from client_sdk.secagg.wire import WireReader, WireWriter
 
@@ -22,11 +22,11 @@ def entry_bytes(advertisement: bytes, signature: bytes, certificate: bytes) -> b
     return WireWriter(_KIND).blob(advertisement).blob(certificate).fixed(signature, SIGNATURE_BYTES).done()
 
 
-def parse_entry(data: bytes) -> Entry:
+def parse_entry(data: bytes) -> RosterEntry:
     """What ``entry_bytes`` gave. BadMessage otherwise."""
     read = WireReader(data, _KIND, "kept advertisement")
     shown, certificate = Advertisement.parse(read.blob()), read.blob()
-    entry = Entry(shown, read.fixed(SIGNATURE_BYTES), certificate)
+    entry = RosterEntry(shown, read.fixed(SIGNATURE_BYTES), certificate)
     read.end()
     return entry
 

@@ -1,17 +1,17 @@
-"""Which holders revealed wrong shares, seen over many dealers at once.
+"""Finds the holders that revealed wrong shares, from the shares of many dealers at once.
 
-One dealer's m shares are a Reed-Solomon code word, of which alone at most (m - t) / 2 wrong symbols can be told from
-right ones. But who lies, lies to most dealers, and then the wrong symbols of many words stand at the same places: up
-to m - t - 1 of them are seen (Metzner and Kapturowski 1990, IEEE Transactions on Information Theory 36(4)).
+One dealer's m shares are a Reed-Solomon code word; alone it shows at most (m - t) / 2 wrong symbols. A holder that
+cheats usually does so for most dealers, and then the wrong symbols of many words are at the same places: up to
+m - t - 1 of them can be found (Metzner and Kapturowski 1990, IEEE Transactions on Information Theory 36(4)).
 
-Of a right word all *syndromes* are 0: S_j = sum over i of v_i x_i^j y_i, j < m - t, with y_i the share at x_i and
-v_i = 1 / prod over k != i of (x_i - x_k). Of a wrong one they are those of its errors: a combination of the vectors
-(1, x, x^2, ...) of the wrong places x. Where the errors of several words are linearly independent, all these vectors
-are combinations of the syndromes, and no other place's is. So a place is a wrong one where every polynomial vanishes
-whose coefficients are orthogonal to all syndromes.
+All *syndromes* of a right word are 0: S_j = sum over i of v_i x_i^j y_i, j < m - t, with y_i the share at x_i and
+v_i = 1 / prod over k != i of (x_i - x_k). Those of a wrong word are the syndromes of its errors: a combination of the
+vectors (1, x, x^2, ...) of the wrong places x. Where the errors of several words are linearly independent, all these
+vectors are combinations of the syndromes, and no other place's is. So a place x is wrong where every polynomial whose
+coefficients are orthogonal to all syndromes is 0 at x.
 
-What is found is a hint: errors that depend on each other hide places, and a dealer that lied adds a random vector. What
-is rebuilt without these holders is checked against its commitment.
+The result is only a hint: linearly dependent errors hide places, and a dealer that cheated adds a random vector. A
+secret that is rebuilt without these holders is checked against its commitment.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.shamir import PRIME, share_value
 
 _MOST = 128
-"""Syndromes of a word that are looked at: up to 127 liars are found. Some seconds, for hundreds of holders."""
+"""Syndromes of a word that are computed: up to 127 wrong holders are found. Some seconds, for hundreds of holders."""
 
 _SPARE = 8
-"""Words beyond as many as there are syndromes, in case that some depend on others."""
+"""Words used beyond the number of syndromes, in case some are linearly dependent."""
 
 Row = list[int]
 
 
-def common_liars(words: Sequence[Mapping[int, bytes]], threshold: int) -> frozenset[int]:
+def wrong_holders(words: Sequence[Mapping[int, bytes]], threshold: int) -> frozenset[int]:
     """The x of holders whose shares are wrong in these ``words`` (for each dealer x -> 33 bytes), all of the same
-    holders. Empty where nothing can be told: few words, too many liars, or different holders."""
+    holders. Empty where they cannot be found: few words, too many wrong shares, or different holders."""
     if not words or any(word.keys() != words[0].keys() for word in words):
         return frozenset()
     points = sorted(words[0])
@@ -68,7 +68,7 @@ def _syndrome(parity: Sequence[Row], values: Row) -> Row:
 
 
 def _orthogonal(rows: Sequence[Row], width: int) -> list[Row]:
-    """A basis of the vectors that are orthogonal to all rows, by Gauss and Jordan."""
+    """A basis of the vectors that are orthogonal to all rows, by Gauss-Jordan elimination."""
     pivots: dict[int, Row] = {}
     for row in rows:
         left = list(row)
@@ -106,7 +106,7 @@ def _at(polynomial: Row, x: int) -> int:
 
 
 def _value(share: bytes) -> int:
-    """A share as a field element; what is none is wrong anyhow, and counts as 0."""
+    """A share as a field element; a malformed share is wrong in any case, and counts as 0."""
     try:
         return share_value(share)
     except BadShare:
