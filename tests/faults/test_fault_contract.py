@@ -1,4 +1,4 @@
-"""What every fault of the explorer must do, so that a new one is in the searches, the stories and the shrinking.
+"""What every fault of the explorer must do, so that a new one is in the searches, the traces and the shrinking.
 
 A fault strikes within a few small schedules that focus on it, in the storm alone; left out, it strikes no more, and no
 other draw moves. The schedules are found by their seeds, so a fault that is added to ``FAULTS`` is tested by that.
@@ -106,12 +106,12 @@ def fault(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_it_has_a_family_a_rate_and_a_story(fault: str) -> None:
+def test_it_has_a_family_a_rate_and_a_description(fault: str) -> None:
     found = FAULTS[fault]
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", fault), "the name of a strike is fault@where#count"
     assert found.family in FAMILIES
     assert 0 < found.rate < 1
-    assert re.fullmatch(r"[a-z].{9,99}[^.]", found.story), "half a sentence, for the table and the story"
+    assert re.fullmatch(r"[a-z].{9,99}[^.]", found.description), "half a sentence, for the table and the trace"
     assert list(FAULTS.values()).count(found) == 1
 
 

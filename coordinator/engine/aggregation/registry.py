@@ -97,8 +97,11 @@ def choose(asked: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
         SERVER_OPTIMIZERS,
         registry.server_optimizers,
     )
+    reason = _reason_against_weights(asked, rule)
+    if reason is not None:
+        raise ExtensionError(f"rule: {reason}")
     return Chosen(
-        rule=_that_weighs(asked, rule),
+        rule=rule,
         rule_settings=_settings("rule", asked.rule, rule, asked.rule_parameters),
         optimizer=optimizer,
         optimizer_settings=_settings(
@@ -129,11 +132,9 @@ def reasons_against(asked: AggregationFields) -> Iterator[str]:
                 _require_foreign(name_of, what, name, version, built_in)
         except ExtensionError as error:
             yield str(error)
-    if asked.rule in RULES:
-        try:
-            _that_weighs(asked, RULES[asked.rule])
-        except ExtensionError as error:
-            yield str(error)
+    reason = _reason_against_weights(asked, RULES[asked.rule]) if asked.rule in RULES else None
+    if reason is not None:
+        yield reason
 
 
 def needs_package(asked: AggregationFields) -> bool:
@@ -185,10 +186,10 @@ def _settings(field: str, name: str, made: _Declares, given: Mapping[str, float]
     return settings(name, f"{field}_parameters", made.parameters, given)
 
 
-def _that_weighs(asked: AggregationFields, rule: Rule) -> Rule:
-    """Returns the rule. ExtensionError where the plan has weights and the rule takes none."""
+def _reason_against_weights(asked: AggregationFields, rule: Rule) -> str | None:
+    """Why the plan does not go with a rule that takes no weights; None where it does."""
     if not rule.takes_weights and asked.weighting == "examples":
-        raise ExtensionError(f'rule: the {asked.rule} takes no weights: set weighting = "equal"')
+        return f'the {asked.rule} takes no weights: set weighting = "equal"'
     if not rule.takes_weights and asked.partial == "examples_seen":
-        raise ExtensionError(f'rule: the {asked.rule} takes no weights: set partial = "full" or "refuse"')
-    return rule
+        return f'the {asked.rule} takes no weights: set partial = "full" or "refuse"'
+    return None
