@@ -1,4 +1,4 @@
-"""The engine's records as rows of the store, written inside the transaction that appends their event."""
+"""Writes the engine's records as rows of the store, inside the transaction that appends their event."""
 
 from __future__ import annotations
 

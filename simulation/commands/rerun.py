@@ -1,6 +1,6 @@
-"""``--only CLIENT --round N``: one client's part in one round, trained again, and told in a few lines.
+"""``--only CLIENT --round N``: trains one client of one round again, and prints the result in a few lines.
 
-This file knows a failing client's own traceback from a mistake on the command line. It trains nothing itself.
+It shows the learner's traceback where the client fails, and one sentence for other errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from client_sdk.terminal import complain, note, say, say_json
+from client_sdk.terminal import note, print_error, say, say_json
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import engines
@@ -36,8 +36,7 @@ def again(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Trains the client and says what came of it. The learner's own errors are shown with their traceback, exit code
-    1."""
+    """Train the client and print the result. The learner's errors are shown with their traceback, exit code 1."""
     try:
         update = simulator.simulate(
             plan, learner, clients, behaviour=behaviour, init=init, seed=seed, folder=folder, only=only, round=round
@@ -46,16 +45,16 @@ def again(
         if not _of_the_learner(error):
             raise
         note("".join(traceback.format_exception(error.__cause__ or error)).rstrip())
-        complain(f"client {only!r} failed in round {round}: {' '.join(str(error).split()) or type(error).__name__}")
+        print_error(f"client {only!r} failed in round {round}: {' '.join(str(error).split()) or type(error).__name__}")
         raise typer.Exit(1) from None
     _print_update(update, only, round, as_json)
 
 
 def hint(client: str, round: int, folder: Path | None, init: str | None) -> str:
-    """The command that trains a failed client again: the one that was given, and which client."""
-    words = [word for word in sys.argv[1:] if word != "--json"]
+    """The command that trains a failed client again: this command line with the client and the round."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--json"]
     where = [] if folder is not None or init is None else ["--init", init]
-    return " ".join(["quorate", *words, "--only", client, "--round", str(round), *where])
+    return " ".join(["quorate", *arguments, "--only", client, "--round", str(round), *where])
 
 
 def _print_update(update: Update, only: str, round: int, as_json: bool) -> None:
@@ -72,5 +71,5 @@ def _print_update(update: Update, only: str, round: int, as_json: bool) -> None:
 
 
 def _of_the_learner(error: Exception) -> bool:
-    """Whether it was raised while the client trained, not before."""
+    """Whether the error was raised while the client trained, not before."""
     return any(frame.filename == engines.kernel.__file__ for frame in traceback.extract_tb(error.__traceback__))

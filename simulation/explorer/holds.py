@@ -1,7 +1,7 @@
 """Requests that a replica holds open until there is an answer, as ``service.holds`` does with connections.
 
-Whoever is held looks again when its signal rings, and on a timer; ends when its time is up, when a newer request of the
-same peer comes, or when the peer has gone.
+A held request is called again when its signal is woken, and on a timer. It ends when its hold has expired, when a newer
+request of the same peer arrives, or when the peer has disconnected.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.process import Process
 
 BUSY_S = 0.5
-"""When a process that stands still is asked again."""
+"""Seconds until a process that stands still is called again."""
 
 Call = tuple[str, Callable[[Coordinator], Any]]
-"""A call into the coordinator, and the name that the explorer gives it."""
+"""A call of the coordinator, with its name in the explorer."""
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class HeldRequest:
     """One request that is held open."""
 
     peer: str
     key: str
-    """The signal that it waits for."""
+    """The key of the signal that it waits for."""
     hold_s: float
-    gone: Callable[[], bool]
+    is_gone: Callable[[], bool]
     respond: Callable[[Any], None]
     look: Call
-    """Its answer, or None where there is none yet."""
+    """Returns its answer, or None where there is none yet."""
     over: Call
-    """Its answer when its time is up."""
-    leave: Call | None = None
-    """What is done when the peer has gone."""
+    """Returns its answer when the hold has expired."""
+    on_gone: Call | None = None
+    """Called when the peer has disconnected."""
 
 
-class Holds:
-    """Those of one replica, the latest of each peer."""
+class HeldRequests:
+    """The held requests of one replica, the latest of each peer."""
 
     def __init__(self, replica: Process) -> None:
         self._replica = replica
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldRequest] = {}
 
-    def of(self, peer: str) -> Held | None:
+    def of(self, peer: str) -> HeldRequest | None:
         return self._held.get(peer)
 
     def cut(self) -> None:
-        """The process is gone, and with it every connection."""
+        """Closes every connection: the process has ended."""
         held, self._held = self._held, {}
         for one in held.values():
             one.respond(None)
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldRequest) -> None:
         older = self._held.pop(held.peer, None)
         if older is not None:
             self._end(older)
@@ -63,36 +63,36 @@ class Holds:
         world.agenda.after(min(held.hold_s, world.settings.max_hold_s), self._over, held)
         world.agenda.after(world.settings.reread_s, self._reread, held)
 
-    def rung(self, key: str) -> None:
-        """A signal: who waits for it may have work."""
+    def woken(self, key: str) -> None:
+        """Calls the requests again that wait for this key."""
         for held in [held for held in self._held.values() if held.key == key]:
             self._replica.world.agenda.after(0.001, self._look, held)
 
-    def _reread(self, held: Held) -> None:
+    def _reread(self, held: HeldRequest) -> None:
         if self._held.get(held.peer) is held:
             self._look(held)
             self._replica.world.agenda.after(self._replica.world.settings.reread_s, self._reread, held)
 
-    def _look(self, held: Held) -> None:
+    def _look(self, held: HeldRequest) -> None:
         if not self._is_served(held, self._look):
             return
-        if held.gone():
+        if held.is_gone():
             del self._held[held.peer]
-            if held.leave is not None:
-                self._replica.attempt(*held.leave)
+            if held.on_gone is not None:
+                self._replica.attempt(*held.on_gone)
             return
         answer = self._replica.attempt(*held.look)
         if answer is not None and self._held.get(held.peer) is held:
             del self._held[held.peer]
             held.respond(answer)
 
-    def _over(self, held: Held) -> None:
+    def _over(self, held: HeldRequest) -> None:
         if self._is_served(held, self._over):
             del self._held[held.peer]
             self._end(held)
 
-    def _is_served(self, held: Held, again: Callable[[Held], None]) -> bool:
-        """Whether it is still held, by a process that goes on; one that stands still is asked ``again`` later."""
+    def _is_served(self, held: HeldRequest, again: Callable[[HeldRequest], None]) -> bool:
+        """Whether it is still held by a running process; a process that stands still is called ``again`` later."""
         if self._held.get(held.peer) is not held:
             return False
         if self._replica.busy():
@@ -100,5 +100,5 @@ class Holds:
             return False
         return True
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: HeldRequest) -> None:
         held.respond(self._replica.attempt(*held.over))

@@ -1,8 +1,8 @@
-"""Dishonest devices: beside their session they send what no honest device would.
+"""Dishonest devices: beside their session they send requests that no honest device sends.
 
-Other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not open yet,
-or not theirs, other attempts, bodies that speak of another round, withdrawals after the report. None of it may count
-beside what the device sent first, and none of it may hurt others.
+They send other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not
+open yet, or not theirs, other attempts, bodies whose report names another round, withdrawals after the report. None of
+it may count beside the first update of the device, and none of it may affect others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from client_sdk.protocol.names import Message, Route
 from simulation.explorer.device import ExplorerDevice
 from simulation.explorer.follow import Followed
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
@@ -32,7 +32,7 @@ LIES = (
 
 
 class Liar:
-    """Lies with the token of one device, at moments of its own."""
+    """Lies with the token of one device, at its own times."""
 
     def __init__(self, world: World, network: Network, watch: InvariantWatch, device: ExplorerDevice) -> None:
         self._world = world
@@ -54,7 +54,7 @@ class Liar:
         run = world.chance.pick("lie-run", list(self._watch.runs.values()))
         if not run.round:
             return
-        world.tell(f"{device.name} lies: {lie}")
+        world.log(f"{device.name} lies: {lie}")
         now = run.round
         match lie:
             case "other-bytes":
@@ -113,4 +113,4 @@ class Liar:
         def ignore(_: Answer) -> None:
             """A liar needs no answer."""
 
-        self._network.send(Request(send, body), ignore)
+        self._network.send(SentRequest(send, body), ignore)

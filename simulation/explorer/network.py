@@ -1,7 +1,7 @@
 """The network between devices and replicas: it loses, delays, duplicates, reorders, and delivers again minutes later.
 
-A request and its answer are two journeys, and each may fail alone. What travels is turned into JSON and back, where
-the schedule's shape says so.
+A request and its answer are two deliveries, and each may fail alone. Where the schedule's shape has it, messages are
+converted to JSON and back.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from client_sdk.device.actions import Send
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
 from simulation.explorer.replica import Replica
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.serving import serve
 from simulation.explorer.world import World
 
 M = TypeVar("M", Message, Problem)
 
 TIMEOUT_S = 60.0
-"""When a sender gives up on an answer, beyond what it asked to be held."""
+"""Seconds after which a sender stops waiting for an answer, beyond the hold of its request."""
 
 
 class Network:
@@ -29,8 +29,9 @@ class Network:
         self._world = world
         self._replicas = replicas
 
-    def send(self, request: Request, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
-        """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None when there is none."""
+    def send(self, request: SentRequest, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
+        """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None where there is
+        none."""
         world, event = self._world, request.event
         answered_once = [False]
 
@@ -40,24 +41,24 @@ class Network:
                 respond(answer)
 
         def ignore(_: Answer) -> None:
-            """The answer of a copy goes nowhere."""
+            """The answer to a copy is dropped."""
 
         if world.shape.wire and isinstance(request.send, Send) and request.send.message is not None:
             request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
         if world.strikes("lose-request", event):
             world.tally.lost += 1
-            world.tell(f"a request is lost: {event}")
+            world.log(f"a request is lost: {event}")
             world.agenda.after(world.chance.pick("noticed", (0.01, TIMEOUT_S)), first, None)
             return
         world.agenda.after(self._delay(event), self._arrive, request, first)
         if world.strikes("duplicate", event):
             world.tally.duplicated += 1
-            world.tell(f"a request will arrive twice: {event}")
+            world.log(f"a request will arrive twice: {event}")
             world.agenda.after(self._delay(event), self._arrive, request, ignore)
         if world.strikes("redeliver-late", event):
             world.tally.duplicated += 1
             late_s = world.chance.between("late-s", 20.0, 200.0)
-            world.tell(f"a request will arrive again {late_s:.0f} s later: {event}")
+            world.log(f"a request will arrive again {late_s:.0f} s later: {event}")
             world.agenda.after(late_s, self._arrive, request, ignore)
         world.agenda.after(TIMEOUT_S + hold_s, first, None)
 
@@ -66,7 +67,7 @@ class Network:
             return self._world.chance.between("delay-s", 1.0, 30.0)
         return self._world.chance.between("way", 0.002, 0.1)
 
-    def _arrive(self, request: Request, respond: Callable[[Answer], None]) -> None:
+    def _arrive(self, request: SentRequest, respond: Callable[[Answer], None]) -> None:
         world = self._world
         replica = self._choose()
         if replica is None:
@@ -82,7 +83,7 @@ class Network:
                 return
             if world.strikes("lose-answer", request.event):
                 world.tally.lost += 1
-                world.tell(f"an answer is lost: {request.event}")
+                world.log(f"an answer is lost: {request.event}")
                 return
             if world.shape.wire and isinstance(answer, Message):
                 answer = _through_json(answer)
@@ -91,7 +92,7 @@ class Network:
         serve(world, replica, request, answered)
 
     def _choose(self) -> Replica | None:
-        """The replica behind the load balancer's pick: any one that lives."""
+        """Returns a running replica, as a load balancer chooses one."""
         alive = [replica for replica in self._replicas if replica.up]
         return self._world.chance.pick("replica", alive) if alive else None
 

@@ -17,7 +17,7 @@ from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Crash
-from simulation.explorer.holds import Holds
+from simulation.explorer.holds import HeldRequests
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
 from simulation.explorer.stacks import Stacks
@@ -25,16 +25,16 @@ from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 IDLE_S = 10.0
-"""The longest time between two looks at the clock."""
+"""The longest time between two calls of ``tick``, in seconds."""
 RETRY_S = 2.0
 
 
 class Replica(Process):
-    """``holds`` are its open requests."""
+    """``holds`` has its held requests."""
 
     def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
         super().__init__(world, durable, watch, stacks, name)
-        self.holds = Holds(self)
+        self.holds = HeldRequests(self)
         self._ticking_at = float("inf")
         self._working = False
 
@@ -46,7 +46,7 @@ class Replica(Process):
         self.life += 1
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
         self.fences, self.frozen, self.halted = {}, 0, 0
-        world.tell(f"{self.name} starts")
+        world.log(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
                 FaultyStore(self.durable.store, self),
@@ -60,7 +60,7 @@ class Replica(Process):
                 sweeping.sweep(self.coordinator.core)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
-            world.tell(f"{self.name} cannot start: {error}")
+            world.log(f"{self.name} cannot start: {error}")
             self.stop()
             world.agenda.after(1.0, self.boot)
             return
@@ -71,7 +71,7 @@ class Replica(Process):
         self._work_after(0.0)
 
     def stop(self) -> None:
-        """The process is ended, with nothing of it standing still."""
+        """Ends the process, while none of its calls stands still."""
         self.up = False
         self.holds.cut()
 
@@ -131,14 +131,14 @@ class Replica(Process):
             self.coordinator.put_back(task)
 
     def woken(self, keys: Iterable[str]) -> None:
-        """Signals of the coordinator: who waits looks again."""
+        """Handles signals of the coordinator: waiting requests are called again."""
         for key in keys:
             if key == "tasks":
                 self._work_after(0.001)
             elif key == "fleet":
                 self._tick_after(0.02)
             else:
-                self.holds.rung(key)
+                self.holds.woken(key)
 
 
 class ReplicaSignals(Signals):

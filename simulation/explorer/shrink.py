@@ -1,4 +1,4 @@
-"""From a failing schedule to a short story: leaves out faults, and whole parts of the world, while it still fails.
+"""Shrinks a failing schedule to a short trace: leaves out faults, and whole parts of the world, while it still fails.
 
 Faults are left out by name, in halves and then one by one (delta debugging: Zeller and Hildebrandt 2002,
 doi 10.1109/32.988498); all other draws of the schedule stay what they were.
@@ -12,27 +12,27 @@ from dataclasses import dataclass, replace
 from simulation.explorer.search import PRODUCT, Product, play
 from simulation.explorer.shape import Shape
 
-QUIET = (" hears wait", " hears noted", " hears enrolled", " lies: ")
-"""Lines of the whole story that a short one does without."""
+QUIET = (" receives wait", " receives noted", " receives enrolled", " lies: ")
+"""Lines that a short trace leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """A failing schedule with as little in it as was found to be needed."""
+    """A failing schedule with the fewest faults and parts that were found."""
 
     shape: Shape
     without: frozenset[str]
     faults: tuple[str, ...]
-    """What still has to happen."""
-    story: tuple[str, ...]
+    """The faults that are still needed."""
+    trace: tuple[str, ...]
 
 
 def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds: float = 20.0) -> Shrunk:
-    """The smallest schedule found in this time that still breaks the invariant."""
+    """Returns the smallest schedule found in this time that still breaks the invariant."""
     until = time.time() + seconds
 
     def struck(candidate: Shape, without: frozenset[str]) -> list[str] | None:
-        """The faults of a schedule that still fails; None where it does not, or where there is no time left."""
+        """Returns the faults of a schedule that still fails; None where it does not, or where no time is left."""
         if time.time() > until:
             return None
         world, broken = play(candidate, product=product, without=without)
@@ -56,9 +56,9 @@ def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds:
             if size == 1:
                 break
             size = max(1, size // 2)
-    story: list[str] = []
-    world, broken = play(shape, product=product, without=without, story=story)
-    story = [line for line in story if not any(quiet in line for quiet in QUIET)]
+    trace: list[str] = []
+    world, broken = play(shape, product=product, without=without, trace=trace)
+    trace = [line for line in trace if not any(quiet in line for quiet in QUIET)]
     if broken is not None:
-        story.append(f"BROKEN  {broken}")
-    return Shrunk(shape, without, tuple(world.chance.struck), tuple(story))
+        trace.append(f"BROKEN  {broken}")
+    return Shrunk(shape, without, tuple(world.chance.struck), tuple(trace))

@@ -1,8 +1,8 @@
-"""One worker of a datacenter: the real ``work`` session, with training that makes marks, and what happens to workers.
+"""One worker of a datacenter: the real ``work`` session, with training that makes marks, and the faults of workers.
 
 It performs the session's actions against the explorer's network and clock. It can die after any of them, come back as
-another instance, or never; stand still past its lease; have a twin that works under the same token; and say what no
-honest worker would, under fences that are old or not given out yet. It keeps no record, as real ones do not.
+another instance, or never; stand still past its lease; have a twin that works under the same token; and send what no
+honest worker sends, under fences that are old or not issued yet. Like real workers it has no record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from coordinator.datacenter.worker.actions import (
 from coordinator.datacenter.worker.session import WorkerSession, work
 from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.shape import DATA, LEARNER
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
@@ -49,7 +49,7 @@ LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
 class ExplorerWorker:
-    """``twin``: one that works under another's name and token, as another instance."""
+    """``twin``: a process that works under another worker's name and token, as another instance."""
 
     def __init__(
         self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
@@ -81,7 +81,7 @@ class ExplorerWorker:
     # ------------------------------------------------------------ life and death
 
     def plan_storm(self) -> None:
-        """Puts down when a twin may turn up, and when this worker may lie."""
+        """Schedules when a twin may start, and when this worker may lie."""
         world, storm_s = self.world, self.world.shape.storm_s
         if "worker-twin" in world.possible:
             for _ in range(2):
@@ -103,10 +103,10 @@ class ExplorerWorker:
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
 
     def vanish(self, back_after_s: float | None) -> None:
-        """The process dies, and with it what it had not saved. None: for good."""
+        """The process dies, with everything it had not saved. None: permanently."""
         if not self.up:
             return
-        self.world.tell(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
+        self.world.log(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
         self.up = False
         self.life += 1
         if self._session is not None:
@@ -127,7 +127,7 @@ class ExplorerWorker:
     def _have_a_twin(self) -> None:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
-            world.tell(f"a second process starts as {self.worker}")
+            world.log(f"a second process starts as {self.worker}")
             twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
@@ -136,13 +136,13 @@ class ExplorerWorker:
     # ------------------------------------------------------------ the session
 
     def _advance(self, step: Callable[[], WorkerAction]) -> None:
-        """Takes the session to its next action, and performs it."""
+        """Advances the session to its next action and performs it."""
         try:
             action = step()
         except StopIteration:
             raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
         except ProblemError as error:
-            raise Broken("no-bug", f"{self.name} was told to stop: {error.problem.kind}: {error}") from error
+            raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
         except Exception as error:
             raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
         self._perform(action)
@@ -169,7 +169,7 @@ class ExplorerWorker:
                 self._training = None
                 self._resume(ticket, None)
             case Ended():
-                world.tell(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
+                world.log(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
                 self.history.append(action)
                 self._resume(ticket, None)
             case Sleep():
@@ -183,7 +183,7 @@ class ExplorerWorker:
             return
         if isinstance(reply, Answered) and isinstance(reply.message, Lease):
             self.leases = [*self.leases[-3:], reply.message]
-            self.world.tell(f"{self.name} has round {reply.message.round}, fence {reply.message.fence}")
+            self.world.log(f"{self.name} has round {reply.message.round}, fence {reply.message.fence}")
         session = self._session
         self._advance(lambda: session.send(reply))  # type: ignore[union-attr]
 
@@ -192,7 +192,7 @@ class ExplorerWorker:
     ) -> None:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
-        request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
+        request = SentRequest(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
         self.network.send(request, respond, hold_s)
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
@@ -232,7 +232,7 @@ class ExplorerWorker:
         world.agenda.after(seconds, self._trained, lease, ticket)
 
     def _happens_to_training(self, ticket: tuple[int, int]) -> None:
-        """At its start and at each heartbeat: it may turn out slow, impossible, or wrong."""
+        """At its start and at each heartbeat: it may become slow, impossible, or wrong."""
         world, lease = self.world, self._training
         if lease is None:
             return
@@ -268,8 +268,8 @@ class ExplorerWorker:
         self._attending = ticket
         if world.strikes("worker-silent", self.name):
             for_s += world.chance.between("silent-s", 0.3, 3.0) * 4 * for_s
-            world.tell(f"{self.name} stands still for {for_s:.1f} s")
-            self._attending = None  # not even its own job's end reaches it
+            world.log(f"{self.name} stands still for {for_s:.1f} s")
+            self._attending = None  # not even the end of its own job reaches it
         elif self._job_reply is not None:
             for_s = 0.0
         world.agenda.after(for_s, self._end_attending, ticket)
@@ -286,13 +286,13 @@ class ExplorerWorker:
     # ------------------------------------------------------------ lies
 
     def _lie(self) -> None:
-        """Says something under a lease of its past, or under one that was never given out. Listens to no answer."""
+        """Sends something under a lease of its past, or under one that was never issued. Ignores the answer."""
         world = self.world
         if not self.leases or not world.strikes("worker-lie", self.name):
             return
         lease = world.chance.pick("lie-lease", self.leases)
         lie = world.chance.pick("worker-lie", LIES)
-        world.tell(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
+        world.log(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
         under = {"attempt": lease.attempt, "fence": lease.fence}
         run = self.watch.run(lease.run)
         current = run.phase == "training" and run.fence == lease.fence
@@ -311,7 +311,7 @@ class ExplorerWorker:
     def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
-        self.network.send(Request(send), _ignore)
+        self.network.send(SentRequest(send), _ignore)
 
     def _send_result(self, lease: Lease, fence: int, attempt: int) -> None:
         if not self._fetched:
@@ -326,7 +326,7 @@ class ExplorerWorker:
             update=hashlib.sha256(body).hexdigest(),
             token=self.token,
         )
-        self.network.send(Request(send, body), _ignore)
+        self.network.send(SentRequest(send, body), _ignore)
 
 
 def _ignore(_: Answer) -> None:

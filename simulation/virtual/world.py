@@ -1,17 +1,17 @@
-"""A run's world in virtual time: who arrives, who is fast, who vanishes; every decision about a round is the
-coordinator's.
+"""The world of a run in virtual time: which devices arrive, which are fast, which vanish. The coordinator makes every
+decision about a round.
 
 ::
 
     selecting    devices arrive in random order until the pool is full; where
-                 all have come, those who still train are waited for        -> the coordinator draws the cohort
-    leasing      where the plan has a datacenter: it trains the round, while devices check in
+                 all have come, it waits for those that still train         -> the coordinator draws the cohort
+    leasing      where the plan has a datacenter, it trains the round while devices check in
     collecting   each of them trains for as long as its speed says, then reports, or vanishes, or comes too late
     committing   the engine's sum becomes the next checkpoint               -> the next round opens
 
-Only devices that take part exist: of a million clients those of a round are made when they arrive and gone when they
-have reported, or were not selected. Who trains when a round closes is busy until it has finished, and comes too late.
-So a round is a function of the seed, its number and who is busy. A world knows neither data nor models.
+Only devices that take part exist: of a million clients those of a round are made when they arrive, and removed when
+they have reported or were not selected. A device that trains when a round closes is busy until it has finished, and
+comes too late. So a round is a function of the seed, its number and the busy devices.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from operator import attrgetter
 
 import numpy as np
 
-from client_sdk.protocol.devices import CheckIn, Started
+from client_sdk.protocol.devices import Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
 from coordinator.requests import Request
 from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
 from simulation.engines.port import CannotTrain, Engine, Job
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
-from simulation.virtual.device import Device, device_row
+from simulation.virtual.device import Device
+from simulation.virtual.enrolment import SimulatedEnrolment
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
 
 _ASKS_AGAIN_S = 600.0
-"""Virtual seconds after which those who wait check in again, lest the coordinator forgets them."""
+"""Virtual seconds after which waiting devices check in again, before their place in the pool expires."""
 _PARTS = 8
-"""In how many parts about a round's updates are handed over while others are trained: each has its price."""
+"""About how many batches of a round's updates are passed on while others are trained: each batch has a cost."""
 
 _place = attrgetter("place")
 
@@ -67,8 +67,8 @@ class SimulatedWorld:
         class_of: Callable[[str], str],
         datacenter: SimulatedDatacenter | None = None,
     ) -> None:
-        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
-        starts to train. ``failed``: told when the user's own code raised; may raise itself."""
+        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: called when a
+        cohort starts to train. ``failed``: called when the user's code raised; may raise itself."""
         self.coordinator = coordinator
         self.size_of = size_of
         self._run = run
@@ -80,14 +80,11 @@ class SimulatedWorld:
         self._planned = planned
         self._begin = begin
         self._failed = failed
-        self._class_of = class_of
         self._datacenter = datacenter
-        task = coordinator.core.state(run).plan.task
-        self._learner, self._version = task.learner, task.learner_version or "simulated"
-        self._known: dict[int, DeviceRow] = {}
+        self._enrolment = SimulatedEnrolment(coordinator, run, clients, class_of)
         self._present: dict[str, Device] = {}
         self._elsewhere: dict[str, int] = {}
-        self._turned_away: set[int] = set()
+        self._refused: set[int] = set()
         self._draws = 0
         self._asked_at = 0.0
         self._trained: Callable[[int, int, int], None] = lambda *_: None
@@ -101,7 +98,7 @@ class SimulatedWorld:
         return self._agenda.now
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
-        """The state after the round that is now under way has been committed or abandoned.
+        """Plays the round under way and returns the state after it has been committed or abandoned.
 
         ``trained(round, done, of)`` is called for each client that has trained.
         """
@@ -131,13 +128,13 @@ class SimulatedWorld:
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
-        """These still train, for rounds that were played elsewhere."""
+        """Adds devices that still train, for rounds that were played before this world began."""
         for one in busy:
             self._elsewhere[one.device] = one.number
             self._agenda.after(one.at - self.now, self._comes_late, one)
 
     def close(self) -> None:
-        """Everyone who is still there leaves."""
+        """Ends the sessions of all present devices."""
         for device in self._present.values():
             device.vanish()
         self._present.clear()
@@ -145,17 +142,17 @@ class SimulatedWorld:
     # ------------------------------------------------------------ selecting
 
     def _clear(self) -> None:
-        """Before a round: who has finished by now is free, and who waited in vain is gone."""
+        """Before a round: frees devices that have finished by now, and removes those that were not selected."""
         while self._agenda.next_at <= self.now:
             self._happen()
         waiting = self._waiting()
         for device in waiting:
             device.vanish()
-            self._leave(device)
+            self._remove_if_over(device)
         if waiting:
             with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
-        self._turned_away.clear()
+        self._refused.clear()
         self._draws, self._asked_at = 0, self.now
 
     def _arrive(self, state: RunState) -> None:
@@ -164,18 +161,18 @@ class SimulatedWorld:
             self._check_in(self._waiting(), [])
             self._asked_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._made(number) for number in self._order(state.round_number, missing)]
+            arriving = [self._device(number) for number in self._order(state.round_number, missing)]
             if not arriving:
                 return
-            self._enrol(arriving)
+            self._enrolment.enrol(arriving)
             self._check_in([], arriving)
-            self._turned_away.update(device.number for device in arriving if device.over)
+            self._refused.update(device.number for device in arriving if device.over)
 
     def _waiting(self) -> list[Device]:
         return [device for device in self._present.values() if device.assignment is None]
 
     def _wait(self, until: float) -> None:
-        """Time passes until someone who was busy is free, or until then."""
+        """Lets time pass until a busy device is free, or until ``until``."""
         busy = len(self._present) + len(self._elsewhere)
         while self._agenda.next_at < until:
             if len(self._present) + len(self._elsewhere) < busy and self._agenda.next_at > self.now:
@@ -197,47 +194,28 @@ class SimulatedWorld:
         for device, answer in zip(asking, answers, strict=True):
             if answer is not None:
                 device.answered(answer)
-                self._leave(device)
+                self._remove_if_over(device)
 
-    def _enrol(self, devices: list[Device]) -> None:
-        """Those that the coordinator has never seen become known to it."""
-        new = [device for device in devices if device.number not in self._known]
-        if not new:
-            return
-        with self.coordinator.core.store.transaction() as tx:
-            for device in new:
-                if tx.device(device.row.device) is None:
-                    tx.insert_device(device.row)
-        self._known |= {device.number: device.row for device in new}
-
-    def _leave(self, device: Device) -> None:
-        """A device whose part has ended is gone."""
+    def _remove_if_over(self, device: Device) -> None:
+        """Removes a device whose part has ended."""
         if device.over:
             self._present.pop(device.row.device, None)
 
     def _order(self, round: int, count: int) -> list[int]:
-        """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
-        out = {device.number for device in self._present.values()} | self._turned_away | set(self._elsewhere.values())
+        """Returns so many absent clients, in random order: a function of the seed, the round and the busy devices."""
+        out = {device.number for device in self._present.values()} | self._refused | set(self._elsewhere.values())
         rng = np.random.Generator(np.random.PCG64([self._seed, round, self._draws]))
         self._draws += 1
         total = len(self._clients)
         drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
         return [int(number) for number in drawn if int(number) not in out][:count]
 
-    def _row(self, number: int) -> DeviceRow:
-        name = self._clients.id(number)
-        examples = self._clients.holdings.examples(number)
-        return self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
-
-    def _made(self, number: int) -> Device:
-        offer = CheckIn(
-            examples=self._clients.holdings.examples(number), learners={self._learner: self._version}, hold_s=0
-        )
-        return Device(self, number, self._row(number), offer)
+    def _device(self, number: int) -> Device:
+        return Device(self, number, self._enrolment.row(number, self.now), self._enrolment.offer(number))
 
     def _lease(self, state: RunState) -> None:
-        """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
-        they have come by now, and the fleet may have its turn again."""
+        """Plays a datacenter round: the datacenter trains, and devices check in meanwhile. Where the run has fallen
+        back in an earlier round, they check in first, and the round may return to the fleet."""
         if not state.current.planned and state.fallback.away_since != state.round_number:
             self._arrive(state)
         if self._datacenter is not None:
@@ -246,16 +224,16 @@ class SimulatedWorld:
     # ------------------------------------------------------------ collecting
 
     def _assign(self, state: RunState) -> None:
-        """The engine hears of those who will count; then the cohort is told, while it trains, and when each will have
-        trained is put down."""
+        """Submits the jobs that will count to the engine. While it trains, the cohort gets its assignments, and the end
+        of each training is put on the agenda."""
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._engine.submit(coming[: state.plan.cohort.goal])
         self._training = []
         members = state.current.members
-        absent = [self._made(self._clients.number(name)) for name in members if name not in self._present]
-        if absent:  # of a cohort that was drawn before this run was interrupted
+        absent = [self._device(self._clients.number(name)) for name in members if name not in self._present]
+        if absent:  # members of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
         cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
@@ -270,12 +248,12 @@ class SimulatedWorld:
         for device in starting:
             device.started()
         for device in cohort:
-            self._leave(device)
+            self._remove_if_over(device)
         for part, device in sorted(self._training, key=lambda one: one[0].place):
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
 
     def begins_training(self, device: Device) -> None:
-        """A session has its checkpoint and trains from here on, unless it was to vanish."""
+        """A session has its checkpoint and begins to train, unless its device vanishes."""
         part = self._parts.get(device.row.device)
         if part is None:
             device.vanish()
@@ -283,10 +261,10 @@ class SimulatedWorld:
             self._training.append((part, device))
 
     def _collect(self, round: int) -> None:
-        """Time passes until the round has closed, and what is to be done then has been.
+        """Lets time pass until the round has closed, and performs the actions of its end.
 
-        Updates that arrive one after another are handed over together, each with its own time: before anything else
-        happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
+        Updates that arrive one after another are passed on together, each with its own time: before any other event,
+        at the latest when the round is about to close, and many of them during the wait for the engine.
         """
         state = self.coordinator.core.state(self._run)
         self._reported = self._received()
@@ -304,7 +282,7 @@ class SimulatedWorld:
         self._sent.clear()
 
     def _finish(self, device: Device, job: Job | None) -> None:
-        """A device has trained, or has run out of time."""
+        """Ends the training of a device, or its time."""
         if device.over:
             return
         assignment = device.assignment
@@ -324,39 +302,41 @@ class SimulatedWorld:
             if device.update is not None:
                 self._sent.append(device)
             self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
-        self._leave(device)
+        self._remove_if_over(device)
 
     def _comes_late(self, one: Unfinished) -> None:
-        """A device has trained for a round that is over: it offers its update, which is not read."""
+        """A device has trained for a round that has ended: it sends its update, which is not read."""
         del self._elsewhere[one.device]
         where = {"run": self._run, "round": one.round, "attempt": 0}
         with suppress(ProblemError):
-            Request(UPDATE, self._row(one.number), None, where).call(UPDATE.shape.limit, self.coordinator)
+            Request(UPDATE, self._enrolment.row(one.number, self.now), None, where).call(
+                UPDATE.shape.limit, self.coordinator
+            )
 
     def _meanwhile(self) -> None:
-        """While the engine trains the next: what would be left to do when it has trained the last is done now."""
+        """While the engine trains the next job: passes updates on that would otherwise wait until the last."""
         if len(self._sent) * _PARTS >= self.coordinator.core.state(self._run).plan.cohort.goal:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """The coordinator is given what was sent since the last time."""
+        """Passes the updates on to the coordinator that were sent since the last call."""
         sent, self._sent = self._sent, []
         if not sent:
             return
         answers = UPDATE.from_memory(self.coordinator, [device.update for device in sent if device.update is not None])
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
-            self._leave(device)
+            self._remove_if_over(device)
         self._reported = self._received()
 
     def _received(self) -> int:
-        """Updates that the round under way has received."""
+        """Returns the number of updates that the round under way has received."""
         current = self.coordinator.core.state(self._run).round
         return 0 if current is None else current.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
-            if not isinstance(task[1], Fold):  # the engine has added it, when it had trained it
+            if not isinstance(task[1], Fold):  # the engine added it when it had trained it
                 self.coordinator.perform(task)
 
 

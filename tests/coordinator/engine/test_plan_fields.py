@@ -1,0 +1,257 @@
+"""What every field of a plan must do, so that a new one is documented, checked and agreed to.
+
+The fields are those of the sections of ``scripts.plan_page``: one that is added there is tested by that. Where a field
+makes sense only beside others, ``PLANS`` must have a plan with them.
+
+``plan_of_0_1_0.json`` is the canonical JSON of plans at their defaults, as version 0.1.0 writes it. Devices have agreed
+to digests of such plans, so it is never written anew: a field that it does not have is left out at its default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from client_sdk.protocol.field_docs import field_docs
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
+from coordinator.engine.plan import Plan, PlanError
+from scripts.plan_page import PAGE, SECTIONS
+
+Body = dict[str, Any]
+FIELDS = [(section, field) for section, model in SECTIONS.items() for field in model.model_fields]
+EVERY_FIELD = pytest.mark.parametrize(("section", "field"), FIELDS, ids=lambda part: str(part))
+
+TASK = {"task": {"learner": "clinic:risk"}}
+SECURE = {"max_norm": 1.0, "max_abs": 0.25}
+FAST = {"profile": "fast", "drop": 20, "corrupt": 0.05, "sigma": 64, "eta": 30}
+PLANS: list[Body] = [
+    TASK,
+    {**TASK, "aggregation": {"rule": "clinic:middle", "rule_version": "1", "rule_parameters": {"lean": 0.1}}},
+    {**TASK, "aggregation": {"server_optimizer": "clinic:half-way", "server_optimizer_version": "1"}},
+    {**TASK, "aggregation": {"server_optimizer": "fedadam"}},
+    {**TASK, "aggregation": {"weighting": "equal"}},
+    {**TASK, "finish": {"metric": "accuracy", "target": 0.9, "patience": 3}},
+    {**TASK, "datacenter": {"data": "proxy", "patience": 2, "every": 3}},
+    {**TASK, "secure": SECURE},
+    {**TASK, "secure": {**SECURE, **FAST}},
+    {**TASK, "cohort": {"select": 300, "goal": 200}, "secure": SECURE},
+    {**TASK, "aggregation": {"weighting": "equal"}, "secure": {**SECURE, "minimum_cohort": 100}},
+]
+"""Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
+AT_DEFAULTS: list[Body] = [
+    TASK,
+    {**TASK, "datacenter": {"data": "proxy", "patience": 1}},
+    {**TASK, "secure": SECURE},
+]
+"""Plans that leave out what they can: together they have all sections."""
+OF_0_1_0: list[Body] = json.loads(Path(__file__).with_name("plan_of_0_1_0.json").read_text("utf-8"))
+
+TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")
+WRONG = ("text", "3", 1.5, 3, True, None, [], ["text"], [3], {}, {"text": "text"}, {"text": True})
+"""Of every type that JSON has; each field takes some."""
+
+
+def parsed(body: Body) -> Plan:
+    return Plan.parse({"name": "fields", **body})
+
+
+def changed(body: Body, section: str, field: str, value: object) -> Body:
+    return {**body, section: {**body.get(section, {}), field: value}}
+
+
+def canonical(plan: Plan) -> str:
+    return json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def stored(plan: Plan, section: str, field: str) -> str:
+    """What the canonical JSON says of the field; empty where it leaves it out."""
+    body = json.loads(canonical(plan))[section]
+    return json.dumps(body[field]) if field in body else ""
+
+
+def schema(section: str, field: str) -> list[Body]:
+    """What the field may be, each as JSON schema."""
+    found = _definitions()[SECTIONS[section].__name__][field]
+    choices: list[Body] = found.get("anyOf", [found])
+    return choices
+
+
+@cache
+def _definitions() -> Body:
+    definitions: Body = Plan.model_json_schema()["$defs"]
+    return {name: one["properties"] for name, one in definitions.items() if "properties" in one}
+
+
+def row(section: str, field: str) -> tuple[str, str, str]:
+    """(range, default, meaning) of the reference of plans."""
+    (text,) = (part for part in PAGE.read_text("utf-8").split("\n## ") if part.startswith(f"[{section}]\n"))
+    (line,) = (line for line in text.splitlines() if line.startswith(f"| `{field}` |"))
+    _, _, values, default, meaning, _ = re.split(r" ?(?<!\\)\| ?", line)
+    return values, default, meaning
+
+
+def bodies(section: str) -> Iterator[Body]:
+    """The plans that can have the section by itself."""
+    optional = Plan.model_fields[section].default is None
+    return (body for body in PLANS if section in body or not optional)
+
+
+def bounds(section: str, field: str) -> dict[str, float]:
+    """The numbers behind the signs of the documented range."""
+    found = re.findall(r"([≥>≤<]) (\S+)", row(section, field)[0])
+    return {sign: float(number) for sign, number in found}
+
+
+def others(section: str, field: str) -> Iterator[object]:
+    """Values to be tried, by the field's type."""
+    for choice in schema(section, field):
+        match choice:
+            case {"enum": values}:
+                yield from values
+            case {"type": "integer" | "number" as kind}:
+                low, high = choice.get("minimum", choice.get("exclusiveMinimum", 0)), choice.get("maximum", 1000)
+                yield from (low, low + 1, low + 2, low + 7, high)
+                yield from () if kind == "integer" else (low + 0.25, low + 0.5)
+            case {"type": "boolean"}:
+                yield from (True, False)
+            case {"type": "array"}:
+                yield ["head.*"]
+            case {"type": "object"}:
+                declared = {name for made in (*RULES.values(), *SERVER_OPTIMIZERS.values()) for name in made.parameters}
+                yield from ({name: 0.25} for name in sorted(declared))
+            case {"type": "null"}:
+                yield None
+            case _:
+                yield from (*choice.get("built_in", ()), *TEXTS)
+
+
+def settings(section: str, field: str) -> Iterator[tuple[Plan, Plan]]:
+    """Plans that make sense, and each with another value of the field; or, as the profile of secure rounds decides what
+    else is set, two of the plans as they are."""
+    found = list(_alone(section, field))
+    yield from found or itertools.combinations(map(parsed, bodies(section)), 2)
+
+
+def _alone(section: str, field: str) -> Iterator[tuple[Plan, Plan]]:
+    for body in bodies(section):
+        plan = parsed(body)
+        for value in others(section, field):
+            try:
+                other = parsed(changed(body, section, field, value))
+            except PlanError:
+                continue
+            if getattr(getattr(other, section), field) != getattr(getattr(plan, section), field):
+                yield plan, other
+
+
+def test_every_section_is_one_of_the_page() -> None:
+    assert set(Plan.model_fields) == {"name", *SECTIONS}
+
+
+@EVERY_FIELD
+def test_a_field_is_described_with_its_range_and_its_default(section: str, field: str) -> None:
+    values, default, meaning = row(section, field)
+    description = " ".join(field_docs(SECTIONS[section])[field].split())
+    assert len(description) > 10
+    assert description[-1] in ".)`"
+    assert meaning == description.replace("``", "`").replace("|", "\\|")
+    assert values
+    info = SECTIONS[section].model_fields[field]
+    if info.is_required():
+        assert default == "required"
+    else:
+        expected = info.get_default(call_default_factory=True)
+        shown = None if default == "none" else json.loads(default.strip("`"))
+        assert shown == (list(expected) if isinstance(expected, tuple) else expected)
+
+
+@EVERY_FIELD
+def test_a_value_beyond_the_documented_range_is_refused(section: str, field: str) -> None:
+    body, whole = next(bodies(section)), {choice.get("type") for choice in schema(section, field)} & {"integer"}
+    step: float = 1 if whole else 1e-6
+    beyond: list[object] = []
+    for sign, number in bounds(section, field).items():
+        outside = {"≥": number - step, ">": number, "≤": number + max(step, number * 1e-9), "<": number}[sign]
+        beyond.append(math.ceil(outside) if whole else outside)
+    if "number" in {choice.get("type") for choice in schema(section, field)}:
+        beyond += [math.inf, -math.inf, math.nan]
+    values = row(section, field)[0]
+    if values.startswith("`"):
+        beyond += ["none of them", ""]
+    for value in beyond:
+        with pytest.raises(PlanError, match=rf"^{section}(\.{field})?: "):
+            parsed(changed(body, section, field, value))
+
+
+@EVERY_FIELD
+def test_a_value_of_a_wrong_type_is_refused_in_one_sentence_that_names_the_field(section: str, field: str) -> None:
+    body, choices = next(bodies(section)), schema(section, field)
+    model: type[BaseModel] = SECTIONS[section]
+    allowed = {str(choice.get("type")) for choice in choices}
+    refused = [value for value in WRONG if not any(_is(value, kind) for kind in allowed)]
+    assert len(refused) >= 5
+    assert field in model.model_fields
+    for value in refused:
+        with pytest.raises(PlanError, match=rf"^{section}\.{field}(\.\w+)?: \S") as refusal:
+            parsed(changed(body, section, field, value))
+        sentence = str(refusal.value)
+        assert "; " not in sentence
+        assert "\n" not in sentence
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether this may be a value of the type; a whole number is a number too."""
+    types: dict[str, tuple[type, ...]] = {
+        "string": (str,),
+        "integer": (int,),
+        "number": (int, float),
+        "boolean": (bool,),
+        "null": (type(None),),
+    }
+    if kind == "array":
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if kind == "object":
+        return value == {}
+    return isinstance(value, types[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+@EVERY_FIELD
+def test_a_plan_that_sets_it_reads_back_alike_and_has_another_digest(section: str, field: str) -> None:
+    pairs = [pair for pair in settings(section, field) if len({stored(plan, section, field) for plan in pair}) == 2]
+    assert pairs, f"no plan of PLANS takes another value of {section}.{field}: add one in which it makes sense"
+    for plan, other in pairs:
+        assert other.digest != plan.digest
+        assert hashlib.sha256(canonical(other).encode()).hexdigest() == other.digest
+        again = Plan.parse(json.loads(canonical(other)))
+        assert again == other
+        assert canonical(again) == canonical(other)
+
+
+@EVERY_FIELD
+def test_a_field_at_its_default_leaves_the_digest_as_it_was(section: str, field: str) -> None:
+    info = SECTIONS[section].model_fields[field]
+    default = info.get_default(call_default_factory=True)
+    written = [plan[section] for plan in OF_0_1_0 if section in plan]
+    assert written, "a section that is newer is left out of OF_0_1_0's plans; write down what its first version has"
+    if default is PydanticUndefined:
+        assert all(field in body for body in written), "a field that is newer has a default"
+        return
+    value = list(default) if isinstance(default, tuple) else default
+    for body, before in zip(AT_DEFAULTS, OF_0_1_0, strict=True):
+        plan = parsed(body)
+        assert json.loads(canonical(plan)) == before
+        if section in before and field not in body.get(section, {}):
+            explicit = parsed(changed(body, section, field, value))
+            assert explicit.digest == plan.digest
+            assert (field in json.loads(canonical(explicit))[section]) == (field in before[section])
