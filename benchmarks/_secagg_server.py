@@ -48,7 +48,8 @@ class Server:
             masked=masked,
             revealed=revealed,
         )
-        self.state: Any = SimpleNamespace(round=1, attempt=0, phase="unmasking", secure=secure)
+        current = SimpleNamespace(number=1, attempt=0, phase="unmasking", secure=secure)
+        self.state: Any = SimpleNamespace(round_number=1, phase="unmasking", secure=secure, current=current)
         self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs, crowd.vouched)
         attempts.keep(secure.header, secure.roster, crowd.cohort)

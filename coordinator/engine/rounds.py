@@ -3,8 +3,8 @@
 ::
 
     idle ----------> selecting ------------> collecting -----------------> committing ----> selecting (next round)
-      ^  Created,        |  Drawn, at least      |  goal reports, or all        |  Committed
-      |  Resumed         |  quorum devices       |  heard of, or deadline,      |
+      ^  Created,        |  Drawn, at least      |  goal reports, or none to    |  Committed
+      |  Resumed         |  quorum devices       |  wait for, or the deadline,  |
       |                  |                       |  with at least quorum        |
       +------------------+-----------------------+------------------------------+
          run paused or over; a round that cannot be made is abandoned: same model, next round
@@ -17,7 +17,7 @@ selecting   Devices wait in the pool. Ends when the pool is full or ``select_s``
 collecting  The cohort holds claims and trains. Reports count up to ``goal``; what comes later is late.
 committing  The counted set is fixed. Ends when the next checkpoint is durable, or could not be made.
 leasing     A datacenter round waits for a worker. Ends when one takes it, or when enough devices wait.
-training    One worker has the round, under a fence, for as long as it is heard of. Its result is the next checkpoint.
+training    One worker has the round, under a fence, while its heartbeats come. Its result is the next checkpoint.
 sharing     A secure round has its roster made; then its devices share their secrets among each other.
 masking     They send their updates masked.
 agreeing    The list of who did is fixed; they sign it, and are spent on this checkpoint.

@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A datacenter round in one worker's hands. Live while the run is *training*; kept afterwards to be told of."""
+    """A datacenter round in one worker's hands. Live while the round is *training*; afterwards it shows who had it."""
 
     worker: str
     instance: str
@@ -61,7 +61,7 @@ class Lease:
     renewed_at: float
     """The last heartbeat that was written down, or the grant."""
     installation: str = ""
-    """The worker's, where it said: a process of the same one is a restart."""
+    """The worker's, where it named it: a process of the same one is a restart."""
     step: int = 0
     bytes: int = 0
     """Of the result, once there is one."""
@@ -131,9 +131,9 @@ class Fallback:
     back_with: int | None = None
     """Eligible devices that waited when the last datacenter round was committed, where they were enough to return."""
     failures: int = 0
-    """Datacenter rounds in a row of which a worker said that they cannot be trained."""
+    """Datacenter rounds in a row that a worker reported as impossible to train."""
     failure: str = ""
-    """What it said last."""
+    """The reason that it gave last."""
     rests_until: float | None = None
     """After several such rounds: until then none goes to the datacenter."""
 

@@ -40,21 +40,21 @@ def wanted(state: RunState, at: float) -> Turn:
     if section is None:
         return Turn("federated")
     if fallback.rests_until is not None and at < fallback.rests_until:
-        told = f"the datacenter rests after {fallback.failures} rounds in a row that could not be trained there"
-        return Turn("federated", f"{told}, the last one because {fallback.failure.rstrip('.')}")
+        why = f"the datacenter rests after {fallback.failures} rounds in a row that could not be trained there"
+        return Turn("federated", f"{why}, the last one because {fallback.failure.rstrip('.')}")
     if fallback.fleet_first:
         return Turn("federated")
     if section.every is not None and (state.version + 1) % section.every == 0:
-        told = "every version is" if section.every == 1 else f"one version in {section.every} is"
-        return Turn("datacenter", f"{told} made in the datacenter, by plan", planned=True)
+        why = "every version is" if section.every == 1 else f"one version in {section.every} is"
+        return Turn("datacenter", f"{why} made in the datacenter, by plan", planned=True)
     if fallback.back_with is not None:
-        told = f"{fallback.back_with} eligible devices waited when the last round in the datacenter ended"
-        return Turn("federated", told)
+        why = f"{fallback.back_with} eligible devices waited when the last round in the datacenter ended"
+        return Turn("federated", why)
     if section.patience is None:
         return Turn("federated")
     if fallback.away_since is not None:
-        told = f"too few devices wait: the run fell back to the datacenter in round {fallback.away_since}"
-        return Turn("datacenter", told, falls_back=True)
+        why = f"too few devices wait: the run fell back to the datacenter in round {fallback.away_since}"
+        return Turn("datacenter", why, falls_back=True)
     if fallback.abandoned_in_a_row >= section.patience:
         rounds = (
             f"{fallback.abandoned_in_a_row} federated round{'s' if fallback.abandoned_in_a_row > 1 else ''} in a row"

@@ -50,7 +50,7 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 
 
 def agree_if_complete(state: RunState, at: float) -> Step:
-    """Ends the exchange when everybody can be shown enough, or nobody is left to hear of."""
+    """Ends the exchange when everybody can be shown enough, or nobody else can sign."""
     secure, _ = under_way(state)
     waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
     shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)

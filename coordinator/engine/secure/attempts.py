@@ -102,8 +102,8 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
 def too_few(done: str, state: RunState, have: int, wanted: int) -> str:
     """Why an exchange failed, from how many have done their part."""
     short = f"it takes {wanted}" if have < wanted else None
-    told = f"{done} in attempt {state.current.attempt}"
-    return f"{told}; {short}" if short else f"{told}, too few of them share holders of one device"
+    found = f"{done} in attempt {state.current.attempt}"
+    return f"{found}; {short}" if short else f"{found}, too few of them share holders of one device"
 
 
 def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -117,8 +117,8 @@ def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:
         for device in gone:
             of_it = sum(dealer == device for _, dealer in lines)
             by_it = most - of_it
-            told = [f"{of_it} could not open its shares"] if of_it else []
-            told += [f"it could not open those of {by_it}"] if by_it else []
-            found[device] = " and ".join(told)
+            reasons = [f"{of_it} could not open its shares"] if of_it else []
+            reasons += [f"it could not open those of {by_it}"] if by_it else []
+            found[device] = " and ".join(reasons)
         lines = {line for line in lines if not gone & set(line)}
     return found

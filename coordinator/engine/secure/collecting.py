@@ -94,7 +94,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
 
 
 def gather_if_complete(state: RunState, at: float) -> Step:
-    """Closes the roster when it is full or nobody is left to hear of; gives up when there can be none."""
+    """Closes the roster when it is full or nobody else can advertise; gives up when there can be none."""
     secure, plan = under_way(state)
     members = state.current.members
     have, left = len(secure.advertised), len(present(state, members))

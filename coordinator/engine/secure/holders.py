@@ -1,8 +1,8 @@
 """Who holds shares of whose secrets, in counts: whether enough holders are there, and who may still be waited for.
 
-Knows places on a ring and sets of devices. Has never heard of shares. On a ring the holders of a device are its
-``neighbours`` nearest, itself not counted; in a complete graph they are all devices, itself included (see
-``client_sdk.secagg.graph``). Holding is symmetric, so the same count says whether a device holds enough of others.
+On a ring the holders of a device are its ``neighbours`` nearest, itself not counted; in a complete graph they are all
+devices, itself included (see ``client_sdk.secagg.graph``). Holding is symmetric, so the same count says whether a
+device holds enough of others.
 """
 
 from __future__ import annotations

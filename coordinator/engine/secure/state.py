@@ -1,7 +1,7 @@
 """Where one attempt of a secure round stands: whose messages of which exchange are there, by digest.
 
-Knows ids, digests and numbers that everybody may read. Has never heard of keys, shares, masks or tensors: they are
-blobs, which this state only names. Nothing of it can be unmasked.
+Ids, digests and numbers that everybody may read. Keys, shares and masked vectors are blobs, which this state only
+names: nothing of it can be unmasked.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ class SecureRound:
     @property
     def blobs(self) -> tuple[str, ...]:
         """Every blob of the round that this attempt and those before it made, sorted."""
-        said = (self.advertised, self.shared, self.masked, self.signed, self.revealed)
-        mine = {digest for messages in said for digest in messages.values()}
+        messages = (self.advertised, self.shared, self.masked, self.signed, self.revealed)
+        mine = {digest for of_exchange in messages for digest in of_exchange.values()}
         return tuple(sorted({*mine, *self.older, self.roster, self.sum} - {""}))
