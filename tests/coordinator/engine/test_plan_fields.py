@@ -120,8 +120,9 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"enum": values}:
                 yield from values
             case {"type": "integer" | "number" as kind}:
-                low: float = choice.get("minimum", choice.get("exclusiveMinimum", 0))
-                high: float = choice.get("maximum", 1000)
+                low = float(choice.get("minimum") or choice.get("exclusiveMinimum") or 0)
+                high = float(choice.get("maximum") or 1000)
+                low, high = (int(low), int(high)) if kind == "integer" else (low, high)
                 yield from (low, low + 1, low + 2, low + 7, high)
                 yield from () if kind == "integer" else (low + 0.25, low + 0.5)
             case {"type": "boolean"}:
