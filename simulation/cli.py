@@ -1,6 +1,7 @@
-"""The simulation's part of the word ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``explore``.
+"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``explore``.
 
-``client_sdk.cli`` finds ``app`` by entry point. Importing this is quick: a command imports what it needs when it runs.
+``client_sdk.cli`` finds ``app`` by entry point. Importing this file is fast: each command imports what it needs when it
+runs.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from simulation.explorer.command import explore
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 Data = Annotated[
-    str, typer.Option("--data", metavar="NAME|FILE.npz", help="What is shared out: an installed data set, or a file.")
+    str,
+    typer.Option("--data", metavar="NAME|FILE.npz", help="The data to partition: an installed data set, or a file."),
 ]
 Devices = Annotated[int, typer.Option(min=1, max=100_000, help="How many devices.")]
 Processes = Annotated[int, typer.Option(min=1, max=256, help="Worker processes; each trains one device at a time.")]
 How = Annotated[str, typer.Option("--by", help="How the data is split: dirichlet, iid or shards.")]
 Alpha = Annotated[float, typer.Option(help="For dirichlet: the smaller, the fewer labels a device has.")]
 SizeSigma = Annotated[float, typer.Option(help="How unequal the devices' sizes are; 0: equal.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the devices' habits.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the split and of the devices' habits.")]
 LearnerName = Annotated[
     str, typer.Option("--learner", metavar="PACKAGE:NAME", help="The installed learner of all devices.")
 ]
@@ -61,7 +63,7 @@ def fleet(
     seed: Seed = 0,
     learner: LearnerName = "quorate:mnist-mlp",
     folder: Annotated[
-        Path, typer.Option(help="Where devices keep their keys and records: started again, they go on.")
+        Path, typer.Option(help="Folder of the devices' keys and records: started again, they continue.")
     ] = Path("quorate-fleet"),
     slow: Slow = 0.1,
     vanish: Vanish = 0.05,
@@ -124,7 +126,7 @@ def demo(
     vanish: Vanish = 0.05,
     late: Late = 0.03,
     folder: Annotated[
-        Path | None, typer.Option(help="Where everything is kept: new or empty. (default: a temporary one)")
+        Path | None, typer.Option(help="Folder of the demo: new or empty. (default: a temporary one)")
     ] = None,
     port: Annotated[int, typer.Option(help="The coordinator's TCP port; 0 takes any free one.")] = 0,
     compare: Annotated[

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.chance import labelled, sha256_bytes
-from client_sdk.codecs.files import fill
-from client_sdk.codecs.port import BLOCK, Origin
+from client_sdk.codecs.port import BLOCK, Origin, fill
 from client_sdk.tensors.exact_sum import peak
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import (

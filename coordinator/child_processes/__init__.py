@@ -3,7 +3,7 @@ preflight check of a machine.
 
 =============== ===============================================================================================
 supervised      the parent's side: a child is started, followed line by line, asked to end, and killed
-parent_pipe     the child's side: it notices that its parent is gone, also by ``kill -9``, and ends
+parent_pipe     the child's side: it notices that its parent has ended, also by ``kill -9``, and ends
 family          process trees: descendants, processes that carry a mark, the text for an exit code
 =============== ===============================================================================================
 

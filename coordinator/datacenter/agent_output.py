@@ -38,7 +38,7 @@ class AgentOutput:
 
     def of_job(self, lease: Lease, message: dict[str, Any]) -> None:
         """Print a message of a training, in the thread that trains."""
-        if message["event"] not in ("started", "progress", "saved", "restarted") or not self._throttle.wants(message):
+        if message["event"] not in ("started", "progress", "saved", "restarted") or not self._throttle.allows(message):
             return
         about = {name: _finite(value) for name, value in message.items() if name not in ("event", "reason")}
         with suppress(BrokenPipeError):  # a closed output must not lose the round

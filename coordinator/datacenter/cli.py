@@ -133,7 +133,7 @@ def train(
     def show(message: dict[str, Any]) -> None:
         if as_json:
             say_json(message)
-        elif sys.stdout.isatty() or throttle.wants(message):
+        elif sys.stdout.isatty() or throttle.allows(message):
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:

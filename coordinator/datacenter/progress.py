@@ -84,7 +84,7 @@ class ProgressThrottle:
         self._every_s, self._clock = every_s, clock
         self._shown_at: float | None = None
 
-    def wants(self, message: dict[str, Any]) -> bool:
+    def allows(self, message: dict[str, Any]) -> bool:
         """Whether to show this one, which then counts as shown."""
         if message["event"] != "progress":
             return True

@@ -40,8 +40,7 @@ from coordinator.engine.phases import (
     deadlines,
     finishing,
     leasing,
-    opening,
-    pausing,
+    lifecycle,
     selecting,
     training,
 )
@@ -64,7 +63,7 @@ def step(state: RunState, event: ev.Event) -> Step:
     """The next state and what is to be done. Total: an event that does not fit is refused with its reason."""
     match event:
         case ev.Created():
-            return opening.created(state, event)
+            return lifecycle.created(state, event)
         case ev.Tick():
             return _tick(state, event)
         case ev.ClockFell():
@@ -95,11 +94,11 @@ def step(state: RunState, event: ev.Event) -> Step:
         case ev.Scored():
             return finishing.scored(state, event)
         case ev.Paused():
-            return pausing.paused(state, event)
+            return lifecycle.paused(state, event)
         case ev.Resumed():
-            return pausing.resumed(state, event)
+            return lifecycle.resumed(state, event)
         case ev.Stopped():
-            return pausing.stopped(state, event)
+            return lifecycle.stopped(state, event)
         case (
             ev.Announced()
             | ev.Advertised()

@@ -20,8 +20,7 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Body, Direct, Entry, Held, Request
-from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.requests.entry import Attempt, Body, Direct, Entry, Held, Request, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow

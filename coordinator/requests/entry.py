@@ -17,9 +17,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
-from client_sdk.protocol.names import Message
+from pydantic import Field
+
+from client_sdk.protocol.names import DeviceId, Message
 from coordinator.requests.callers import Caller, Permission
 from coordinator.runtime.coordinator import Coordinator
 
@@ -178,3 +180,11 @@ class Request:
 def step_name(step: Handler) -> str:
     """The name of a function of a shape in logs, counts and schedules."""
     return step.__name__.replace("_", "-")
+
+
+RoundNumber = Annotated[int, Field(ge=1), About("the round's number, from 1")]
+Attempt = Annotated[int, Field(ge=0), About("the round's attempt, 0 in plain rounds")]
+Action = Annotated[Literal["pause", "resume", "stop"], About("what to do with the run")]
+Limit = Annotated[int, Field(ge=1, le=10_000), About("at most this many")]
+AfterRound = Annotated[int, Field(ge=0, lt=2**63), About("rounds with a number above this")]
+AfterDevice = Annotated[DeviceId | Literal[""], About("devices whose id sorts after this, for paging")]

@@ -20,8 +20,7 @@ from client_sdk.protocol.operators import (
 )
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Body, Direct, Entry
-from coordinator.requests.parameters import Action, AfterDevice, AfterRound, Limit, RoundNumber
+from coordinator.requests.entry import Action, AfterDevice, AfterRound, Body, Direct, Entry, Limit, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 
 

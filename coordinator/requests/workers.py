@@ -21,8 +21,7 @@ from client_sdk.protocol.workers import (
 )
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Beside, Body, Direct, Entry, Held
-from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.requests.entry import Attempt, Beside, Body, Direct, Entry, Held, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
 

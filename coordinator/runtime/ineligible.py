@@ -33,7 +33,7 @@ class Ineligible:
                 self._last.popitem(last=False)
 
     def reasons(self, run: str, since: float) -> str:
-        """The reasons for the run since then: ``2 devices were ineligible: the plan wants ...``; empty if none."""
+        """Reasons for the run since then: ``2 devices were ineligible: the plan wants ...``; empty if none."""
         with self._lock:
             reasons = [reason for (of, _), (at, reason) in self._last.items() if of == run and at >= since]
         common = Counter(reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..." for reason in reasons)

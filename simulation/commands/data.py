@@ -1,4 +1,4 @@
-"""From the name of a data set, or an .npz file, to clients and a central test set."""
+"""Loads a data set by name, or an .npz file, and makes clients and a central test set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CLIENTS_BY_DEFAULT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
-    """The options of a partition as they were given; None: left out."""
+    """The options of a partition on the command line; None: not given."""
 
     clients: int | None = None
     by: By | None = None
@@ -33,8 +33,8 @@ class PartitionOptions:
 def shared_out(data: str, asked: PartitionOptions) -> tuple[Clients, Any | None]:
     """(the clients, the data set's test part or None).
 
-    Data with users is shared out by user unless a way or a number of clients is given; all else by Dirichlet among 100
-    clients. DataError and ValueError, in a sentence.
+    Data with users is partitioned by user unless a method or a number of clients is given; other data by Dirichlet
+    among 100 clients. Raises DataSourceError and ValueError.
     """
     found: Any = load_data(data) if data.endswith(".npz") else installed(data)
     test = getattr(found, "test", None)
@@ -59,7 +59,7 @@ def shared_out(data: str, asked: PartitionOptions) -> tuple[Clients, Any | None]
 
 
 def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | None:
-    """So many examples of the test part, drawn once by ``seed``; None for 0, or where there is none."""
+    """``count`` examples of the test part, drawn by ``seed``; None for 0, or where there is no test part."""
     if test is None or count == 0:
         return None
     if count == "all" or count >= len(test.x):
@@ -70,10 +70,10 @@ def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | N
 
 
 def _by_user(found: Any, data: str, asked: PartitionOptions) -> Clients:
-    """A client for each user, with what this user has in the data set's own test part."""
+    """A client for each user, with the user's examples of the data set's test part as held-out data."""
     for name in ("clients", "alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma", "held_out"):
         if getattr(asked, name) is not None:
             option = name.replace("_", "-")
             reason = "users have held-out examples already" if name == "held_out" else "a client is a user"
-            raise ValueError(f"--{option} means nothing to --by natural of {data}: {reason}")
+            raise ValueError(f"--{option} has no effect with --by natural of {data}: {reason}")
     return Clients.of(found.clients(**({} if asked.min_examples is None else {"min_examples": asked.min_examples})))

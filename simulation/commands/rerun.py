@@ -1,6 +1,6 @@
-"""``--only CLIENT --round N``: one client's part in one round, trained again, and told in a few lines.
+"""``--only CLIENT --round N``: trains one client of one round again, and prints the result in a few lines.
 
-This file knows a failing client's own traceback from a mistake on the command line. It trains nothing itself.
+It shows the learner's traceback where the client fails, and one sentence for other errors.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def again(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Trains the client and says what came of it. The learner's own errors are shown with their traceback, exit code
-    1."""
+    """Train the client and print the result. The learner's errors are shown with their traceback, exit code 1."""
     try:
         update = simulator.simulate(
             plan, learner, clients, behaviour=behaviour, init=init, seed=seed, folder=folder, only=only, round=round
@@ -52,7 +51,7 @@ def again(
 
 
 def hint(client: str, round: int, folder: Path | None, init: str | None) -> str:
-    """The command that trains a failed client again: the one that was given, and which client."""
+    """The command that trains a failed client again: this command line with the client and the round."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--json"]
     where = [] if folder is not None or init is None else ["--init", init]
     return " ".join(["quorate", *arguments, "--only", client, "--round", str(round), *where])
@@ -72,5 +71,5 @@ def _print_update(update: Update, only: str, round: int, as_json: bool) -> None:
 
 
 def _of_the_learner(error: Exception) -> bool:
-    """Whether it was raised while the client trained, not before."""
+    """Whether the error was raised while the client trained, not before."""
     return any(frame.filename == engines.kernel.__file__ for frame in traceback.extract_tb(error.__traceback__))

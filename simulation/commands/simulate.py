@@ -1,6 +1,6 @@
 """``quorate simulate``: a federated run on this machine, from a plan's file and the name of a data set.
 
-It reads the options, calls ``simulation.simulator.simulate``, and prints the outcome as lines or one JSON document.
+It reads the options, calls ``simulation.simulator.simulate``, and prints the result as lines or one JSON document.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
     data: Annotated[
         str,
-        typer.Option("--data", metavar="NAME|FILE.npz", help="What is shared out: a data set, or a file."),
+        typer.Option("--data", metavar="NAME|FILE.npz", help="The data to partition: a data set, or a file."),
     ],
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Play so many rounds at most now. (default: until the plan's finish)")
@@ -39,7 +39,7 @@ def simulate(
         int, typer.Option(min=0, help="Of the partition, the first weights, the selection and the behaviour.")
     ] = 0,
     folder: Annotated[
-        Path | None, typer.Option(help="A data folder to keep the run in; started again, it goes on.")
+        Path | None, typer.Option(help="A data folder that stores the run; started again, it continues.")
     ] = None,
     init: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help="First checkpoint. (default: the learner's)")
@@ -82,7 +82,7 @@ def simulate(
     ] = None,
     held_out: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_SPREAD, help="Share of its examples that a client keeps for scoring."),
+        typer.Option(rich_help_panel=_SPREAD, help="Share of its examples that a client holds out for scoring."),
     ] = None,
     picture: Annotated[
         Path | None,
@@ -134,7 +134,7 @@ def simulate(
     """Run a plan on simulated clients, by the coordinator, the sessions and the learning code of deployment.
 
     A line for each round goes to standard error. Ctrl-C ends it between two steps; with --folder, the same command
-    goes on from there.
+    continues from there.
     """
     from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
@@ -148,7 +148,7 @@ def simulate(
     from simulation.virtual.behaviour import Behaviour
 
     if by is not None and by not in get_args(By):
-        fail(f"There is no way to partition called {by}; there are {', '.join(get_args(By))}.")
+        fail(f"There is no partition method {by}; there are {', '.join(get_args(By))}.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
     if (only is None) != (round_ is None):
@@ -246,7 +246,7 @@ def _number(option: str, text: str) -> int | Literal["all"]:
 
 
 def document(history: History, clients: Clients, folder: Path | None) -> dict[str, Any]:
-    """The whole outcome as JSON knows it: the run, its plan, every round and every score. Times are in seconds."""
+    """The whole result as JSON values: the run, its plan, every round and every score. Times are in seconds."""
     began = history.created_at
     rounds = []
     for row in history.rounds:
@@ -276,17 +276,17 @@ def document(history: History, clients: Clients, folder: Path | None) -> dict[st
 
 
 def way_on(history: History, folder: Path | None, command: str) -> list[str]:
-    """What can be done next with the run. ``command``: how it was started."""
+    """Lines about what can be done next with the run. ``command``: the command line that started it."""
     lines = []
     if history.interrupted:
         done = "1 round is" if len(history) == 1 else f"{len(history)} rounds are"
         lines.append(f"Stopped in round {len(history.rounds) or 1}: {done} committed.")
     if history.status != "finished" and folder is None and history.interrupted:
-        lines.append("Nothing is kept: with --folder FOLDER a run goes on where it was stopped.")
+        lines.append("Nothing is stored: with --folder FOLDER a run continues where it was stopped.")
     if folder is not None:
         if history.status != "finished":
-            lines.append(f"The same command goes on from here: {command}")
+            lines.append(f"The same command continues from here: {command}")
         lines.append(
-            f"Kept in {folder}; to look at it: quorate serve --data {folder}, and then quorate rounds {history.run}"
+            f"Stored in {folder}; to look at it: quorate serve --data {folder}, and then quorate rounds {history.run}"
         )
     return lines

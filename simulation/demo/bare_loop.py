@@ -1,8 +1,8 @@
-"""The bare loop: federated averaging as one would write it by hand on one machine, to compare Quorate's rounds with.
+"""The bare loop: federated averaging as a plain loop on one machine, for comparison with Quorate's rounds.
 
-It uses plain ``torch.optim.SGD`` and plain sums in float64, and no engine. It shares with a federated run only what
-the comparison needs to be about the same thing: the initial checkpoint, the cohorts, the shards, the hyperparameters,
-and the order of a device's batches, which is public (``client_sdk.learning.batch_order``).
+It uses plain ``torch.optim.SGD`` and plain sums in float64, and no engine. With a federated run it shares only the
+inputs of the comparison: the initial checkpoint, the cohorts, the shards, the hyperparameters, and the order of a
+device's batches, which is public (``client_sdk.learning.batch_order``).
 
 McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
 
@@ -27,7 +27,7 @@ from client_sdk.tensors import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class LoopRecipe:
-    """What is trained and how: the same words as a plan's."""
+    """The model and its hyperparameters, named as in a plan."""
 
     model: Callable[[], nn.Module]
     loss: Callable[[Any, Any], torch.Tensor]
@@ -35,7 +35,7 @@ class LoopRecipe:
     batch_size: int
     learning_rate: float
     seed: int = 0
-    """Of the shuffles: the task's."""
+    """Seed of the shuffles: the task's."""
     weigh: Callable[[int], int] = int
     """Examples -> weight."""
     server_learning_rate: float = 1.0
@@ -44,20 +44,20 @@ class LoopRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPart:
-    """One device's part in a round that was committed."""
+    """One device's part in a committed round."""
 
     round: int
     device: str
-    """Its id: the shuffles depend on it."""
+    """The device's id: the shuffles depend on it."""
     shard: int
 
 
 def fedavg(
     recipe: LoopRecipe, initial: Tensors, shards: Sequence[Examples], rounds: Iterable[Sequence[LoopPart]]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The global model after each round, as a state dict. ``rounds``: who counted, round by round.
+    """The global model after each round, as a state dict. ``rounds``: the parts that counted, round by round.
 
-    Raises ValueError for a round without any part, RuntimeError (torch's words) where ``initial`` is another model's.
+    Raises ValueError for a round without any part, RuntimeError (from torch) where ``initial`` is another model's.
     """
     module = recipe.model()
     world = {name: torch.from_numpy(np.array(array)) for name, array in initial.items()}

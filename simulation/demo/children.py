@@ -1,4 +1,4 @@
-"""The demo's commands as supervised children: each is shown as a user would type it, watched, and ended in any case.
+"""Runs the demo's commands as supervised children: each is shown as a user would type it, watched, and always ended.
 
 Run as a module this is one such command: ``python -m simulation.demo.children serve --data FOLDER`` is ``quorate serve
 --data FOLDER`` that ends with the demo.
@@ -18,17 +18,17 @@ from client_sdk.terminal import Failure
 from coordinator.child_processes import SupervisedChild, SupervisedChildren, end_with_parent
 
 END_S = 4.0
-"""How long a command may take to end once it is asked to; then it is killed."""
+"""Seconds that a command has to end after it is asked; then it is killed."""
 _LOOK_S = 0.05
 
 
 class StoppedByUser(Exception):
-    """The user wants it to end."""
+    """The user stopped the demo."""
 
 
 @dataclass(frozen=True)
 class CommandChild:
-    """A command that runs beside the demo. ``out`` gets its standard output, ``log`` its standard error."""
+    """A command in the background. ``out`` receives its standard output, ``log`` its standard error."""
 
     name: str
     process: SupervisedChild
@@ -38,15 +38,15 @@ class CommandChild:
 
     @property
     def last_line(self) -> str:
-        """Of its log, for the sentence that says why it ended."""
+        """The last line of its log, for the error message."""
         lines = [line for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
         return lines[-1].removeprefix("Error: ").strip() if lines else "its log is empty"
 
 
 class CommandChildren:
-    """A context: when it ends, no process that it started is left; nor a while after this process was killed.
+    """A context manager that ends all processes that it started, on exit and soon after this process is killed.
 
-    ``on_command`` gets each command line before it runs. ``stop`` is set once the user wants an end.
+    ``on_command`` gets each command line before it runs. ``stop`` is set once the user stops the demo.
     """
 
     def __init__(self, folder: Path, stop: Event, on_command: Callable[[str], None]) -> None:
@@ -63,7 +63,7 @@ class CommandChildren:
         self._processes.end()
 
     def start(self, name: str, *arguments: str, keeps_running: bool = True) -> CommandChild:
-        """Run ``quorate ARGUMENTS`` beside. ``keeps_running``: it is not expected to end by itself."""
+        """Run ``quorate ARGUMENTS`` in the background. ``keeps_running``: it is not expected to end by itself."""
         self._on_command(shlex.join(["quorate", *arguments]))
         out, log = self._folder / f"{name}.out", self._folder / f"{name}.log"
         command = [sys.executable, "-m", "simulation.demo.children", *arguments]
@@ -74,7 +74,7 @@ class CommandChildren:
         return child
 
     def run(self, name: str, *arguments: str) -> str:
-        """Run ``quorate ARGUMENTS`` to its end, and return what it printed. Failure, in its words, where it fails."""
+        """Run ``quorate ARGUMENTS`` to its end, and return its output. Failure, with its error text, where it fails."""
         child = self.start(name, *arguments, keeps_running=False)
         while child.process.poll() is None:
             self.look()
@@ -83,7 +83,7 @@ class CommandChildren:
         return child.out.read_text("utf-8", "replace")
 
     def first_line(self, child: CommandChild, within_s: float) -> str:
-        """The first line that a child prints: how it says that it is ready."""
+        """The first line that a child prints, once it is ready."""
         until = time.monotonic() + within_s
         while not (text := child.out.read_text("utf-8", "replace")).count("\n"):
             self.look()
@@ -93,7 +93,7 @@ class CommandChildren:
         return text.splitlines()[0]
 
     def look(self) -> None:
-        """Raise StoppedByUser once the user wants it to end, and Failure where a child ended that should not have."""
+        """Raise StoppedByUser once the user stops the demo, and Failure where a child ended unexpectedly."""
         if self._stop.is_set():
             raise StoppedByUser
         for child in self._children:
@@ -103,7 +103,7 @@ class CommandChildren:
 
 
 def main() -> None:
-    """The command that the arguments say, as a child of the demo."""
+    """Run the command in the arguments as a child of the demo."""
     from client_sdk.cli import main as quorate
 
     end_with_parent(END_S)

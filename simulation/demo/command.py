@@ -1,6 +1,6 @@
-"""``quorate demo`` from its options to its exit: the folder, the screen, the last words.
+"""``quorate demo`` from its options to its exit: the folder, the screen, the closing lines.
 
-This file knows a terminal from a file. The demo itself is ``director``'s.
+``director`` runs the demo itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json: bool) -> None:
-    """Run it and say what came of it. Failure where something failed, exit code 130 where the user stopped it."""
+    """Run the demo and print the result. Failure where something failed, exit code 130 where the user stopped it."""
     if report is not None and not report.resolve().parent.is_dir():
         raise Failure(f"The folder of {report} does not exist; make it, or name another file.")
     place = _folder(folder)
@@ -43,7 +43,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         except Exception as error:
             if not isinstance(error, StoppedByUser) and not stop.is_set():
                 raise
-            note(f"Stopped. What was done is in {place}.")
+            note(f"Stopped. The work so far is in {place}.")
             raise typer.Exit(130) from None
     if report is not None:
         report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")
@@ -57,7 +57,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
 
 
 def closing_lines(setting: Setting, folder: Path, result: Result, *, ascii_only: bool) -> list[str]:
-    """The curve, the checkpoint, and how to go on."""
+    """The curve, the checkpoint, and how to continue."""
     final = 100 * (result.accuracy or 0.0)
     lines = ["", f"Accuracy on the test part of {setting.split.data}, by round"]
     lines += plot([line.accuracy for line in result.journal.committed], ascii_only=ascii_only)
@@ -106,7 +106,8 @@ def _unicode() -> bool:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[Event]:
-    """An event that Ctrl-C, SIGTERM and a closed terminal set. All ends in order then, however often they come."""
+    """An event that Ctrl-C, SIGTERM and a closed terminal set. Everything then ends in order; repeated signals change
+    nothing."""
     stop = Event()
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
-"""The bare loop over what a run did: the same initial checkpoint, the same cohorts, the same shards.
+"""Repeats a run in the bare loop: the same initial checkpoint, the same cohorts, the same shards.
 
-This file reads a run through the operators' API and hands it to ``simulation.demo.bare_loop``. It starts nothing.
+It reads the run through the operators' API and calls ``simulation.demo.bare_loop``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PAGE = 1000
 def bare_accuracy(operator: OperatorClient, run: str, split: Split, on_round: Callable[[int, float], None]) -> float:
     """The accuracy (0 to 1) on the data's test part that the bare loop has after the run's last committed round.
 
-    ``on_round`` is told the number and accuracy of each. ValueError where the plan asks for what the bare loop has not
-    got, or the data has no test part.
+    ``on_round`` gets the number and accuracy of each. ValueError where the plan uses a field that the bare loop does
+    not support, or the data has no test part.
     """
-    torch.set_num_threads(1)  # for so small a model, more threads only wait for each other
+    torch.set_num_threads(1)  # for such a small model, more threads only wait for each other
     plan = Plan.parse(operator.run(run).plan)
     recipe = recipe_of(plan)
     rounds = [view for view in operator.rounds(run, limit=plan.finish.rounds * 10) if view.status == "committed"]
@@ -48,7 +48,7 @@ def bare_accuracy(operator: OperatorClient, run: str, split: Split, on_round: Ca
 
 
 def recipe_of(plan: Plan) -> LoopRecipe:
-    """The plan's hyperparameters for the bare loop. ValueError, naming the first that it has not got."""
+    """The plan's hyperparameters for the bare loop. ValueError, with the first field that it does not support."""
     task, rule = plan.task, plan.aggregation
     learner: Any = Catalogue().load(task.learner)
     if not isinstance(learner, Learner) or learner.optimizer is not PlainSGD:
@@ -66,7 +66,7 @@ def recipe_of(plan: Plan) -> LoopRecipe:
     }
     for name, used in lacking.items():
         if used:
-            raise ValueError(f"The bare loop does not know {name}: leave it out of the plan to compare.")
+            raise ValueError(f"The bare loop does not support {name}: leave it out of the plan to compare.")
     equal, cap = rule.weighting == "equal", rule.weight_cap
     return LoopRecipe(
         model=learner.model,
@@ -83,7 +83,7 @@ def recipe_of(plan: Plan) -> LoopRecipe:
 def counted(operator: OperatorClient, run: str, split: Split, rounds: list[RoundView]) -> dict[int, list[LoopPart]]:
     """Round -> the parts that its commit counted: the log's reports of that round.
 
-    Raises ValueError where these are not as many as the round says.
+    Raises ValueError where their number differs from the round's.
     """
     numbers: dict[str, int] = {}
     after = ""

@@ -1,6 +1,6 @@
-"""The order of a demo: what is started when, what is waited for, what comes out at the end.
+"""The sequence of a demo: starts the commands, waits for the run, returns the result.
 
-It uses the commands and the operators' API. ``screen`` decides how things look, ``children`` how processes end.
+It uses the commands and the operators' API. ``screen`` prints, ``children`` starts and ends processes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simulation.demo.setting import Setting
 
 READY_S = 60.0
 SCORE_S = 60.0
-"""How long the last score may take after the run has ended."""
+"""Seconds that the last score may take after the run has ended."""
 STRAGGLERS_S = 2.0
-"""How long those that send too late in the last round are waited for."""
+"""Seconds to wait for late devices of the last round."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a demo."""
+    """The result of a demo."""
 
     url: str
     journal: Journal
@@ -55,8 +55,8 @@ class Result:
 
 
 def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Result:
-    """Run the demo in ``folder``. Raises StoppedByUser once ``stop`` is set, Failure in a sentence where something
-    fails; no process of it is left either way."""
+    """Run the demo in ``folder``. Raises StoppedByUser once ``stop`` is set, Failure where something fails. All its
+    processes have ended in either case."""
     began = time.monotonic()
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
 
 
 def _look_at_data(setting: Setting, screen: Screen) -> None:
-    """Have the data fetched once, before several processes want it, and its faults reported before anything starts."""
+    """Load the data once, before several processes need it, and report its errors before anything starts."""
     data = load_data(setting.split.data)
     if data.test is None:
         raise Failure(f"{setting.split.data} has no test part: nothing could be scored.")
@@ -127,7 +127,7 @@ def _fleet(setting: Setting) -> list[str]:
 def _follow(
     operator: OperatorClient, run: str, children: CommandChildren, scorer: CommandChild, screen: Screen, stop: Event
 ) -> Journal:
-    """Show the run until it has ended, every checkpoint is scored, and those that are late had a moment to come."""
+    """Show the run until it has ended, every checkpoint is scored, and late devices had time to send."""
     over_at: float | None = None
     with _closing(screen):
         while True:

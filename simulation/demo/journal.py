@@ -1,7 +1,4 @@
-"""What the coordinator says of a run, as one line for each round.
-
-This file knows the operators' views. It prints nothing and asks nobody.
-"""
+"""Summarises a run from the operators' views, with one line for each round."""
 
 from __future__ import annotations
 
@@ -27,19 +24,19 @@ class Line:
     """Devices in the pool when the cohort was drawn."""
     selected: int
     training: int
-    """Said that they had begun."""
+    """Devices that reported a start of training."""
     collected: int
     late: int
-    """Sent after the round had closed, and were told so."""
+    """Reports that came after the round had closed, and were refused."""
     dropped: int
-    """Not heard of."""
+    """Devices without any report."""
     withdrawn: int
     seconds: float | None
     """From its opening to the commit; None while it is open."""
     bytes_in: int
     version: int | None
     accuracy: float | None
-    """Of the checkpoint that came of it, from 0 to 1; None while it is not scored."""
+    """Accuracy of the round's checkpoint, from 0 to 1; None while it is not scored."""
 
     def report(self) -> dict[str, Any]:
         """As ``DEMO_JSON`` has it."""

@@ -1,7 +1,4 @@
-"""What a demo shows: a live table on a terminal, plain lines in a file, or JSON.
-
-This file knows journals and how to print them. It decides nothing about the demo.
-"""
+"""Prints a demo: a live table on a terminal, plain lines in a file, or JSON."""
 
 from __future__ import annotations
 
@@ -22,15 +19,15 @@ SHOWN = 24
 BAR = 24
 """Columns of the bar; fewer on a narrow terminal."""
 BESIDE_BAR = 72
-"""Columns of all the rest."""
-LEGEND = "late: sent after the round had closed, and told so. dropped: never heard of."
+"""Columns of the rest of the table."""
+LEGEND = "late: sent after the round had closed, and refused. dropped: no report."
 
 
 class Screen(Protocol):
-    """Where a demo tells what it does."""
+    """The output of a demo."""
 
     every_s: float
-    """How often it wants a new journal."""
+    """Seconds between two journals."""
 
     def command(self, line: str) -> None:
         """A command line is about to run."""
@@ -39,14 +36,14 @@ class Screen(Protocol):
         """One plain sentence, or a line of something longer."""
 
     def show(self, journal: Journal, final: bool = False) -> None:
-        """The run as it stands. ``final``: nothing more will be known."""
+        """The run as it stands. ``final``: it will not change any more."""
 
     def close(self) -> None:
-        """Nothing moves any more."""
+        """End the output."""
 
 
 class Plain:
-    """Lines, each printed once: when a cohort is selected, and when all that is to be said of a round is known."""
+    """Lines, each printed once: when a cohort is selected, and when a round is settled."""
 
     every_s = 0.5
 
@@ -98,7 +95,7 @@ class Json:
 
 
 class Terminal:
-    """A table that is drawn anew several times a second, with a bar for the round under way."""
+    """A table that is redrawn several times a second, with a bar for the open round."""
 
     every_s = 0.3
 
@@ -137,7 +134,7 @@ def sentence(line: Line) -> str:
 
 
 def _settled(line: Line, journal: Journal, final: bool) -> bool:
-    """Whether its score is known, and the late ones had the time of another round to come."""
+    """Whether its score is known, and late reports had the time of another round to arrive."""
     following = any(other.round > line.round and other.status != "open" for other in journal.lines)
     return final or line.status == "abandoned" or (line.accuracy is not None and following)
 

@@ -1,7 +1,4 @@
-"""What can be chosen about a demo, and the plan that is made of it.
-
-This file knows numbers and the words of a plan. It starts nothing.
-"""
+"""The settings of a demo, and the plan made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ COLLECT_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One demo. ValueError, in a sentence, for numbers that contradict each other."""
+    """The settings of one demo. ValueError for numbers that contradict each other."""
 
     split: Split
     habits: FleetHabits
@@ -41,13 +38,13 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The run's: after its data."""
+        """The run's name, after its data."""
         stem = self.split.label(0).rsplit("-", 1)[0].lower()
         return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-") or "demo"
 
     @property
     def pool(self) -> int:
-        """Most devices that are not away wait before a cohort is drawn, so that not always the same are selected."""
+        """How many devices must wait before a cohort is drawn: more than ``select``, so that cohorts differ."""
         return self.select + (self.split.devices - self.select) // 5
 
     def plan(self, file: str = "plan.toml") -> str:
@@ -67,7 +64,7 @@ class Setting:
             (f"pool = {self.pool}", "devices that wait when the cohort is drawn"),
             (f"select = {self.select}", "more than are needed: some vanish"),
             (f"goal = {self.goal}", "reports that close the round"),
-            (f"select_s = {SELECT_S}", "seconds after which it is drawn from whoever waits"),
+            (f"select_s = {SELECT_S}", "seconds after which it is drawn from the devices that wait"),
             (f"collect_s = {COLLECT_S}", "seconds from selection to the deadline"),
             ("", ""),
             ("[aggregation]", ""),

@@ -1,4 +1,4 @@
-"""Engines: what trains the clients of a simulated round. ``engine_called`` finds one by its name."""
+"""Engines train the clients of a simulated round. ``engine_called`` finds one by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeEngine = Callable[[Kernel], Engine]
 
 
 def engine_called(engine: EngineName | MakeEngine, workers: int | None = None) -> MakeEngine:
-    """What makes the engine. ValueError for an unknown name, or for workers where there are none."""
+    """Returns the factory of the engine. ValueError for an unknown name, or for workers where the engine has none."""
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise ValueError(f"workers={workers!r}: at least one worker is needed")
     if workers is not None and engine != "processes":

@@ -17,36 +17,36 @@ _READ = 1 << 16
 
 
 class Channel:
-    """One end. ``send`` waits until the other end takes it; ``receive`` waits for a message, ``arrived`` does not."""
+    """One end. ``send`` blocks until the other end reads; ``receive`` waits for a message, ``arrived`` does not."""
 
     def __init__(self, end: socket.socket, at: memoryview | None = None) -> None:
-        """``at``: memory that both ends see, for the number of the task under way."""
+        """``at``: memory that both ends share, for the number of the task under way."""
         self.socket = end
         self.at = at
         self.ended = False
-        """Whether the other end is gone: nothing will arrive any more."""
+        """Whether the other end is closed: nothing will arrive any more."""
         self._bytes = bytearray()
         self._messages: deque[JsonObject] = deque()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """OSError where the other end is gone."""
+        """OSError where the other end is closed."""
         body = json.dumps(message, default=_plain, separators=(",", ":")).encode()
         self.socket.sendall(len(body).to_bytes(_LENGTH, "big") + body)
 
     def receive(self) -> JsonObject | None:
-        """The next message; None when the other end is gone."""
+        """Returns the next message; None where the other end is closed."""
         while not self._messages and not self.ended:
             self._read(0)
         return self._messages.popleft() if self._messages else None
 
     def arrived(self) -> JsonObject | None:
-        """The next message, where it is already here; None: nothing, or nothing any more (``ended``)."""
+        """Returns the next message if it has arrived; None: nothing yet, or nothing any more (``ended``)."""
         if not self._messages and not self.ended:
             self._read(socket.MSG_DONTWAIT)
         return self._messages.popleft() if self._messages else None
 
     def close(self) -> None:
-        """The other end learns of it at once, even where a copy of this end lives on in another process."""
+        """Closes the channel for both ends at once, also where another process has a copy of this end."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -71,7 +71,7 @@ class Channel:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as Python's."""
+    """Converts numpy's numbers to Python's."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} cannot be sent to another process")

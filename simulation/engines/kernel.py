@@ -1,7 +1,4 @@
-"""One client's part in a round: train, encode, measure, weigh. The same steps, in the same words, as on a device.
-
-This file knows a learner, the clients' data and one plan. It has never heard of sessions, virtual time or processes.
-"""
+"""One client's part in a round: train, encode, measure, weigh. The steps and messages are those of a device."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ from simulation.engines.port import CannotTrain, Done, Job
 from simulation.engines.threads import one_thread
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
-"""Failures that devices have in earnest: they withdraw, and the round goes on."""
+"""Failures that real devices have too: the device withdraws, and the round goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """An update as it would arrive: decoded again, measured, weighed."""
+    """An update as it would arrive: encoded and decoded again, measured, weighed."""
 
     done: Done
     delta: tuple[Float32, ...]
@@ -47,7 +44,7 @@ class Contributed:
 
 
 class Kernel:
-    """``train`` is a function of its arguments, whatever process it runs in."""
+    """``train`` is a function of its arguments, in every process."""
 
     def __init__(self, plan: Plan, learner: Any, clients: Clients, delta: Manifest) -> None:
         """``delta``: the manifest of an update, decoded. PlanError where the plan's rule is not installed here."""
@@ -62,7 +59,7 @@ class Kernel:
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
     def train(self, model: Tensors, job: Job) -> Contributed | CannotTrain:
-        """The client's update from ``model``, or why there is none."""
+        """Returns the client's update from ``model``, or why there is none."""
         try:
             update = self.update(model, job)
             return self._contributed(update, job)
@@ -73,12 +70,12 @@ class Kernel:
         except LearningError as error:
             cause = error.__cause__ if isinstance(error, LearnerFailed) and error.__cause__ is not None else error
             return _own(str(error), cause)
-        except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
+        except Exception as error:  # noqa: BLE001 - a user's learner may raise anything
             line = (str(error).strip() or "no message").split("\n", 1)[0]
             return _own(f"The learner raised {type(error).__name__}: {line}", error)
 
     def score(self, model: Tensors, device: str) -> Score | None:
-        """The model's score on the device's own held-out examples; None where it has none."""
+        """Returns the model's score on the device's own held-out examples; None where it has none."""
         data = self._clients[device]
         if data.test is None:
             return None
@@ -86,7 +83,7 @@ class Kernel:
             return evaluate(self._learner, self.plan.task.learner, model, data.test)
 
     def update(self, model: Tensors, job: Job) -> Update:
-        """What the learner makes of the client's data. What it raises comes through."""
+        """Returns the learner's update from the client's data. Errors of the learner pass through."""
         data = self._clients[job.device]
         with one_thread():
             update = self._trained(model, data, job)
@@ -128,7 +125,7 @@ class Kernel:
 
 
 class _Steps:
-    """A deadline that passes after so many optimizer steps: it is asked once before each."""
+    """A deadline that passes after so many optimizer steps: it is called once before each."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps

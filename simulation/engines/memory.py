@@ -1,4 +1,5 @@
-"""Memory and files that a process shares with those it forks: made before, nameless, gone with the last of them."""
+"""Memory and files that a process shares with its forks: made before the fork, nameless, freed with the last
+process."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from client_sdk.tensors.floats import Float32
 
 _ALIGN = 64
 _COLUMNS = 1 << 20
-"""Elements that a block of columns holds, over all rows together: 4 MiB."""
+"""Elements of a block of columns, over all rows together: 4 MiB."""
 
 
 class SharedTensors:
-    """Tensors of one manifest: one process ``write``s them, the others ``view`` them, without a copy."""
+    """Tensors of one manifest: one process ``write``s them, the others ``view`` them without a copy."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -38,7 +39,7 @@ class SharedTensors:
             np.copyto(array, tensors[name])
 
     def view(self) -> Tensors:
-        """Read-only arrays on the shared memory: they show what is written later, too."""
+        """Returns read-only arrays on the shared memory: later writes show in them too."""
         arrays = self._arrays()
         for array in arrays.values():
             array.flags.writeable = False
@@ -52,7 +53,7 @@ class SharedTensors:
 
 
 def shared_lanes(elements: int) -> NDArray[np.int64]:
-    """Zeros, int64 [elements], that forked processes write and read in common."""
+    """Returns zeros, int64 [elements], in memory that forked processes share."""
     return np.frombuffer(mmap.mmap(-1, max(8, 8 * elements)), np.int64, elements)
 
 
@@ -64,7 +65,7 @@ class Shelf:
         self._file = tempfile.TemporaryFile(prefix="quorate-updates-")  # noqa: SIM115 - closed by ``close``
 
     def put(self, slot: int, blocks: Iterable[Float32]) -> None:
-        """The vector, in 1-d blocks, in place ``slot``, counted from 0."""
+        """Stores the vector, in 1-d blocks, in place ``slot``, counted from 0."""
         place = 4 * self._elements * slot
         for block in blocks:
             data = np.ascontiguousarray(block).data.cast("B")
@@ -73,13 +74,13 @@ class Shelf:
                 place, data = place + written, data[written:]
 
     def read(self, slot: int, start: int, into: Float32) -> None:
-        """Values from ``start`` of the vector in ``slot``. OSError where they are not there."""
+        """Reads values from ``start`` of the vector in ``slot``. OSError where they are missing."""
         data = into.data.cast("B")
         place = 4 * (self._elements * slot + start)
         while data:
             found = os.preadv(self._file.fileno(), [data], place)
             if not found:
-                raise OSError("an update that was put away is not there")
+                raise OSError("a stored update is missing")
             place, data = place + found, data[found:]
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
-"""The part of a round that one thread trains: its running sum, and which devices are in it.
+"""The part of a round that one thread trains: its running sum, and the devices in it.
 
-The serial engine is one of these; a pool has one in each worker. This file has never heard of processes or sessions.
+The serial engine has one of these; a pool has one in each worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulation.engines.kernel import Contributed, Kernel
 from simulation.engines.port import CannotTrain, Job, Result
 
 _COLUMNS = 1 << 20
-"""Elements that a block of columns holds, over all updates together: 4 MiB."""
+"""Elements of a block of columns, over all updates together: 4 MiB."""
 
 
 class Partial:
@@ -24,13 +24,13 @@ class Partial:
     once, the updates too."""
 
     def __init__(self, kernel: Kernel, lanes: NDArray[np.int64] | None = None) -> None:
-        """``lanes``: where the sum is kept (int64 [elements], zeros); None: in memory of its own."""
+        """``lanes``: the memory of the sum (int64 [elements], zeros); None: memory of its own."""
         self.kernel = kernel
         self._lanes = lanes
         self._needs_all = kernel.needs_all
         self._model: Tensors = {}
         self._jobs: dict[str, Job] = {}
-        self._kept: dict[str, Contributed] = {}
+        self._stored: dict[str, Contributed] = {}
         self.weights: dict[str, int] = {}
         """Device -> weight of the updates in the sum."""
         self.sum = self._empty()
@@ -39,12 +39,12 @@ class Partial:
         """The next round, from this model."""
         self._model = model
         self._jobs.clear()
-        self._kept.clear()
+        self._stored.clear()
         self.weights = {}
         self.sum = self._empty()
 
     def work(self, job: Job) -> Result:
-        """Trains the client. Its update is in the sum, once, however often it is asked for."""
+        """Trains the client. Its update is in the sum once, however often this is called."""
         found = self.kernel.train(self._model, job)
         if isinstance(found, CannotTrain):
             return found
@@ -57,8 +57,8 @@ class Partial:
         return found.done
 
     def restrict(self, weights: Mapping[str, int]) -> None:
-        """Leaves just these devices in the sum, of those that are in it. Where there are others all are trained again:
-        rare, since who counts is known before anyone trains."""
+        """Removes all other devices from the sum. Where there are others, these devices are trained again: this is
+        rare, since the devices that count are known before training."""
         if self.weights.items() <= weights.items():
             return
         jobs = [job for device, job in self._jobs.items() if self.weights.get(device) == weights.get(device, -1)]
@@ -67,20 +67,20 @@ class Partial:
             self.work(job)
 
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
-        """See ``Engine.columns``; of updates that are kept here."""
+        """See ``Engine.columns``; of updates that are stored here."""
         if not self._needs_all:
-            raise ManifestMismatch("the plan's rule adds updates up: none of them is kept")
+            raise ManifestMismatch("the plan's rule adds updates up: none of them is stored")
         width = max(256, _COLUMNS // max(1, len(devices)))
-        for row in zip(*(self._kept[device].blocks(width) for device in devices), strict=True):
+        for row in zip(*(self._stored[device].blocks(width) for device in devices), strict=True):
             yield np.stack(row)
 
     def take(self, device: str) -> Iterator[NDArray[np.float32]]:
-        """The blocks of an update that is kept; from here on it is the caller's to keep."""
-        return self._kept.pop(device).blocks()
+        """Removes a stored update and returns its blocks."""
+        return self._stored.pop(device).blocks()
 
     def _add(self, device: str, found: Contributed) -> None:
         if self._needs_all:
-            self._kept[device] = found
+            self._stored[device] = found
         else:
             self.sum.add_blocks(found.blocks(), found.done.weight, found.measures.peak)
         self.weights[device] = found.done.weight

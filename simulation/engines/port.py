@@ -1,7 +1,7 @@
-"""What trains the clients of a simulated round, and nothing about when they train or who is selected.
+"""The port of an engine, which trains the clients of a simulated round.
 
-An engine is given the model of a round and jobs, one for each client that will report; it gives back what each reports,
-and, at the end of the round, the exact sum of those that count. Updates themselves stay inside it.
+An engine gets the model of a round and jobs, one for each client that will report. It returns the report of each and,
+at the end of the round, the exact sum of those that count. The updates stay inside the engine.
 
 ========== ==========================================================================================================
 engine
@@ -36,7 +36,7 @@ class Job:
     attempt: int
     device: str
     cost: int
-    """Optimizer steps that it will take about: the longest go first."""
+    """About how many optimizer steps it will take: the longest jobs go first."""
     steps: int | None = None
     """Stop after so many steps; None: do the whole task."""
     fetch_s: float = 0.0
@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a client reports. Its update is in the engine's sum, with this weight."""
+    """The report of a client. Its update is in the engine's sum with this weight."""
 
     report: UpdateReport
     weight: int
@@ -59,10 +59,10 @@ class CannotTrain:
     reason: str
     """One sentence."""
     trace: str = ""
-    """The traceback of the user's own code, where it is to blame; empty where a client may fail like this in earnest:
-    it ran out of time, has no examples, or its loss went to infinity."""
+    """The traceback of the user's code, where it is the cause; empty where a real client may fail in the same way: it
+    ran out of time, has no examples, or its loss became infinite."""
     error: BaseException | None = field(default=None, compare=False)
-    """The user's own error, where it is at hand in this process."""
+    """The user's error, where it was raised in this process."""
 
 
 Result = Done | CannotTrain
@@ -70,33 +70,34 @@ Meanwhile = Callable[[], None]
 
 
 def nothing() -> None:
-    """What a caller does who has nothing else to do."""
+    """The default of ``meanwhile``: does nothing."""
 
 
 class Engine(Protocol):
     """``begin`` a round, ``submit`` its jobs, ask for each ``result`` and for the ``total``. Used by one thread."""
 
     def begin(self, round: int, model: Tensors) -> None:
-        """The model that the jobs of this round start from; whatever was kept of earlier rounds is forgotten."""
+        """Sets the model from which the jobs of this round start; drops the updates of earlier rounds."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """These will be asked for: an engine may begin with them at once, in any order."""
+        """Announces these jobs: an engine may begin with them at once, in any order."""
 
     def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
-        """What became of it, trained now where it was not submitted before. ``meanwhile`` is called, once, where the
-        caller would only wait for others who train."""
+        """Returns the result of the job, which is trained now where it was not submitted. ``meanwhile`` is called once
+        where the caller would only wait for other processes."""
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
-        """The exact sum of the updates of just these devices in this round, by device -> weight.
+        """Returns the exact sum of the updates of exactly these devices in this round. ``weights``: device -> weight.
 
         TensorError where they cannot be added.
         """
 
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
-        """The updates of these devices by blocks of columns, [devices, width]: for rules that need all at once."""
+        """Yields the updates of these devices by blocks of columns, [devices, width], for rules that need all at
+        once."""
 
     def score(self, model: Tensors, devices: Sequence[str]) -> list[Score | None]:
-        """The model scored on each device's own held-out examples; None where it has none."""
+        """Returns the model's score on each device's own held-out examples; None where it has none."""
 
     def close(self) -> None:
-        """Ends what was started. The engine is of no use afterwards."""
+        """Ends all processes. The engine cannot be used afterwards."""

@@ -1,14 +1,14 @@
-"""A crew of forked processes that take tasks as they get free: the costliest first, and few at each.
+"""A pool of forked processes that take tasks as they get free: the costliest first, and few at each.
 
-A worker is asked in messages and answers *tasks* in messages, several in one where they are short; what else it is
-told (``tell``) or asked (``ask``) comes when it is idle, so no message ever waits behind another that waits for it.
+Tasks and answers are messages, several in one where tasks are short. Other messages (``send``, ``receive``) are
+exchanged only with an idle worker, so no two messages wait for each other.
 
 ============================ =======================================================================================
-what happens                 what becomes of it
+event                        consequence
 ============================ =======================================================================================
-a worker dies                SimulationError that says how it ended and at what it was; all others are ended
-Ctrl-C                       workers do not feel it; whoever made the crew closes it
-this process is killed       each worker notices that the channel hangs up, and ends where it is
+a worker dies                SimulationError with its exit and its task; all other workers are ended
+Ctrl-C                       workers ignore it; the owner of the pool closes it
+this process is killed       each worker notices that the channel is closed, and ends at once
 this process forks others    their copies of the channels are closed (workers), or do not matter (``shutdown``)
 ============================ =======================================================================================
 """
@@ -38,18 +38,18 @@ from simulation.engines.frames import Channel, JsonObject
 from simulation.errors import SimulationError
 
 Serve = Callable[[int, Channel], None]
-"""What a worker does, given its number and its end of the channel; ends when the channel does."""
+"""The function of a worker, given its number and its end of the channel; returns when the channel is closed."""
 
 _DEPTH = 2
-"""Tasks at a worker, at least: the one under way, and one that waits, so that it never does."""
+"""The least number of tasks at a worker: the one under way, and one that waits, so that the worker never does."""
 _MOST_DEPTH = 16
-"""At most, while many wait: short tasks then cost few messages."""
+"""The most tasks at a worker, while many wait: short tasks then cost few messages."""
 _LOOK_S = 1.0
-"""How often to look whether a worker has died whose channel a process of its own still holds open."""
+"""Seconds between two checks whether a worker has died whose channel a child process of its own holds open."""
 _PATIENCE_S = 2.0
-"""What an idle worker is given to end when the crew is closed."""
+"""Seconds for an idle worker to end when the pool is closed."""
 _OURS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-"""The ends of all channels that belong to this process: its forks close them."""
+"""This process's ends of all channels: its forks close them."""
 
 
 @dataclass(slots=True)
@@ -57,21 +57,21 @@ class _Worker:
     pid: int
     channel: Channel
     at: memoryview
-    """The number of the task that it is at: it writes, and this process reads."""
+    """The number of its current task: the worker writes it, and this process reads it."""
     tasks: deque[int] = field(default_factory=deque)
-    """Those sent to it and not answered, the one under way first."""
+    """The tasks sent to it and not answered, the one under way first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker (by its number) said of a task."""
+    """The answer of a worker (by its number) to a task."""
 
     worker: int
     body: JsonObject
 
 
 class ProcessPool:
-    """``put`` tasks, ``answer`` waits for one; ``settle`` drops those that nobody has begun."""
+    """``put`` tasks, ``answer`` waits for one; ``settle`` drops those that no worker has begun."""
 
     def __init__(self, size: int, serve: Serve) -> None:
         """Starts the workers. SimulationError where processes cannot be forked."""
@@ -81,7 +81,7 @@ class ProcessPool:
                 'engine="serial" does the same work in one process'
             )
         self.answers: dict[int, Answer] = {}
-        """By the task's number; until ``forget``."""
+        """Answers by the task's number, until ``forget``."""
         self._workers: list[_Worker] = []
         self._waiting: list[tuple[bool, int, int]] = []
         self._tasks: dict[int, tuple[Mapping[str, Any], str]] = {}
@@ -110,19 +110,19 @@ class ProcessPool:
     # ------------------------------------------------------------ tasks
 
     def put(self, message: Mapping[str, Any], what: str, *, cost: int = 0, now: bool = False) -> int:
-        """A task for whoever gets free. ``what`` it is, for people: "trained client 'c7'". ``now``: before all that
-        wait. Returns its number."""
+        """Adds a task for the next free worker and returns its number. ``what``: the task as text, "trained client
+        'c7'". ``now``: before all waiting tasks."""
         self._number += 1
         self._tasks[self._number] = (message, what)
         heapq.heappush(self._waiting, (not now, -cost, self._number))
         return self._number
 
     def start(self) -> None:
-        """Hands out what can be handed out."""
+        """Sends tasks to the workers that can take more."""
         self._usable()
         deepest = max(_DEPTH, min(_MOST_DEPTH, len(self._waiting) // (4 * len(self._workers) or 1)))
         if all(len(worker.tasks) >= max(_DEPTH, deepest // 2) for worker in self._workers):
-            return  # enough for now: several are sent at a time
+            return  # enough for now: several tasks are sent at a time
         sent: list[list[dict[str, Any]]] = [[] for _ in self._workers]
         for depth in range(1, deepest + 1):
             for number, worker in enumerate(self._workers):
@@ -135,7 +135,7 @@ class ProcessPool:
                 self._send(number, {"do": "tasks", "tasks": tasks})
 
     def has(self, task: int) -> bool:
-        """Whether its answer is here. Waits for nobody; whoever is free is handed out what waits."""
+        """Whether its answer has arrived. Does not wait; sends waiting tasks to free workers."""
         self._usable()
         if task not in self.answers:
             self._take_in(0)
@@ -143,7 +143,7 @@ class ProcessPool:
         return task in self.answers
 
     def answer(self, task: int) -> Answer:
-        """Waits for it. KeyError for a task that was dropped."""
+        """Waits for the answer to a task. KeyError for a task that was dropped."""
         self._usable()
         while task not in self.answers:
             if task not in self._tasks:
@@ -168,19 +168,19 @@ class ProcessPool:
         return dropped
 
     def forget(self) -> None:
-        """Of settled tasks."""
+        """Drops the answers of settled tasks."""
         self._tasks.clear()
         self.answers.clear()
 
     # ------------------------------------------------------------ when all are idle
 
-    def tell(self, number: int, message: Mapping[str, Any]) -> None:
-        """A worker that is idle; there is no answer."""
+    def send(self, number: int, message: Mapping[str, Any]) -> None:
+        """Sends a message without an answer to an idle worker."""
         self._usable()
         self._send(number, message)
 
     def receive(self, number: int) -> JsonObject:
-        """The answer of an idle worker to what it was told."""
+        """Receives the answer of an idle worker to a message."""
         channel = self._workers[number].channel
         arriving = select.poll()
         arriving.register(channel.socket, select.POLLIN)
@@ -192,7 +192,7 @@ class ProcessPool:
         return body
 
     def close(self) -> None:
-        """Ends all workers, whatever they are at, and waits until they are gone."""
+        """Ends all workers, whatever they do, and waits until they have ended."""
         for worker in self._workers:
             worker.channel.close()
         for worker in self._workers:
@@ -216,13 +216,13 @@ class ProcessPool:
             raise SimulationError(self._failed)
 
     def _turn(self) -> None:
-        """Hands out, then waits until a worker has said something."""
+        """Sends tasks, then waits until a worker has answered."""
         self.start()
         if not self._take_in(_LOOK_S):
             self._look()
 
     def _take_in(self, wait_s: float) -> bool:
-        """What workers have said, waited for so long at most. Whether there was anything."""
+        """Reads the answers of workers, and waits for them so long at most. Returns whether there were any."""
         ready = self._selector.select(wait_s)
         for key, _ in ready:
             worker = self._workers[key.data]
@@ -247,7 +247,7 @@ class ProcessPool:
             self._died(number)
 
     def _died(self, number: int, status: int | None = None) -> Never:
-        """Says how a worker came to its end, and ends the others."""
+        """Raises SimulationError with the exit of a worker, and ends the others."""
         worker = self._workers.pop(number)
         worker.channel.close()
         until = time.monotonic() + _PATIENCE_S
@@ -264,7 +264,7 @@ class ProcessPool:
 
 
 def _forked(number: int, serve: Serve) -> _Worker:
-    """A process that serves one end of a channel, seen from the other end. Ctrl-C is held back meanwhile."""
+    """A process that serves one end of a channel, seen from the other end. Ctrl-C is deferred meanwhile."""
     ours, theirs = socket.socketpair()
     at = memoryview(mmap.mmap(-1, 8)).cast("q")
     flush_output()
@@ -280,7 +280,7 @@ def _forked(number: int, serve: Serve) -> _Worker:
 
 
 def _serve(number: int, channel: Channel, serve: Serve) -> Never:
-    """All that the forked process does. It leaves without the clean-up that is its parent's."""
+    """Runs the forked process. It exits without the clean-up of its parent."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -306,7 +306,7 @@ def _serve(number: int, channel: Channel, serve: Serve) -> Never:
 
 
 def _ends_with(end: socket.socket) -> None:
-    """Ends this process when the other end hangs up, even in the middle of a long task."""
+    """Ends this process when the other end is closed, even in the middle of a long task."""
     hangup = select.poll()
     hangup.register(end, 0)
     hangup.poll()
@@ -314,7 +314,7 @@ def _ends_with(end: socket.socket) -> None:
 
 
 def flush_output() -> None:
-    """What has been printed is seen now, as far as somebody is there to see it."""
+    """Flushes standard output and error, where they are open."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,11 +1,11 @@
 """A pool of worker processes, each with a partial sum of its own: the bits of the serial engine, on all cores.
 
-Workers are forked, so learners, data and lambdas are simply there. What goes to and fro is JSON; the model of a round
-is written once, to memory that all workers read, and each worker's sum lies in memory that this process reads. Clients
-go to whoever gets free, the longest first.
+Workers are forked, so they have learners, data and lambdas without pickling. Messages are JSON; the model of a round is
+written once, to memory that all workers read, and each worker's sum is in memory that this process reads. The next free
+worker gets the next client, the longest first.
 
-A learner that draws from a generator of its own, seeded by nobody, draws the same numbers in each worker: they are
-forks of one process. Quorate's ``Learner`` seeds what it draws by client and round.
+A learner that draws from an unseeded generator of its own draws the same numbers in each worker: they are forks of one
+process. Quorate's ``Learner`` seeds what it draws by client and round.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ProcessEngine:
     """See ``Engine``. Workers are started with the first model and live until ``close``."""
 
     def __init__(self, kernel: Kernel, workers: int | None = None) -> None:
-        """``workers``: how many processes; None: one for each core that this process may use, as far as a round has
-        clients for them."""
+        """``workers``: how many processes; None: one for each core that this process may use, but not more than
+        a round has clients."""
         self._kernel = kernel
         self._size = workers if workers is not None else min(_cores(), kernel.plan.cohort.goal)
         self._pool: ProcessPool | None = None
@@ -54,7 +54,7 @@ class ProcessEngine:
         for number, shared in enumerate(self._shared):
             if shared.shelf is not None:
                 shared.shelf.clear()
-            pool.tell(number, {"do": "begin"})
+            pool.send(number, {"do": "begin"})
 
     def submit(self, jobs: Sequence[Job]) -> None:
         pool = self._begun()
@@ -79,7 +79,7 @@ class ProcessEngine:
             return ExactSum(0)
         total = ExactSum(self._kernel.delta.elements)
         for number, part in enumerate(parts):
-            pool.tell(number, {"do": "restrict", "weights": part})
+            pool.send(number, {"do": "restrict", "weights": part})
         body = [pool.receive(number) for number in range(len(parts))]
         for answer, part, shared in zip(body, parts, self._shared, strict=True):
             if "refused" in answer:
@@ -93,7 +93,7 @@ class ProcessEngine:
 
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         if not self._needs_all:
-            raise ManifestMismatch("the plan's rule adds updates up: none of them is kept")
+            raise ManifestMismatch("the plan's rule adds updates up: none of them is stored")
         found: dict[str, tuple[Shelf, int]] = {}
         for job, answer in self._answers(self._begun()):
             shelf = self._shared[answer.worker].shelf
@@ -122,13 +122,13 @@ class ProcessEngine:
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that are there."""
+        """Process ids of the running workers."""
         return [] if self._pool is None else self._pool.pids
 
     # ------------------------------------------------------------ inside
 
     def _started(self, model: Tensors) -> ProcessPool:
-        """The workers, forked when the first model is known: memory for it must be there before."""
+        """Returns the workers, forked when the first model is known: its memory must exist before."""
         if self._closed:
             raise SimulationError("the engine was closed")
         if self._pool is None:
@@ -161,21 +161,21 @@ class ProcessEngine:
         )
 
     def _settle(self, pool: ProcessPool) -> None:
-        """Whoever trains has finished; what nobody has begun is as if it had never been submitted."""
+        """Waits for tasks under way; tasks that no worker has begun are as if they had not been submitted."""
         dropped = pool.settle()
         self._tasks = {job: task for job, task in self._tasks.items() if task not in dropped}
 
     def _answers(self, pool: ProcessPool) -> Iterator[tuple[Job, Answer]]:
-        """What has been trained in this round so far, in the order in which it was."""
+        """Yields what has been trained in this round so far, in that order."""
         numbers = {task: job for job, task in self._tasks.items()}
         for task, answer in pool.answers.items():
             if task in numbers and "report" in answer.body:
                 yield numbers[task], answer
 
     def _parts(self, pool: ProcessPool, weights: Mapping[str, int]) -> list[dict[str, int]]:
-        """Each worker's part of ``weights``: the devices whose updates it holds. Each device counts once.
+        """Returns each worker's part of ``weights``: the devices whose updates it has. Each device counts once.
 
-        ManifestMismatch for one that no worker holds.
+        ManifestMismatch for one that no worker has.
         """
         parts: list[dict[str, int]] = [{} for _ in range(len(pool))]
         left = dict(weights)

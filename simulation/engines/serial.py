@@ -1,4 +1,4 @@
-"""One client after another, in this process and thread: the reference that every other engine is held to."""
+"""One client after another, in this process and thread: the reference for every other engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulation.errors import SimulationError, not_scored
 
 
 class SerialEngine:
-    """See ``Engine``. A job is trained when its result is asked for, so none is trained in vain."""
+    """See ``Engine``. A job is trained when its result is requested, so none is trained in vain."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel

@@ -1,22 +1,22 @@
-"""What one process of the engine ``processes`` does: it trains and scores clients, and keeps the sum of its part.
+"""One process of the engine ``processes``: it trains and scores clients, and holds the sum of its part.
 
 Messages and answers, one JSON object each:
 
 ======================== =============================================== ============================================
-it is told               it does                                         it answers
+message                  action                                          answer
 ======================== =============================================== ============================================
 do: tasks, tasks, each
 - task, do: train, job   trains the client; its update is in the sum     task, and report, weight (and slot), or
                                                                          reason and trace
 - task, do: score,       scores the model for scoring                    task, and score, or raised
   device
-do: drop                 leaves the tasks that it has not begun          task, dropped, for each of them
+do: drop                 drops the tasks that it has not begun           task, dropped, for each of them
 do: begin                the next round, from the model in memory        nothing
-do: restrict, weights    leaves just these devices in the sum            state of the sum, or refused
+do: restrict, weights    keeps only these devices in the sum             state of the sum, or refused
 ======================== =============================================== ============================================
 
-Answers to tasks are collected for a moment and sent together, ``answers``: a short task is no reason to wake whoever
-reads them.
+Answers to tasks are collected for a moment and sent together, ``answers``: a short task is no reason to wake the
+reader.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from simulation.engines.process_pool import flush_output
 from simulation.errors import not_scored
 
 _TOGETHER_S = 0.02
-"""How long an answer may wait for others. Before the last task that is here all are sent, so that the next ones come
-while it is done."""
+"""Seconds for which an answer may wait for others. All are sent before the last task in the queue begins, so that the
+next tasks arrive while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What a worker has in common with its parent."""
+    """The memory that a worker shares with its parent."""
 
     model: SharedTensors
-    """Of the round."""
+    """The model of the round."""
     scored: SharedTensors
     """The model to be scored."""
     lanes: NDArray[np.int64]
-    """Of the sum."""
+    """The memory of the sum."""
     shelf: Shelf | None
-    """Where updates are put, for rules that need all of them."""
+    """The files of updates, for rules that need all of them."""
 
 
 class EngineWorker:
-    """``serve`` until the channel ends."""
+    """``serve`` runs until the channel is closed."""
 
     def __init__(self, kernel: Kernel, shared: SharedState, channel: Channel) -> None:
         self._kernel = kernel
@@ -72,7 +72,7 @@ class EngineWorker:
         self._sent_at = 0.0
 
     def serve(self) -> None:
-        """OSError where the parent is gone."""
+        """OSError where the parent has ended."""
         _one_thread()
         while True:
             while (message := self._next()) is not None:
@@ -87,7 +87,7 @@ class EngineWorker:
             self._answers.append({"task": task["task"], **answer})
 
     def _next(self) -> JsonObject | None:
-        """A message, where one is there; waited for, where nothing else is to be done."""
+        """Returns the next message; waits for one only where there is no other work."""
         if len(self._tasks) < 2 or time.monotonic() - self._sent_at > _TOGETHER_S:
             self._flush()
         message = self._channel.arrived()
@@ -130,7 +130,7 @@ class EngineWorker:
     def _scored(self, task: JsonObject) -> JsonObject:
         try:
             score = self._kernel.score(self._shared.scored.view(), task["device"])
-        except Exception as error:  # noqa: BLE001 - a learner of the user's may raise anything
+        except Exception as error:  # noqa: BLE001 - a user's learner may raise anything
             return {"raised": not_scored(f"client {task['device']!r}", error)}
         return {"score": None if score is None else score.model_dump_json()}
 
@@ -143,8 +143,8 @@ class EngineWorker:
 
 
 def _one_thread() -> None:
-    """One thread for numerical libraries, of this process: the others have the other cores. It is also what makes it
-    safe to go on with torch in a fork of a process that has used it: no thread pool is looked for that is not there."""
+    """One thread for numerical libraries, of this process: the others have the other cores. It also makes
+    torch safe in a fork of a process that has used it: torch does not look for a thread pool that the fork lacks."""
     os.environ["OMP_NUM_THREADS"] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

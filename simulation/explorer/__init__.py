@@ -1,5 +1,5 @@
-"""The fault explorer: every way a round can go wrong, searched by the million. See docs/faults.md.
+"""The fault explorer: searches millions of schedules of faults for a broken invariant. See docs/faults.md.
 
-``explore`` plays many schedules, ``play`` one; ``Shape.of(seed)`` is a schedule before it begins, ``shrink`` makes a
-short trace of one that failed. What it plays on is the ``Product``, which tests spoil with seeded bugs.
+``explore`` plays many schedules, ``play`` one; ``Shape.of(seed)`` is the setting of a schedule, ``shrink`` makes a
+short trace of one that failed. It plays on the ``Product``, into which tests seed bugs.
 """

@@ -1,7 +1,7 @@
-"""All chance of a schedule: hashes of (seed, what it is for, how often it was asked), and the list of faults it struck.
+"""All random draws of a schedule: hashes of (seed, purpose, number of the draw), and the list of faults that struck.
 
-A draw depends on its own name only. So when one fault is left out (``without``), all other draws stay what they were:
-that is what lets a failing schedule be shrunk.
+A draw depends on its own name only. So when one fault is left out (``without``), all other draws stay the same, and a
+failing schedule can be shrunk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Chance:
         return low + (high - low) * self.unit(purpose)
 
     def below(self, purpose: str, bound: int) -> int:
-        """A whole number from 0 to bound - 1."""
+        """An integer from 0 to bound - 1."""
         return int(self.unit(purpose) * bound)
 
     def pick(self, purpose: str, options: Sequence[T]) -> T:
@@ -53,7 +53,7 @@ class Chance:
         return True
 
     def entropy(self, purpose: str) -> Callable[[int], bytes]:
-        """A stream of bytes, for whoever wants ``os.urandom``."""
+        """A stream of bytes in place of ``os.urandom``."""
 
         def read(count: int) -> bytes:
             asked = self._asked.get(purpose, 0)

@@ -1,6 +1,6 @@
-"""``quorate explore``: one schedule with its trace, or as many as there is time for.
+"""``quorate explore``: plays one schedule with its trace, or many within a time.
 
-What a schedule is, ``world`` knows. ``play_one`` and ``play_many`` serve the seeded bugs of the tests as well.
+``play_one`` and ``play_many`` serve the seeded bugs of the tests as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Seed = Annotated[
 ]
 Trace = Annotated[bool, typer.Option("--trace", help="Show the whole trace of one schedule.")]
 Schedules = Annotated[int | None, typer.Option(min=1, help="How many schedules to play.")]
-Seconds = Annotated[float | None, typer.Option(min=0.1, help="How long to go on, at most.")]
+Seconds = Annotated[float | None, typer.Option(min=0.1, help="The longest time to search.")]
 Jobs = Annotated[int, typer.Option(min=1, max=256, help="Processes.")]
 
 
@@ -35,7 +35,7 @@ def explore(
     seconds: Seconds = None,
     jobs: Jobs = 1,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="How often each event and fault met each phase.")
+        bool, typer.Option("--coverage", help="Show how often each event and fault met each phase.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -125,7 +125,7 @@ def show_count(report: SearchReport, as_json: bool) -> None:
 
 
 def _seldom(show: Callable[[SearchReport], None], every_s: float = 5.0) -> Callable[[SearchReport], None]:
-    """The same, but not more often than this."""
+    """Returns the same function, called at most once in this time."""
     last = 0.0
 
     def seldom(report: SearchReport) -> None:

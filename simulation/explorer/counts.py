@@ -1,4 +1,4 @@
-"""What schedules amounted to (``ScheduleTally``), and how often each event and fault met each phase (``Coverage``)."""
+"""Counts of what schedules did (``ScheduleTally``), and of each event and fault in each phase (``Coverage``)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EVENTS = (
     "outcome", "tick", "draw", "fold", "commit", "discard", "create", "pause", "resume", "stop", "score",
     "poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return",
 )  # fmt: skip
-"""Every call into the coordinator, by the name that the explorer gives it."""
+"""Every call of the coordinator, by its name in the explorer."""
 
 
 @dataclass(slots=True)
 class ScheduleTally:
-    """What one or more schedules amounted to."""
+    """Counts of what one or more schedules did."""
 
     schedules: int = 0
     steps: int = 0

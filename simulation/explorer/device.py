@@ -1,4 +1,4 @@
-"""One device: the real ``participate`` session, its real record, and what happens to devices.
+"""One device: the real ``participate`` session and its real record, with the faults of devices.
 
 It performs the session's actions against the explorer's network and clock, and can vanish after any of them, for a
 while or for good, and come back with its record or an older copy of it.
@@ -113,14 +113,14 @@ class ExplorerDevice:
     # ------------------------------------------------------------ the session
 
     def _advance(self, step: Callable[[], Action]) -> None:
-        """Takes the session to its next action, and performs it."""
+        """Advances the session to its next action and performs it."""
         while True:
             try:
                 action = step()
             except StopIteration:
                 raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
             except ProblemError as error:
-                raise Broken("no-bug", f"{self.name} was told to stop: {error.problem.kind}: {error}") from error
+                raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
             if not isinstance(action, Save):
@@ -164,7 +164,7 @@ class ExplorerDevice:
                 assert_never(action)
 
     def _update(self, action: Send, digest: str) -> bytes:
-        """The saved update, as its record names it. In one round a device sends one and the same."""
+        """Returns the saved update that the record names. In one round a device sends the same bytes each time."""
         record = self.storage.load()
         if record is None or record.update_digest != digest or record.enrolled is None:
             raise Broken("receipt", f"{self.name} sends an update that its record does not name")

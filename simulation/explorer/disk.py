@@ -1,4 +1,4 @@
-"""Blobs as one replica sees them: the real ones, through which faults strike.
+"""The blobs of one replica: the real ones, with faults.
 
 ::
 
@@ -19,7 +19,7 @@ from simulation.explorer.process import Process
 
 
 class FaultyBlobs:
-    """Behaves as ``blobs`` where no fault strikes."""
+    """Behaves like ``blobs`` where no fault strikes."""
 
     def __init__(self, blobs: Blobs, replica: Process) -> None:
         self._blobs = blobs

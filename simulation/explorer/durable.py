@@ -1,6 +1,6 @@
-"""What survives every crash of a schedule: one store and one disk, and what a loss of power leaves of the disk.
+"""What survives every crash of a schedule: one store and one disk, which may lose unsynced files with the power.
 
-The explorer's checks read these directly, never through a replica.
+The explorer's checks read them directly, not through a replica.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Durable:
         return FileBlobs(self.folder)
 
     def crash(self) -> None:
-        """What becomes of the disk when its machine loses power."""
+        """Lets the machine of the disk lose power."""
         if self._files is not None:
             self._files.lose_power(self.folder)
 
@@ -80,13 +80,13 @@ class QuickBlobs(MemoryBlobs):
 
 
 def scratch() -> str | None:
-    """A folder in memory, where there is one: what is durable here is decided by ``power``, not by a disk."""
+    """Returns a folder in memory, where there is one: ``power`` decides what is durable, not a disk."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - folders of random names are made in it
 
 
 @contextmanager
 def opened(world: World) -> Iterator[Durable]:
-    """The durable things of a schedule, gone when it is over."""
+    """The durable state of a schedule, deleted at its end."""
     shape = world.shape
     if shape.store != "sqlite-file" and shape.blobs == "memory":
         durable = Durable(world, None, None)

@@ -1,7 +1,7 @@
-"""Every fault that the explorer knows: its name, how often it strikes where it could, and what it is.
+"""Every fault of the explorer: its name, how often it strikes where it can, and its description.
 
 ``Crash`` and ``Broken`` end a process and a schedule. They are BaseExceptions, so that no ``except Exception`` of the
-product can take them for something that it can handle.
+product can catch them.
 
 The faults are one table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it
 happens; coverage, the bias towards what is rare, the trace and the shrinking then include it (``docs/faults.md``).
@@ -19,7 +19,7 @@ class Fault:
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
     description: str
-    """What it is, for people."""
+    """The description, for people."""
 
 
 FAULTS: dict[str, Fault] = {
@@ -44,11 +44,11 @@ FAULTS: dict[str, Fault] = {
     "store-locked": Fault("store", 0.008, "a transaction cannot begin: the database is locked"),
     "store-full": Fault("store", 0.008, "a transaction cannot commit: the disk is full"),
     "store-torn": Fault("store", 0.004, "a statement in the middle of a transaction fails"),
-    "store-lost-ack": Fault("store", 0.008, "a transaction commits, and its caller hears that it failed"),
+    "store-lost-ack": Fault("store", 0.008, "a transaction commits, and its caller gets an error"),
     "store-read": Fault("store", 0.001, "a read fails"),
     "blob-full": Fault("blobs", 0.01, "a blob cannot be written: the disk is full"),
     "blob-torn": Fault("blobs", 0.005, "a blob is written in part, and the disk reports an error"),
-    "blob-lost-ack": Fault("blobs", 0.008, "a blob is durable, and its writer hears that it failed"),
+    "blob-lost-ack": Fault("blobs", 0.008, "a blob is durable, and its writer gets an error"),
     "clock-ahead": Fault("clock", 0.5, "a coordinator's clock jumps ahead"),
     "clock-back": Fault("clock", 0.5, "a coordinator's clock falls back"),
     "op-pause": Fault("operator", 0.5, "the operator pauses the run"),

@@ -1,7 +1,7 @@
-"""A second, smaller account of a run, made from the events of its log alone: which round, which phase, who counts.
+"""A second, smaller model of a run, made from the events of its log alone: its round, its phase, the counted updates.
 
-Written from ``docs/architecture.md``, not from the engine, which it never imports: where the two differ one of them is
-wrong, and the explorer stops. It knows one run's rows and no other.
+It is written from ``docs/architecture.md`` and does not import the engine: where the two differ, one of them is wrong,
+and the explorer stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulation.explorer.round_ending import RoundEnding, weight_of
 
 @dataclass(slots=True)
 class Followed:
-    """One run as its log tells it."""
+    """One run, by its log."""
 
     row: RunRow
     head: int = 0
@@ -43,13 +43,13 @@ class Followed:
     """The installation that holds, or held, the round's lease."""
     away: bool = False
     refused: int = 0
-    """Datacenter rounds in a row that a worker said cannot be trained."""
+    """Datacenter rounds in a row that a worker reported as impossible to train."""
     rests_until: float | None = None
     at: float = 0.0
-    """Of the last event."""
+    """Unix time of the last event."""
     fleet_first: bool = False
     renewed_at: float = 0.0
-    """When the lease was granted, or its last heartbeat written down, by the clock of the log."""
+    """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
     give_up_at: float | None = None
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
@@ -72,7 +72,7 @@ class Followed:
         return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
 
     def known(self, round: int, device: str) -> tuple[str, int] | None:
-        """(digest, weight) of the update that the log has for this device and round."""
+        """Returns (digest, weight) of the update in the log for this device and round."""
         if round == self.round:
             found = self.reported.get(device)
             if found is not None:
@@ -81,14 +81,14 @@ class Followed:
         return ending.reported.get(device) if ending is not None else None
 
     def counted(self, round: int, device: str) -> str | None:
-        """Digest of the update that counts for this device in a committed round."""
+        """Returns the digest of the update that counts for this device in a committed round."""
         ending = self.ended.get(round)
         if ending is None or not ending.committed or device not in ending.reported:
             return None
         return ending.reported[device][0]
 
     def follow(self, event: EventRow) -> list[RoundEnding]:
-        """Takes the next event in. Returns the rounds that ended with it."""
+        """Adds the next event. Returns the rounds that ended with it."""
         if event.seq != self.head + 1:
             raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
         self.head, self.at = event.seq, event.at

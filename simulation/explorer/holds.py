@@ -1,7 +1,7 @@
 """Requests that a replica holds open until there is an answer, as ``service.holds`` does with connections.
 
-Whoever is held looks again when its signal rings, and on a timer; ends when its time is up, when a newer request of the
-same peer comes, or when the peer has gone.
+A held request is called again when its signal is woken, and on a timer. It ends when its hold has expired, when a newer
+request of the same peer arrives, or when the peer has disconnected.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.process import Process
 
 BUSY_S = 0.5
-"""When a process that stands still is asked again."""
+"""Seconds until a process that stands still is called again."""
 
 Call = tuple[str, Callable[[Coordinator], Any]]
-"""A call into the coordinator, and the name that the explorer gives it."""
+"""A call of the coordinator, with its name in the explorer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,20 +26,20 @@ class HeldRequest:
 
     peer: str
     key: str
-    """The signal that it waits for."""
+    """The key of the signal that it waits for."""
     hold_s: float
     is_gone: Callable[[], bool]
     respond: Callable[[Any], None]
     look: Call
-    """Its answer, or None where there is none yet."""
+    """Returns its answer, or None where there is none yet."""
     over: Call
-    """Its answer when its time is up."""
+    """Returns its answer when the hold has expired."""
     on_gone: Call | None = None
-    """What is done when the peer has gone."""
+    """Called when the peer has disconnected."""
 
 
 class HeldRequests:
-    """Those of one replica, the latest of each peer."""
+    """The held requests of one replica, the latest of each peer."""
 
     def __init__(self, replica: Process) -> None:
         self._replica = replica
@@ -49,7 +49,7 @@ class HeldRequests:
         return self._held.get(peer)
 
     def cut(self) -> None:
-        """The process is gone, and with it every connection."""
+        """Closes every connection: the process has ended."""
         held, self._held = self._held, {}
         for one in held.values():
             one.respond(None)
@@ -64,7 +64,7 @@ class HeldRequests:
         world.agenda.after(world.settings.reread_s, self._reread, held)
 
     def woken(self, key: str) -> None:
-        """A signal: who waits for it may have work."""
+        """Calls the requests again that wait for this key."""
         for held in [held for held in self._held.values() if held.key == key]:
             self._replica.world.agenda.after(0.001, self._look, held)
 
@@ -92,7 +92,7 @@ class HeldRequests:
             self._end(held)
 
     def _is_served(self, held: HeldRequest, again: Callable[[HeldRequest], None]) -> bool:
-        """Whether it is still held, by a process that goes on; one that stands still is asked ``again`` later."""
+        """Whether it is still held by a running process; a process that stands still is called ``again`` later."""
         if self._held.get(held.peer) is not held:
             return False
         if self._replica.busy():

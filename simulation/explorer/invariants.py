@@ -1,7 +1,7 @@
-"""The invariants, each a function over the durable rows, the disk and the devices' own records. One table, one place.
+"""The invariants, each a function of the durable rows, the disk and the devices' own records, and their table.
 
-A new one is a line in ``INVARIANTS`` and a check that raises ``Broken`` with its name, called by ``watch`` where the
-state that it speaks of changes. None of this looks at the engine's or the coordinator's objects.
+A new one is a line in ``INVARIANTS`` and a check that raises ``Broken`` with its name, called by ``watch`` where its
+state changes. The checks do not read the objects of the engine or the coordinator.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from simulation.explorer.round_ending import RoundEnding
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
     "line": "2. The checkpoints of a run form a line; no fork, no gap.",
-    "named": "3. Every counted update is named in the commit; every acknowledged one counts, or its refusal is kept.",
+    "named": "3. Every counted update is named in the commit; every acknowledged one counts or has a refusal.",
     "one-end": "4. A round has one terminal state.",
     "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
     "ack-durable": "8. Acknowledged is durable.",
     "same-bits": "10. The same set of encoded updates gives the same bits.",
     "liveness": "11. With enough live devices some round commits in bounded time.",
     "quorum": "A round commits with at least its quorum.",
-    "late-report": "What comes after a round has closed does not count.",
+    "late-report": "An update after a round has closed does not count.",
     "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",
     "fence": "A round is committed by the replica that took the commit last.",
     "refusal": "A refused request leaves the state as it was.",
     "lease": "A datacenter round is one worker's at a time; its fence only rises; the last lease's result counts.",
-    "claims": "A device works on one round at a time, and every selected device that is awaited has its assignment.",
-    "retention": "Raw updates are kept only until their round's end plus the plan's retention.",
-    "log": "A run's log tells a story that the rules allow.",
-    "no-bug": "Nothing raises what its callers do not expect.",
+    "claims": "A device works on one round at a time, and each selected device without an answer has its assignment.",
+    "retention": "Raw updates are stored only until their round's end plus the plan's retention.",
+    "log": "A run's log follows the rules.",
+    "no-bug": "No call raises an unexpected error.",
 }
 
 NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if what.partition(".")[0].isdigit()}
@@ -50,7 +50,7 @@ NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if 
 
 
 def begun(durable: Durable, run: Followed) -> None:
-    """A run that can be seen has its first checkpoint."""
+    """A visible run has its first checkpoint."""
     first = durable.store.checkpoint(run.run, 0)
     if first is None or first.parent_version is not None:
         raise Broken("line", f"the run {run.run} has no first checkpoint")
@@ -59,7 +59,7 @@ def begun(durable: Durable, run: Followed) -> None:
 
 
 def round_ended(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
-    """All rows about a round that has ended."""
+    """Checks all rows about a round that has ended."""
     store, number = durable.store, ending.round
     row = store.round(run.run, number)
     wanted = "committed" if ending.committed else "abandoned"
@@ -105,7 +105,7 @@ def trained(register: Register, run: Followed, ending: RoundEnding) -> None:
 
 
 def refolded(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
-    """The committed model is what its updates give when they are added up again by hand, each once."""
+    """The committed model equals the sum of its updates, each once, computed here again."""
     rule = run.plan["aggregation"]
     parent = durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
@@ -183,7 +183,7 @@ def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = 
 def enrolled(durable: Durable, answer: Enrolled) -> None:
     row = durable.store.device_by_token(hashlib.sha256(answer.token.encode()).hexdigest())
     if row is None or row.device != answer.device:
-        raise Broken("ack-durable", f"{answer.device} was told that it is enrolled, and its token is unknown")
+        raise Broken("ack-durable", f"{answer.device} got an answer that it is enrolled, and its token is unknown")
 
 
 def fetched(request: SentRequest, body: bytes) -> None:
@@ -195,7 +195,7 @@ def fetched(request: SentRequest, body: bytes) -> None:
 
 
 def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Followed]) -> None:
-    """What a device has written down: a receipt in its own history is a counted or recorded update."""
+    """Checks the record of a device: a receipt in it belongs to a counted or recorded update."""
     rounds = set()
     for joined in history:
         key = (joined.device, joined.run, joined.round, joined.attempt)
@@ -205,9 +205,9 @@ def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Follo
         run = run_of(joined.run)
         known = run.known(joined.round, joined.device)
         if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
-            raise Broken("receipt", f"{device} wrote that round {joined.round} refused an update that counts")
+            raise Broken("receipt", f"{device} recorded that round {joined.round} refused an update that counts")
         if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
-            raise Broken("named", f"{device} has a receipt for round {joined.round} that the log does not know")
+            raise Broken("named", f"{device} has a receipt for round {joined.round} that the log does not have")
 
 
 def leases(
@@ -216,17 +216,17 @@ def leases(
     delivered: dict[tuple[str, int, int], str],
     run_of: Callable[[str], Followed],
 ) -> None:
-    """What a worker learned of its leases: a result that it learned is committed is."""
+    """Checks what a worker was answered about its leases: a result with a receipt is committed."""
     for ended in history:
         lease = ended.lease
         ending = run_of(lease.run).ended.get(lease.round)
         ours = (lease.worker, lease.attempt, lease.fence)
         committed = ending is not None and ending.committed and ending.lease == ours
         if ended.result == "committed" and not committed:
-            raise Broken("ack-durable", f"{worker} was told that round {lease.round} committed its result")
+            raise Broken("ack-durable", f"{worker} got an answer that round {lease.round} committed its result")
         sent = delivered.get((lease.run, lease.round, lease.fence))
         if ended.result == "lost" and committed and ending is not None and ending.digest == sent:
-            raise Broken("receipt", f"{worker} was told that its result of round {lease.round} does not count")
+            raise Broken("receipt", f"{worker} got an answer that its result of round {lease.round} does not count")
 
 
 def retained(register: Register, durable: Durable, run: Followed, ended: int) -> None:
@@ -242,10 +242,12 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
     for digest in durable.blobs.digests():
         made = register.made.get(digest)
         if made is not None and made.run == run.run and digest not in may_stay:
-            raise Broken("retention", f"an update made for round {made.round} of {run.run} is kept after round {ended}")
+            raise Broken(
+                "retention", f"an update made for round {made.round} of {run.run} is stored after round {ended}"
+            )
 
 
 def verified(durable: Durable) -> None:
-    """``quorate verify`` finds nothing in what is left."""
+    """``quorate verify`` finds no violation at the end."""
     for wrong in verify(durable.store, durable.blobs):
         raise Broken(NUMBERS.get(wrong.invariant, wrong.invariant), f"verify: round {wrong.round}: {wrong.what}")

@@ -1,8 +1,8 @@
-"""Dishonest devices: beside their session they send what no honest device would.
+"""Dishonest devices: beside their session they send requests that no honest device sends.
 
-Other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not open yet,
-or not theirs, other attempts, bodies that speak of another round, withdrawals after the report. None of it may count
-beside what the device sent first, and none of it may hurt others.
+They send other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not
+open yet, or not theirs, other attempts, bodies whose report names another round, withdrawals after the report. None of
+it may count beside the first update of the device, and none of it may affect others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIES = (
 
 
 class Liar:
-    """Lies with the token of one device, at moments of its own."""
+    """Lies with the token of one device, at its own times."""
 
     def __init__(self, world: World, network: Network, watch: InvariantWatch, device: ExplorerDevice) -> None:
         self._world = world

@@ -1,9 +1,9 @@
-"""Updates that can be told apart in the model: one lane for each device and round, and a register of what was made.
+"""Updates that can be distinguished in the model: one lane for each device and round, and a register of all bodies.
 
 The model is ``marks`` [devices * ROUNDS + SHARED] float32 and an integer that is not averaged. A device's update for a
 round is a mark in lane (device, round mod ROUNDS), so an update that is counted twice, or in another round, is visible
 in the model; the shared lanes have values with long fractions, where the sum of many depends on its order unless it is
-exact. The register keeps what each body says by its digest, so that a committed checkpoint can be computed again
+exact. The register stores the content of each body by its digest, so that a committed checkpoint can be computed again
 without reading what the coordinator stored.
 """
 
@@ -33,7 +33,7 @@ Lanes = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one body says. ``lanes``: its values by lane, decoded; the others are zero."""
+    """The content of one body. ``lanes``: its values by lane, decoded; the others are zero."""
 
     run: str
     round: int
@@ -45,15 +45,15 @@ def first_model(devices: int) -> Tensors:
 
 
 class Register:
-    """Makes bodies, and remembers what each one says."""
+    """Makes bodies and stores the content of each."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self.made: dict[str, Made] = {}
         self.results: dict[str, set[tuple[str, int, int]]] = {}
-        """What workers made: digest -> (run, round, fence) of every lease that it was made under."""
+        """Results of workers: digest -> (run, round, fence) of every lease that it was made under."""
         self.bodies: dict[tuple[str, int], list[bytes]] = {}
-        """What was made for each round: a liar may copy it."""
+        """The bodies of each round: a liar may copy one."""
 
     def body_of(
         self,
@@ -68,7 +68,7 @@ class Register:
         variant: int,
         mark: float,
     ) -> bytes:
-        """The bytes of an update, and a line in the register."""
+        """Returns the bytes of an update, and adds it to the register."""
         devices = self._shape.devices
         values = np.zeros(devices * ROUNDS + SHARED, np.float32)
         lanes = {number * ROUNDS + round % ROUNDS: mark}
@@ -87,9 +87,9 @@ class Register:
         return body
 
     def result_of(self, run: str, round: int, fence: int, parent: bytes, *, wrong: bool = False) -> bytes:
-        """The bytes of a worker's result, and a line in the register: every lane of the parent moves by a step that
-        tells the leases apart, or, where the shape trains *alike*, the rounds only. ``wrong``: the bytes are no
-        checkpoint of the model.
+        """Returns the bytes of a worker's result, and adds it to the register: every lane of the parent moves by a step
+        that is different for each lease, or, where the shape trains *alike*, for each round only. ``wrong``: the bytes
+        are not a checkpoint of the model.
         """
         step = round % 64 if self._shape.alike else 64 + fence % 64
         values = marks_in(parent) + np.float32(step / 64)
@@ -105,7 +105,7 @@ class Register:
 
 
 def marks_in(checkpoint: bytes) -> Lanes:
-    """The lanes of a checkpoint's bytes, read by hand: this file trusts no reader of the product."""
+    """Returns the lanes of a checkpoint's bytes, parsed here without the product's reader."""
     (length,) = struct.unpack("<Q", checkpoint[:8])
     begin, end = json.loads(checkpoint[8 : 8 + length])["marks"]["data_offsets"]
     return np.frombuffer(checkpoint[8 + length + begin : 8 + length + end], dtype="<f4")
@@ -114,7 +114,7 @@ def marks_in(checkpoint: bytes) -> Lanes:
 def next_model(
     model: Lanes, ending: RoundEnding, made: dict[str, Made], rule: dict[str, Any], moments: list[Lanes]
 ) -> Lanes:
-    """What the updates of a round give when they are added up again, each once, in Python's integers.
+    """Returns the sum of the updates of a round, each once, in Python's integers.
 
     ``moments``: the server optimizer's vectors, m and v of FedAdam, brought up to date in place; empty before the first
     round."""
@@ -140,7 +140,7 @@ def next_model(
 
 
 def _adam(model: Lanes, mean: Lanes, rate: np.float32, given: dict[str, float], moments: list[Lanes]) -> Lanes:
-    """FedAdam's lines, with beta2 as it is where a plan does not say."""
+    """FedAdam, with the default of beta2."""
     beta1, beta2, tau = (np.float32(value) for value in (given["beta1"], 0.99, given["tau"]))
     if not moments:
         moments += [np.zeros(len(model), np.float32), np.full(len(model), tau * tau, np.float32)]
@@ -167,7 +167,8 @@ def _median(ordered: list[np.float32]) -> np.float32:
 
 
 def what_went_wrong(model: Lanes, found: Lanes, ending: RoundEnding, made: dict[str, Made]) -> str:
-    """Which invariant a wrong sum breaks, judged by the marks: each counted device's own lane should weigh the same."""
+    """Returns the invariant that a wrong sum breaks, judged by the marks: the lane of each counted device should have
+    the same weight."""
     shares = []
     for digest, weight in ending.reported.values():
         lane, mark = next(iter(made[digest].lanes.items()))

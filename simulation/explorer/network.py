@@ -1,7 +1,7 @@
 """The network between devices and replicas: it loses, delays, duplicates, reorders, and delivers again minutes later.
 
-A request and its answer are two journeys, and each may fail alone. What travels is turned into JSON and back, where
-the schedule's shape says so.
+A request and its answer are two deliveries, and each may fail alone. Where the schedule's shape has it, messages are
+converted to JSON and back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulation.explorer.world import World
 M = TypeVar("M", Message, Problem)
 
 TIMEOUT_S = 60.0
-"""When a sender gives up on an answer, beyond what it asked to be held."""
+"""Seconds after which a sender stops waiting for an answer, beyond the hold of its request."""
 
 
 class Network:
@@ -30,7 +30,8 @@ class Network:
         self._replicas = replicas
 
     def send(self, request: SentRequest, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
-        """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None when there is none."""
+        """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None where there is
+        none."""
         world, event = self._world, request.event
         answered_once = [False]
 
@@ -40,7 +41,7 @@ class Network:
                 respond(answer)
 
         def ignore(_: Answer) -> None:
-            """The answer of a copy goes nowhere."""
+            """The answer to a copy is dropped."""
 
         if world.shape.wire and isinstance(request.send, Send) and request.send.message is not None:
             request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
@@ -91,7 +92,7 @@ class Network:
         serve(world, replica, request, answered)
 
     def _choose(self) -> Replica | None:
-        """The replica behind the load balancer's pick: any one that lives."""
+        """Returns a running replica, as a load balancer chooses one."""
         alive = [replica for replica in self._replicas if replica.up]
         return self._world.chance.pick("replica", alive) if alive else None
 

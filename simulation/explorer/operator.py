@@ -1,7 +1,7 @@
 """Operators and clocks: runs are created, paused, resumed, stopped and scored; machines' clocks jump.
 
-Happens at moments drawn before the storm begins. Each request is one call of a replica, whose answer is held against
-what is durable.
+The times are drawn before the storm begins. Each request is one call of a replica, whose answer is compared with the
+durable state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExplorerOperator:
         self._body, self._init = body, hashlib.sha256(body).hexdigest()
 
     def plan_storm(self) -> None:
-        """Puts down when operators may act and clocks may jump."""
+        """Schedules when operators may act and clocks may jump."""
         world = self._world
         for _ in range(3):
             for action in ACTIONS:
@@ -46,7 +46,7 @@ class ExplorerOperator:
                 world.agenda.after(world.chance.between("jump", 0.0, world.shape.storm_s), self._jump, jump)
 
     def create(self) -> None:
-        """Uploads the first checkpoint and creates a run; again and again until it is answered."""
+        """Uploads the first checkpoint and creates a run; retries until it is answered."""
         world = self._world
 
         plan = world.shape.second if self._watch.runs and world.shape.second is not None else world.shape.plan
@@ -64,7 +64,7 @@ class ExplorerOperator:
             known = self._watch.runs.get(view.run)
             # A run that was paused or stopped through another replica, before its first round, opens none.
             if known is None or (not known.round and known.status == "running"):
-                raise Broken("ack-durable", f"the operator was told of run {view.run}, which has not begun")
+                raise Broken("ack-durable", f"the operator got run {view.run}, which has not begun")
         elif not self._watch.runs:
             world.agenda.after(2.0, self.create)
 

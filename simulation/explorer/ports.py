@@ -1,4 +1,4 @@
-"""The store as one replica sees it: the real one, through which faults strike.
+"""The store of one replica: the real one, with faults.
 
 ::
 
@@ -22,7 +22,7 @@ from simulation.explorer.process import Process
 
 
 class FaultyStore:
-    """Behaves as ``store`` where no fault strikes."""
+    """Behaves like ``store`` where no fault strikes."""
 
     def __init__(self, store: Store, replica: Process) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class FaultyStore:
             self._replica.writing = False
 
     def close(self) -> None:
-        """Keeps the store open: other replicas use it."""
+        """Does not close the store: other replicas use it."""
 
 
 class Fenced:

@@ -1,7 +1,7 @@
-"""What a loss of power leaves of files that were not synced: names that never reached the folder, and torn contents.
+"""A loss of power: names that were not synced are missing from the folder, and contents that were not synced are torn.
 
-While ``watching``, the ``os`` of ``coordinator.blobs.files`` is this object: it passes everything on, notes which file
-and which folder was synced when, and is a place where the process may die, before and after each sync.
+While ``watching``, the ``os`` of ``coordinator.blobs.files`` is this object: it forwards every call, records each
+sync of a file and a folder, and may end the process before and after each sync.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnsyncedFiles:
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
         self.die_at: Callable[[str], None] | None = None
-        """A place where the process that has the files open may die."""
+        """Called where the process that has the files open may die."""
         self._folders: dict[int, str] = {}
         self._names: dict[str, dict[str, int]] = {}
         """Folder -> name -> inode, as of its last sync."""
@@ -53,7 +53,7 @@ class UnsyncedFiles:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """For as long as the block runs, the file blobs use this instead of ``os``."""
+        """While the block runs, the file blobs use this instead of ``os``."""
         real = vars(files)["os"]
         vars(files)["os"] = self
         try:

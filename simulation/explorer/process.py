@@ -1,7 +1,7 @@
 """One process of the coordinator: it can die, come back or stand still between any two durable steps.
 
-A call that stands still keeps its stack (``stacks``): the world goes on, so whatever the code had read by then is old
-when it returns. ``replica`` says what the process does while it lives.
+A call that stands still keeps its stack (``stacks``): the world goes on, so values that the code has read by then are
+old when it continues. ``replica`` implements what a running process does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Process(ABC):
         """How many of its threads stand still."""
         self.clock_offset_s = 0.0
         self.writing = False
-        """Whether a transaction is open: whoever stood still in one would keep the whole store waiting."""
+        """Whether a transaction is open: a call that stands still in one would block the whole store."""
         self.disturbed = False
         """Whether the world went on while the last call stood still."""
         self.life = 0
@@ -64,7 +64,7 @@ class Process(ABC):
         """Ends the process; its connections are cut."""
 
     def fall(self, crash: Crash) -> None:
-        """The process is dead. What it held open is cut."""
+        """Ends the dead process and closes its connections."""
         world = self.world
         world.tally.crashes += 1
         world.log(f"{self.name} dies at: {crash}")
@@ -140,7 +140,8 @@ class Process(ABC):
         return self.frozen > 0
 
     def attempt(self, event: str, work: Callable[[Coordinator], T]) -> T | Problem | None:
-        """One call into the coordinator. None: the process died in it, or had died. Bugs of the product break."""
+        """Makes one call of the coordinator. None: the process died in it, or was dead. ``Broken`` for a bug of the
+        product."""
         world = self.world
         if not self.up:
             return None
@@ -170,11 +171,11 @@ class Process(ABC):
 
     def _die_before_answer(self, event: str) -> None:
         if self._condemned or self.strikes("crash-before-answer", event):
-            raise Crash(f"{event} done, nobody told")
+            raise Crash(f"{event} done, not answered")
 
 
 def _problem_of(error: StoreError | BlobError) -> Problem:
-    """What a peer gets when the machine could not, as ``service.errors`` answers."""
+    """The answer where the database or the disk failed, as ``service.errors`` gives it."""
     if isinstance(error, StoreError):
         return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
     if isinstance(error, DiskFull):

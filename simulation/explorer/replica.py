@@ -25,12 +25,12 @@ from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 IDLE_S = 10.0
-"""The longest time between two looks at the clock."""
+"""The longest time between two calls of ``tick``, in seconds."""
 RETRY_S = 2.0
 
 
 class Replica(Process):
-    """``holds`` are its open requests."""
+    """``holds`` has its held requests."""
 
     def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
         super().__init__(world, durable, watch, stacks, name)
@@ -71,7 +71,7 @@ class Replica(Process):
         self._work_after(0.0)
 
     def stop(self) -> None:
-        """The process is ended, with nothing of it standing still."""
+        """Ends the process, while none of its calls stands still."""
         self.up = False
         self.holds.cut()
 
@@ -131,7 +131,7 @@ class Replica(Process):
             self.coordinator.put_back(task)
 
     def woken(self, keys: Iterable[str]) -> None:
-        """Signals of the coordinator: who waits looks again."""
+        """Handles signals of the coordinator: waiting requests are called again."""
         for key in keys:
             if key == "tasks":
                 self._work_after(0.001)

@@ -1,4 +1,4 @@
-"""A request of a device or a worker on its way, and what may answer it."""
+"""A request of a device or a worker in the network, and the types of its answer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Respond = Callable[[Answer], None]
 
 @dataclass(slots=True)
 class SentRequest:
-    """One request on its way: what was asked, the body if it has one, and who asks."""
+    """One sent request: the action with its token, and the body if it has one."""
 
     send: Send | Fetch
     body: bytes = b""
     gone: Callable[[], bool] = lambda: False
-    """Whether the client has cut the connection."""
+    """Whether the client has disconnected."""
     table: Table = TABLE
 
     @property

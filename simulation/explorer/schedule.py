@@ -4,10 +4,10 @@
 
     calm start      the store, the replicas, the run, the devices
     storm           ``storm_s`` virtual seconds in which faults strike
-    healing         every process that can come back does, nothing is paused, no fault strikes any more
-    end             when a round commits after the healing, or the runs are over; a world that gets nowhere has stalled
+    healing         every process that can restart does, no run is paused, no fault strikes any more
+    end             when a round commits after the healing, or the runs are over; a world without progress has stalled
 
-After every step the ``InvariantWatch`` holds what is durable against the invariants.
+After every step the ``InvariantWatch`` checks the durable state against the invariants.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from simulation.explorer.world import BEGINNING, World
 STEPS_MOST = 200_000
 SETTLE_S = 3.0
 IDLE_S = 12.0
-"""How long a storm goes on when every run is over: what comes late must not hurt them."""
+"""Seconds for which a storm goes on when every run is over: late requests must not change them."""
 
 
 class Schedule:
@@ -76,7 +76,7 @@ class Schedule:
             self._check_everything()
 
     def _expect_wake_ups(self, run: Followed) -> None:
-        """A cohort was drawn. In calm weather a signal reaches at once the devices that wait at the only replica."""
+        """A cohort was drawn. Without faults a signal reaches at once the devices that wait at the only replica."""
         if not self.world.stormy and len(self.replicas) == 1:
             held = [self.replicas[0].holds.of(device) for device in run.cohort]
             waiting = [one for one in held if one is not None]
@@ -124,7 +124,7 @@ class Schedule:
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
 
     def _enrol(self, device: ExplorerDevice) -> None:
-        """As if it had enrolled long ago."""
+        """Writes the rows of an enrolled device."""
         name, token = f"device-{device.number}", f"token {device.number}"
         row = DeviceRow(
             device=name,
@@ -140,7 +140,7 @@ class Schedule:
         device.storage.save(Record(coordinator=URL, enrolled=enrolled))
 
     def _register(self, number: int) -> None:
-        """As if an operator had done it long ago."""
+        """Writes the row of a registered worker."""
         name, token = f"worker-{number}", f"worker token {number}"
         hashed = hashlib.sha256(token.encode()).hexdigest()
         with self.durable.store.transaction() as tx:
@@ -197,7 +197,7 @@ class Schedule:
         )
 
     def _settle(self) -> None:
-        """Where one process has the disk to itself: what is left after it was started once more is what is kept."""
+        """Where one process has the disk to itself: it is started once more, so that it sweeps the disk."""
         if len(self.replicas) > 1:
             return
         self.world.stormy = False
@@ -212,7 +212,7 @@ class Schedule:
             invariants.retained(self.world.register, self.durable, run, ended.get(run.run, 0))
 
     def _check_everything(self) -> None:
-        """At the end: every run, and what devices and workers have written down."""
+        """At the end: checks every run, and the records of devices and workers."""
         self.watch.finish()
         for device in self.devices:
             invariants.record(device.name, device.storage.history(), self.watch.run)

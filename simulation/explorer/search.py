@@ -1,4 +1,4 @@
-"""Many schedules: one after another in each process, with a count of what happened and every schedule that broke."""
+"""Plays many schedules, one after another in each process, and counts what happened and which schedules broke."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulation.explorer.shape import Shape
 from simulation.explorer.world import World
 
 CHUNK = 40
-"""Schedules that a process plays before it says how far it is."""
+"""Schedules that a process plays between two reports of its progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SearchReport:
         return self
 
     def to_json(self) -> dict[str, object]:
-        """The count line."""
+        """Returns the counts."""
         tally = self.tally
         return {
             "schedules": tally.schedules,
@@ -62,10 +62,10 @@ class SearchReport:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What schedules are played on: the product as it is.
+    """The product that schedules are played on.
 
     A subclass may change the product while a schedule runs, and the shapes that are tried: tests seed bugs in this way.
-    It travels to other processes, so it can be pickled.
+    It is sent to other processes, so it can be pickled.
     """
 
     def shape(self, seed: int) -> Shape:
@@ -90,7 +90,7 @@ def play(
     without: frozenset[str] = frozenset(),
     trace: list[str] | None = None,
 ) -> tuple[World, Broken | None]:
-    """One schedule; with the invariant that broke, where one did."""
+    """Plays one schedule. Returns its world, and the invariant that broke, or None."""
     schedule = Schedule(shape, without=without, trace=trace)
     with product.running():
         try:
@@ -103,9 +103,9 @@ def play(
 def play_many(
     seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9
 ) -> SearchReport:
-    """These schedules in this process, until the wall clock says ``until`` or ``enough`` of them broke."""
+    """Plays these schedules in this process, until the wall clock reaches ``until`` or ``enough`` of them broke."""
     report = SearchReport()
-    if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would stay for good
+    if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would never be freed
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
     for seed in seeds:
@@ -129,7 +129,7 @@ def explore(
     enough: int = 5,
     progress: Callable[[SearchReport], None] = lambda report: None,
 ) -> SearchReport:
-    """Schedules ``first``, ``first + 1``, ...: so many, or for so long, or until ``enough`` of them broke."""
+    """Plays schedules ``first``, ``first + 1``, ...: so many, or for so long, or until ``enough`` of them broke."""
     began = time.time()
     until = began + seconds if seconds is not None else float("inf")
     report = SearchReport()
@@ -175,7 +175,7 @@ def _in_processes(
 
 
 def _end_with_parent() -> None:
-    """In a worker: a search that is killed leaves nobody behind."""
+    """In a worker: the process ends when the search is killed."""
     parent = parent_process()
 
     def follow() -> None:

@@ -1,8 +1,8 @@
-"""A request of a device or a worker at the other end: an entry of the table of requests, served by a replica.
+"""Serves a request of a device or a worker by a replica, over the table of requests.
 
-What the explorer serves is the table that is shipped. An update, or a result, takes two calls with the body's journey
-between them: whether it is worth reading, and then the whole of it. The answer is a message, a problem document, or
-None where the connection broke.
+The explorer serves the table of the product. An update, or a result, takes two calls with the transfer of the body
+between them: one for its limit, one for the stored body. The answer is a message, a problem document, or None where the
+connection broke.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answered = Callable[[Any], None]
 
 
 def serve(world: World, replica: Replica, request: SentRequest, respond: Respond) -> None:
-    """Has the replica serve one delivery of a request."""
+    """Lets the replica serve one delivery of a request."""
     send = request.send
 
     def answer(result: Any) -> None:
@@ -55,7 +55,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
 
 
 def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
-    """The request, once it is known who asks."""
+    """Returns the request with its caller."""
     return requests.Request(entry, identify(coordinator, entry.permission, send.token or ""), send.message, send.path)
 
 
@@ -92,7 +92,7 @@ def _held(
 def _upload(
     world: World, replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Body, send: Send, answer: Answered
 ) -> None:
-    """A body that is worth reading, its journey, and what is made of it."""
+    """Serves a request with a body: its limit, its transfer, and the stored body."""
 
     def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
         asked = _asked(coordinator, entry, send)

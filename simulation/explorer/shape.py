@@ -1,4 +1,4 @@
-"""What a schedule looks like before it begins: how many devices, which plan, which store, which weather.
+"""The setting of a schedule: how many devices, which plan, which store, which rates of faults.
 
 A function of the seed. Most schedules are small, since most bugs need few devices; some have hundreds. In each, some
 faults are switched off altogether (swarm testing: Groce et al. 2012, doi 10.1145/2338965.2336763), and one pair of a
@@ -27,7 +27,7 @@ class Shape:
     seed: int
     devices: int
     dead: int
-    """How many of them vanish for good during the storm."""
+    """How many of them vanish permanently during the storm."""
     liars: int
     replicas: int
     lost_replicas: int
@@ -37,11 +37,11 @@ class Shape:
     two_runs: bool
     """Whether a second run shares the fleet from early on: its devices work while the first is in any phase."""
     wire: bool
-    """Whether messages go through JSON as over HTTP, rather than as objects."""
+    """Whether messages are converted to JSON as over HTTP, rather than passed as objects."""
     enrolments: int
     """How many devices enrol by the protocol; the rest are enrolled before it begins."""
     storm_s: float
-    """Virtual seconds in which faults strike; afterwards the world heals, and must get somewhere."""
+    """Virtual seconds in which faults strike; afterwards the world heals and must make progress."""
     plan: dict[str, Any] = field(default_factory=dict)
     second: dict[str, Any] | None = None
     """The plan of further runs, where it is another one."""
@@ -102,7 +102,7 @@ class Shape:
 
 
 def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
-    """The same with workers, a plan for them, and weather in which devices stay away."""
+    """Returns the shape with workers, a plan for them, and faults that make devices vanish."""
     of_center = chance.unit("focus of") < 0.45
     faults = CENTER_FOCUS if of_center else FLEET_FOCUS
     phases = (*PHASES, "committing") if of_center else ("leasing", "training")
@@ -126,8 +126,8 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
 
 
 def _side_by_side(shape: Shape) -> Shape:
-    """For faults that strike where somebody works: one run is always in the datacenter, the other never, unless it is
-    to wait for a worker that the first one keeps busy. Nobody disturbs them for long.
+    """For faults that strike during training: one run is always in the datacenter, the other never, unless it should
+    wait for a worker that the first one occupies. No operator disturbs them for long.
     """
     fault, phase = shape.focus
     center = {**shape.plan, "datacenter": {**shape.plan["datacenter"], "every": 1, "wait_s": 15.0, "lease_s": 4.0}}
@@ -188,7 +188,8 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
 
 
 def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with a section that falls back, or goes by plan, or both; and with more and quicker rounds."""
+    """Returns the plan with a section that falls back, or uses the datacenter by plan, or both; and with more and
+    shorter rounds."""
     when = chance.unit("when")
     section = {
         "data": DATA,
@@ -210,7 +211,7 @@ another.
 """
 CENTER_FOCUS = (*sorted(FAULTS.keys() - set(FLEET_FAULTS)), *OF_WORKERS * 3)
 FLEET_FOCUS = (*FLEET_FAULTS, *(*OF_DEVICES, "blob-full", "blob-torn", "blob-lost-ack") * 2)
-"""Of schedules with a datacenter. What meets the focused phase seldom is in it more often."""
+"""Faults of schedules with a datacenter. Those that rarely meet the focused phase are in the list more often."""
 _AWAY = {"fleet-away": 0.9}
 _PROLONGED = {
     "committing": {"lazy": 0.4, "delay": 0.15},
@@ -218,12 +219,12 @@ _PROLONGED = {
     "leasing": {**_AWAY, "worker-crash": 0.15},
     "training": {**_AWAY, "worker-silent": 0.3},
 }
-"""What makes a phase last that is short by nature."""
+"""Faults that extend a phase that is short by nature."""
 
 
 def _rates(chance: Chance, phase: str, faults: Container[str]) -> dict[str, float]:
-    """How likely each fault is: none in a calm world, else some of the faults, more or less; and those that make the
-    focused ``phase`` last.
+    """Returns the rate of each fault: none in a calm world, otherwise some of the faults with varied rates, and those
+    that extend the focused ``phase``.
     """
     weather = chance.unit("weather")
     if weather < 0.04:

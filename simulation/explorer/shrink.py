@@ -13,26 +13,26 @@ from simulation.explorer.search import PRODUCT, Product, play
 from simulation.explorer.shape import Shape
 
 QUIET = (" receives wait", " receives noted", " receives enrolled", " lies: ")
-"""Lines of the whole trace that a short one does without."""
+"""Lines that a short trace leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """A failing schedule with as little in it as was found to be needed."""
+    """A failing schedule with the fewest faults and parts that were found."""
 
     shape: Shape
     without: frozenset[str]
     faults: tuple[str, ...]
-    """What still has to happen."""
+    """The faults that are still needed."""
     trace: tuple[str, ...]
 
 
 def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds: float = 20.0) -> Shrunk:
-    """The smallest schedule found in this time that still breaks the invariant."""
+    """Returns the smallest schedule found in this time that still breaks the invariant."""
     until = time.time() + seconds
 
     def struck(candidate: Shape, without: frozenset[str]) -> list[str] | None:
-        """The faults of a schedule that still fails; None where it does not, or where there is no time left."""
+        """Returns the faults of a schedule that still fails; None where it does not, or where no time is left."""
         if time.time() > until:
             return None
         world, broken = play(candidate, product=product, without=without)

@@ -1,6 +1,6 @@
-"""Suspended calls: a call that stops in the middle keeps its stack, and the schedule goes on on another.
+"""Suspends calls: a call that stops in the middle keeps its stack, and the schedule continues on another.
 
-Python has no other way to leave a call in the middle and come back to it later, in any order. Each stack is a thread,
+Python has no other way to suspend a call in the middle and resume it later, in any order. Each stack is a thread,
 but exactly one of them runs at any time, and the agenda alone decides which runs next: a schedule is the same at each
 repetition.
 """
@@ -16,7 +16,7 @@ class Over(BaseException):
 
 
 class _Retired(BaseException):
-    """This stack has handed the world on, and has nothing left to do."""
+    """This stack has passed the world on and has no work left."""
 
 
 class Stacks:
@@ -50,7 +50,7 @@ class Stacks:
             raise self._error
 
     def suspend(self, plan_return: Callable[[Callable[[], None]], None]) -> None:
-        """Leaves the running call here until ``back`` is called. ``plan_return(back)`` puts that on the agenda."""
+        """Suspends the running call here until ``back`` is called. ``plan_return(back)`` puts that on the agenda."""
         stack = _Stack(threading.current_thread())
         self._suspended.append(stack)
         plan_return(lambda: self._go_back_to(stack))
@@ -60,7 +60,7 @@ class Stacks:
             raise Over
 
     def _go_back_to(self, stack: _Stack) -> None:
-        """Called by a step of the world: the suspended stack goes on, and this one is done."""
+        """Called by a step of the world: the suspended stack continues, and this one ends."""
         self._suspended.remove(stack)
         stack.awake.release()
         raise _Retired
@@ -76,7 +76,7 @@ class Stacks:
         (home.awake if home is not None else self._retired).release()
 
     def _unwind(self) -> _Stack | None:
-        """Ends every suspended call, one after another; the one at home is returned, and left to its thread."""
+        """Ends every suspended call, one after another; the first one is returned, to continue on its own thread."""
         self._over = True
         home = None
         while self._suspended:

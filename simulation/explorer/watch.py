@@ -1,8 +1,8 @@
-"""Watches the durable state of every run, step by step, and holds it against the invariants.
+"""Watches the durable state of every run, step by step, and checks it against the invariants.
 
 It reads the store's rows and the disk directly, follows each run's log with a small model of its own (``follow``), and
-hears every answer that a replica gives. It never looks at the engine's objects. Reading is incremental: a step after
-which no log has grown costs one small read for each run.
+checks every answer of a replica. It does not read the engine's objects. Reading is incremental: a step after which no
+log has grown costs one small read for each run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulation.explorer.world import World
 
 
 class InvariantWatch:
-    """``runs`` holds what is known of each run; ``acknowledged`` what devices were promised."""
+    """``runs``: the model of each run; ``acknowledged``: the updates with a receipt."""
 
     def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:
         self.world = world
@@ -38,7 +38,7 @@ class InvariantWatch:
         """(run, round, device) -> digest of the update for which a receipt was given."""
 
     def step(self) -> None:
-        """After each step: whatever has changed is read and checked. Where nobody wrote, nothing has."""
+        """After each step: reads and checks what has changed. Without a transaction nothing has."""
         if not self.written:
             return
         self.written = False
@@ -56,7 +56,7 @@ class InvariantWatch:
                 self._read(run)
 
     def run(self, name: str) -> Followed:
-        """What is known of this run, which another replica may have found before the operator was told of it."""
+        """Returns the model of this run, which another replica may have found before the operator got an answer."""
         if name not in self.runs:
             self.discover()
         return self.runs[name]
@@ -88,7 +88,7 @@ class InvariantWatch:
             )
 
     def crashed(self) -> None:
-        """After each crash: what was promised is still there."""
+        """After each crash: checks that everything acknowledged is still there."""
         self.written = True
         self.step()
         for run in self.runs.values():
@@ -96,7 +96,7 @@ class InvariantWatch:
             invariants.whole_blobs(self.durable, run)
 
     def answered(self, request: SentRequest, answer: Any, disturbed: bool) -> None:
-        """A replica has answered: what it promises is durable at this moment.
+        """Checks an answer of a replica: what it acknowledges is durable at this moment.
 
         ``disturbed``: others were served meanwhile, so a token may have been replaced by a newer one since.
         """
@@ -110,7 +110,7 @@ class InvariantWatch:
                 run = self.run(answer.run)
                 if run.known(answer.round, answer.device) != (answer.digest, answer.weight):
                     raise Broken(
-                        "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not know it"
+                        "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not have it"
                     )
                 if run.round == answer.round:
                     invariants.spooled(self.durable, run, only=answer.digest)
@@ -129,7 +129,7 @@ class InvariantWatch:
                 device = self.durable.device_of(request.send.token)
                 run = self.run(path["run"])
                 if run.round == path["round"] and run.phase == "collecting" and device not in run.withdrawn:
-                    raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not know it")
+                    raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not have it")
             case bytes():
                 invariants.fetched(request, answer)
             case _:
@@ -146,14 +146,14 @@ class InvariantWatch:
             raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 
     def _result_taken(self, answer: ResultReceipt) -> None:
-        """A result's receipt says that it is the model of this version."""
+        """Checks a result's receipt: the result is the model of this version."""
         ending = self.run(answer.run).ended.get(answer.round)
         found = None if ending is None else (ending.committed, ending.digest, ending.version, *ending.lease[:2])
         if found != (True, answer.digest, answer.version, answer.worker, answer.attempt):
-            raise Broken("ack-durable", f"{answer} was given as a receipt, the log knows {found}")
+            raise Broken("ack-durable", f"{answer} was given as a receipt, the log has {found}")
 
     def _refused_result(self, request: SentRequest, answer: Problem) -> None:
-        """Its reason is kept; and one that was taken is not refused when it is sent again."""
+        """Its reason is recorded, and a committed result is not refused when it is sent again."""
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         report: Any = request.send.message  # type: ignore[union-attr]
         run, number, worker = self.run(path["run"]), int(path["round"]), self.durable.worker_of(request.send.token)
@@ -165,10 +165,10 @@ class InvariantWatch:
         if answer.kind == "lease-lost" and 1 <= number <= run.round:
             known = {(row.device, row.kind) for row in self.durable.store.refusals(run.run, number)}
             if (worker, "lease-lost") not in known:
-                raise Broken("named", f"a result of {worker} for round {number} was refused, and nothing says why")
+                raise Broken("named", f"a result of {worker} for round {number} was refused, and no reason is recorded")
 
     def _lease_held(self, request: SentRequest, answer: Lease | LeaseRenewed) -> None:
-        """Whoever is told that it has a round, has it at this moment."""
+        """A worker that gets a lease as its answer has the round at this moment."""
         message: Any = request.send.message  # type: ignore[union-attr]
         if isinstance(answer, Lease):
             run, answered = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
@@ -176,7 +176,9 @@ class InvariantWatch:
             run = self.run(str(request.send.path["run"]))  # type: ignore[union-attr]
             answered = (self.durable.worker_of(request.send.token), message.attempt, message.fence)
         if run.phase != "training" or run.lease != answered:
-            raise Broken("lease", f"{answered} was told that it has the round; the log says {run.lease}, {run.phase}")
+            raise Broken(
+                "lease", f"{answered} got an answer that it has the round; the log has {run.lease}, {run.phase}"
+            )
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run."""
@@ -185,7 +187,7 @@ class InvariantWatch:
                 raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")
 
     def finish(self) -> None:
-        """At the end: every run, from the beginning."""
+        """At the end: checks every run from the beginning."""
         self.written = True
         self.step()
         for run in self.runs.values():

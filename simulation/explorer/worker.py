@@ -1,8 +1,8 @@
-"""One worker of a datacenter: the real ``work`` session, with training that makes marks, and what happens to workers.
+"""One worker of a datacenter: the real ``work`` session, with training that makes marks, and the faults of workers.
 
 It performs the session's actions against the explorer's network and clock. It can die after any of them, come back as
-another instance, or never; stand still past its lease; have a twin that works under the same token; and say what no
-honest worker would, under fences that are old or not given out yet. It keeps no record, as real ones do not.
+another instance, or never; stand still past its lease; have a twin that works under the same token; and send what no
+honest worker sends, under fences that are old or not issued yet. Like real workers it has no record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
 
 
 class ExplorerWorker:
-    """``twin``: one that works under another's name and token, as another instance."""
+    """``twin``: a process that works under another worker's name and token, as another instance."""
 
     def __init__(
         self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
@@ -81,7 +81,7 @@ class ExplorerWorker:
     # ------------------------------------------------------------ life and death
 
     def plan_storm(self) -> None:
-        """Puts down when a twin may turn up, and when this worker may lie."""
+        """Schedules when a twin may start, and when this worker may lie."""
         world, storm_s = self.world, self.world.shape.storm_s
         if "worker-twin" in world.possible:
             for _ in range(2):
@@ -103,7 +103,7 @@ class ExplorerWorker:
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
 
     def vanish(self, back_after_s: float | None) -> None:
-        """The process dies, and with it what it had not saved. None: for good."""
+        """The process dies, with everything it had not saved. None: permanently."""
         if not self.up:
             return
         self.world.log(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
@@ -136,13 +136,13 @@ class ExplorerWorker:
     # ------------------------------------------------------------ the session
 
     def _advance(self, step: Callable[[], WorkerAction]) -> None:
-        """Takes the session to its next action, and performs it."""
+        """Advances the session to its next action and performs it."""
         try:
             action = step()
         except StopIteration:
             raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
         except ProblemError as error:
-            raise Broken("no-bug", f"{self.name} was told to stop: {error.problem.kind}: {error}") from error
+            raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
         except Exception as error:
             raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
         self._perform(action)
@@ -232,7 +232,7 @@ class ExplorerWorker:
         world.agenda.after(seconds, self._trained, lease, ticket)
 
     def _happens_to_training(self, ticket: tuple[int, int]) -> None:
-        """At its start and at each heartbeat: it may turn out slow, impossible, or wrong."""
+        """At its start and at each heartbeat: it may become slow, impossible, or wrong."""
         world, lease = self.world, self._training
         if lease is None:
             return
@@ -269,7 +269,7 @@ class ExplorerWorker:
         if world.strikes("worker-silent", self.name):
             for_s += world.chance.between("silent-s", 0.3, 3.0) * 4 * for_s
             world.log(f"{self.name} stands still for {for_s:.1f} s")
-            self._attending = None  # not even its own job's end reaches it
+            self._attending = None  # not even the end of its own job reaches it
         elif self._job_reply is not None:
             for_s = 0.0
         world.agenda.after(for_s, self._end_attending, ticket)
@@ -286,7 +286,7 @@ class ExplorerWorker:
     # ------------------------------------------------------------ lies
 
     def _lie(self) -> None:
-        """Says something under a lease of its past, or under one that was never given out. Listens to no answer."""
+        """Sends something under a lease of its past, or under one that was never issued. Ignores the answer."""
         world = self.world
         if not self.leases or not world.strikes("worker-lie", self.name):
             return

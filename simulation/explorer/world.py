@@ -1,6 +1,6 @@
 """What all parts of one schedule share: its shape, chance, time, faults, counts and trace.
 
-A ``Schedule`` makes one and hands it to its devices, replicas, workers and checks. It imports none of them.
+A ``Schedule`` makes one and passes it to its devices, replicas, workers and checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class World:
         self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
         self.stormy = False
         self.phase = "idle"
-        """Of the first run, as ``watch`` follows it; ``idle`` before there is one."""
+        """Phase of the first run, as ``watch`` follows it; ``idle`` before there is one."""
         self.fences: dict[str, int] = {}
         """The newest fence of each run."""
         self.interruptions = 0

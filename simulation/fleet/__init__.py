@@ -1,15 +1,14 @@
-"""Many real devices on one machine: each a session of its own over HTTP, with its key, its folder and its shard of one
-data set.
+"""Runs many real devices on one machine: each has its own session over HTTP, key, folder and shard of one data set.
 
 =============== ===============================================================================================
-split           who has which examples
-habits          who is slow, who vanishes, who sends too late: a function of (seed, device, round)
-pulse           which rounds are over, as far as the devices of one process know
+split           the examples of each device
+habits          which devices are slow, vanish or send too late: a function of (seed, device, round)
+round_times     which rounds are over, as seen by the devices of one process
 checkpoints     one download of a checkpoint for all devices of a process
-trainer         one device's trainer: the learner's, with a habit put around it
+trainer         one device's trainer: the learner's, with the device's habits
 worker          one process with many devices, a thread each
 processes       the worker processes: started, counted, stopped
 =============== ===============================================================================================
 
-Devices speak to the coordinator by HTTP alone.
+Devices reach the coordinator only by HTTP.
 """

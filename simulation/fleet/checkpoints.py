@@ -1,7 +1,6 @@
 """One download of a checkpoint for all devices of a process.
 
-This file knows checkpoints' digests and who asked first. Three hundred devices want the same bytes at the same moment:
-the first one fetches them, the others wait for it.
+Hundreds of devices need the same bytes at the same moment: the first one fetches them, the others wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from client_sdk.protocol.devices import CheckpointRef
 
 KEEP = 3
 PATIENCE_S = 10.0
-"""How long others wait for the one that fetches before one of them fetches itself."""
+"""Seconds that others wait for the one that fetches before one of them fetches itself."""
 _LOOK_S = 0.25
 
 
@@ -32,7 +31,7 @@ class SharedCheckpoints:
         self._since: dict[str, float] = {}
 
     def get(self, digest: str) -> bytes | None:
-        """The checkpoint; None for the one caller that is to fetch it now."""
+        """The checkpoint; None for the one caller that must fetch it now."""
         with self._changed:
             while (body := self._cache.get(digest)) is None and not self._stop.is_set():
                 since = self._since.get(digest)
@@ -44,7 +43,7 @@ class SharedCheckpoints:
 
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[Download]:
-        """See the port. However it ends, whoever waits looks again."""
+        """As in ``CheckpointCache``. Its end, also by an error, wakes all that wait."""
         try:
             with self._cache.download(ref) as download:
                 yield download

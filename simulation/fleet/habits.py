@@ -1,6 +1,6 @@
-"""Who is slow, who vanishes, who sends too late: the fleet's behaviour, drawn from a seed.
+"""The fleet's behaviour, drawn from a seed: which devices are slow, vanish, or send too late.
 
-Every draw is a hash of (seed, what, device, round), so round 7 of a device is the same whatever happened before.
+Every draw is a hash of (seed, what, device, round), so a device behaves alike in a round, independent of its past.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from client_sdk.chance import labelled, sha256_word, unit
 
 SLOWEST = 4.0
-"""A slow device takes up to this many times as long as it would."""
+"""A slow device takes up to so many times its usual time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +20,19 @@ class FleetConduct:
     slowness: float = 1.0
     """How many times as long as usual it takes to train."""
     vanishes: bool = False
-    """It stops in the middle, as if its battery were empty, and comes back in a later round."""
+    """It stops in the middle, as with an empty battery, and returns in a later round."""
     away: float = 0.0
-    """How long it is away then, in rounds' durations."""
+    """How long it is away then, in round durations."""
     late: bool = False
-    """It keeps the finished update until the round is over, and sends it then."""
+    """It holds the finished update until the round is over, and sends it then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetHabits:
-    """Shares of the fleet, each from 0 to 1. ValueError for others."""
+    """Shares of the fleet, each from 0 to 1. ValueError for other values."""
 
     slow: float = 0.1
-    """Of devices: slow ones are slow in every round, as old phones are."""
+    """Of devices: a slow device, such as an old phone, is slow in every round."""
     vanish: float = 0.05
     """Of a round's devices."""
     late: float = 0.03

@@ -1,7 +1,4 @@
-"""A fleet's options checked, and cut into orders for its worker processes.
-
-It asks the coordinator one question: whether it is there. It starts nothing.
-"""
+"""Checks a fleet's options, and that the coordinator responds, and makes the orders of its worker processes."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from simulation.fleet.worker import WorkerOrders
 
 
 def split_of(*, data: str, devices: int, by: str, alpha: float, size_sigma: float, seed: int) -> Split:
-    """The split of a command's options. ValueError where there is no such way to split."""
+    """The split of a command's options. ValueError where there is no such method."""
     if by not in get_args(By):
         raise ValueError(f"--by {by}: known are {', '.join(get_args(By))}.")
     return Split(data=data, devices=devices, by=cast("By", by), alpha=alpha, size_sigma=size_sigma, seed=seed)

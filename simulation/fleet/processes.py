@@ -1,4 +1,4 @@
-"""The worker processes of a fleet: started as supervised children, counted together, stopped."""
+"""Starts the worker processes of a fleet as supervised children, sums their tallies, and stops them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from simulation.fleet.worker import STOP_S, FleetTally, WorkerOrders
 
 
 class FleetFailed(Exception):
-    """A worker could not go on: its sentence."""
+    """A worker failed: the message is its sentence."""
 
 
 class FleetProcesses:
-    """A context: inside it the workers run. Its ``watch`` gives the sum of their tallies as they come."""
+    """A context manager that runs the workers. ``watch`` returns the sum of their tallies."""
 
     def __init__(self, orders: list[WorkerOrders]) -> None:
         self._orders = orders
@@ -38,7 +38,7 @@ class FleetProcesses:
         self.stop()
 
     def watch(self, stop: Event, every_s: float = 0.25) -> FleetTally | None:
-        """The next sum of tallies, once something has changed; None once ``stop`` is set. Raises FleetFailed."""
+        """The next sum of tallies, after a change; None once ``stop`` is set. Raises FleetFailed."""
         while not stop.is_set():
             try:
                 tally = self._arrived.get(timeout=every_s)
@@ -51,7 +51,7 @@ class FleetProcesses:
         return None
 
     def total(self) -> FleetTally:
-        """All workers' last tallies together."""
+        """The sum of all workers' last tallies."""
         kinds: Counter[str] = Counter()
         for tally in self._tallies.values():
             kinds.update(tally.kinds)
@@ -81,11 +81,11 @@ class FleetProcesses:
             try:
                 tally = FleetTally.model_validate_json(line)
             except ValueError:
-                return  # printed by somebody's learner
+                return  # printed by a learner
             explained = explained or tally.fatal is not None
             self._arrived.put(tally)
 
         child.follow(on_line)
         if not self._stopping and not explained:
-            fatal = f"A worker process of the fleet {child.ending}, and nobody had asked it to end."
+            fatal = f"A worker process of the fleet {child.ending}, without a request to end."
             self._arrived.put(FleetTally(worker=worker, fatal=fatal))

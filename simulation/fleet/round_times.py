@@ -1,7 +1,6 @@
-"""Which rounds are over, as far as the devices of one process know, and how long a round takes.
+"""Estimates which rounds are over, and how long a round takes, from the events of one process's devices.
 
-This file knows runs and rounds by name and a clock that it is given. It asks nobody: what it knows, devices heard as
-they took part. Safe from any thread.
+It sends no requests. Thread-safe.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from threading import Event, Lock
 from client_sdk.http.client import Happening
 
 FIRST_GUESS_S = 4.0
-"""How long a round takes, before one has been seen."""
+"""The assumed duration of a round before one was observed."""
 _LOOK_S = 0.1
 
 
 class RoundTimes:
-    """One for all devices of a process."""
+    """The estimate, shared by all devices of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,12 +29,12 @@ class RoundTimes:
 
     @property
     def round_s(self) -> float:
-        """Seconds between the last two rounds' beginnings."""
+        """Seconds between the starts of the last two rounds."""
         return self._round_s
 
     def note(self, happening: Happening) -> None:
-        """Learn from what happened to a device: work in round n says that earlier ones are over, a refusal that n
-        is."""
+        """Learn from an event of a device: work in round n shows that earlier rounds are over, a refusal in round n
+        that n is over."""
         run, number = happening.run, happening.round
         if run is None or number is None:
             return

@@ -1,4 +1,4 @@
-"""Who has which examples: one data set cut among the devices of a fleet."""
+"""Partitions one data set among the devices of a fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from client_sdk.data import Data, Examples, load_data
 from simulation.partitioning import Indices, split_indices
 
 By = Literal["iid", "dirichlet", "shards"]
-"""The ways that a fleet's command offers."""
+"""The partition methods of the command ``fleet``."""
 
 FEWEST = 8
 """A device gets at least this many examples, or half of an equal share where that is less."""
@@ -17,7 +17,7 @@ FEWEST = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A cut of one data set. Equal splits give equal shards, in every process."""
+    """A partition of one data set. Equal splits give equal shards, in every process."""
 
     data: str
     """Name of an installed data set, or a path that ends in .npz."""
@@ -25,7 +25,7 @@ class Split:
     by: By = "dirichlet"
     alpha: float = 0.5
     size_sigma: float = 0.5
-    """The last three: see ``simulation.partitioning.partition``. Ways that do not use one leave it alone."""
+    """The last three: see ``simulation.partitioning.partition``. Methods that do not use one ignore it."""
     seed: int = 0
 
     def shards(self, train: Examples) -> list[Indices]:
@@ -40,7 +40,7 @@ class Split:
         )
 
     def label(self, device: int) -> str:
-        """What operators see of device number ``device``: ``mnist-0007``. The number is its shard's."""
+        """The label of device number ``device`` for operators: ``mnist-0007``. The number is that of its shard."""
         stem = self.data.removesuffix(".npz").rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
         return f"{stem[:48]}-{device:04d}"
 
@@ -55,8 +55,8 @@ class Split:
 def cut(split: Split, wanted: range | None = None) -> tuple[Data, dict[int, Examples]]:
     """Load the data and copy out the shards of the ``wanted`` devices (None: all): (data, device -> shard).
 
-    Shards are copies, so that a caller who lets go of the data keeps its own part only. DataError where the data cannot
-    be had.
+    Shards are copies, so that a caller who releases the data retains only its own part. DataSourceError where the data
+    cannot be loaded.
     """
     data = load_data(split.data)
     parts = split.shards(data.train)

@@ -1,6 +1,6 @@
-"""One device's trainer: the learner's own work, with the device's habits put around it.
+"""One device's trainer: the learner's training, with the device's habits.
 
-The work is real; only when it ends, and whether it is reported, is acted.
+The training is real; the habits decide only when it ends and whether it is reported.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simulation.fleet.habits import FleetHabits
 from simulation.fleet.round_times import RoundTimes
 
 LONGEST_HOLD = 2.0
-"""A late device gives up waiting for the round's end after so many rounds' durations: it may never learn of it."""
+"""A late device waits for the round's end for at most so many round durations: it may never observe the end."""
 
 
 class Vanished(BaseException):
-    """The device stops as if it had lost power: nobody hears of it. Not an Exception, since no code of the
-    device may handle it."""
+    """The device stops as after a power loss, without any message. Not an Exception, since no code of the device may
+    handle it."""
 
     def __init__(self, away: float) -> None:
         super().__init__()
         self.away = away
-        """Rounds' durations until it comes back."""
+        """Round durations until it returns."""
 
 
 class FleetTrainer:
@@ -64,7 +64,8 @@ class FleetTrainer:
         return self._inner.examples
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
-        """Train, once it is this device's turn, then take as long as its habits say. Raises Vanished, once a round."""
+        """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
+        round."""
         began = time.monotonic()
         this_round = (assignment.run, assignment.round)
         conduct = self._habits.conduct(self._number, assignment.round)

@@ -1,16 +1,16 @@
 """One process of a fleet: many devices, a thread each, idle in a long poll most of the time.
 
-It reads its orders from standard input and writes counts to standard output. ``Client`` decides what a device does.
+It reads its orders from standard input and writes counts to standard output. Each device is a ``Client``.
 
 ::
 
-    standard input     one line: WorkerOrders, JSON. Then nothing; its end means that the parent is gone
-    standard output    a line for each half second in which something happened: FleetTally, JSON; a last one at the end
+    standard input     one line: WorkerOrders, JSON. Then nothing; its end means that the parent has ended
+    standard output    a line for each half second with a change: FleetTally, JSON; a last one at the end
     SIGTERM            stops it
-    exit code          0 stopped as asked, 1 the tally's ``fatal`` says why in one sentence
+    exit code          0 stopped on request, 1 failed: the tally's ``fatal`` is the error
 
-The data set is loaded once; its devices' shards are copied out of it and the rest is let go. Each device has its own
-connection, as it would have on its own machine: a pool that hundreds of threads share spends its time on its lock.
+The data set is loaded once; its devices' shards are copied from it and the rest is released. Each device has its own
+connection, as on its own machine: hundreds of threads would contend for the lock of a shared pool.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from simulation.fleet.trainer import FleetTrainer, Vanished
 
 REPORT_S = 0.5
 GRACE_S = 2.0
-"""How long threads have to end once they are asked to; the process ends then whatever they do."""
+"""Seconds that threads have to end after they are asked; then the process ends in any case."""
 STOP_S = GRACE_S + 0.6
-"""How long a worker may take to end once it is asked to; then it is killed."""
+"""Seconds that a worker has to end after it is asked; then it is killed."""
 HOLD_S = 50.0
 PACING = Pacing(withdrawn_s=(1.0, 3.0))
 
 
 class WorkerOrders(BaseModel):
-    """What one worker is to do."""
+    """The orders of one worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ class WorkerOrders(BaseModel):
     """Name of an installed learner, or ``module:attribute``."""
     worker: int
     workers: int
-    """This one has the devices whose number modulo ``workers`` is ``worker``."""
+    """This worker has the devices whose number modulo ``workers`` is ``worker``."""
 
     @property
     def numbers(self) -> range:
@@ -71,20 +71,20 @@ class WorkerOrders(BaseModel):
 
 
 class FleetTally(BaseModel):
-    """What happened to this process's devices so far, counted."""
+    """Counts of the events of this process's devices so far."""
 
     worker: int
     devices: int = 0
     examples: int = 0
     enrolled: int = 0
-    """Devices that have an id, drawn now or in an earlier life."""
+    """Devices that have an id, from this start or an earlier one."""
     kinds: dict[str, int] = {}
     """Happenings by kind: see ``Happening``; and ``vanished``."""
     fatal: str | None = None
 
     @property
     def sentence(self) -> str:
-        """What became of the work, for people."""
+        """The result of the work, as text."""
         kinds = self.kinds
         return (
             f"Devices were selected {kinds.get('assigned', 0)} times: {kinds.get('receipt', 0)} updates were accepted, "
@@ -96,7 +96,7 @@ class FleetWorker:
     """The devices of one process."""
 
     def __init__(self, orders: WorkerOrders, stop: Event) -> None:
-        """Loads the learner and the data. LearnerError, DataError or ValueError where they cannot be had."""
+        """Loads the learner and the data. LearnerError, DataSourceError or ValueError where they cannot be loaded."""
         self._orders = orders
         self._stop = stop
         self._catalogue = catalogue_of(orders.learner)
@@ -114,7 +114,7 @@ class FleetWorker:
         ]
 
     def run(self, report: Callable[[FleetTally], None]) -> str | None:
-        """Run all devices until ``stop``. Returns why, where one of them may not take part."""
+        """Run all devices until ``stop``. Returns the error where one of them may not take part."""
         for thread in self._threads:
             thread.start()
         last = None
@@ -140,7 +140,7 @@ class FleetWorker:
             )
 
     def _live(self, number: int) -> None:
-        """One device's life: from its folder, until it is stopped; started again after it vanished."""
+        """Run one device from its folder until it is stopped; start it again after it vanished."""
         trainer = FleetTrainer(
             number,
             self._shards[number],
@@ -156,12 +156,12 @@ class FleetWorker:
                 with FleetStorage(self._orders.folder / f"device-{number:04d}", self._checkpoints) as storage:
                     away = self._take_part(number, storage, trainer)
                 self._stop.wait(away * self._round_times.round_s)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the fleet's owner gets one sentence)
+        except Exception as error:  # noqa: BLE001  (any error becomes one sentence for the user of the fleet)
             self._fatal = self._fatal or f"{self._orders.split.label(number)}: {sentence_of(error)}"
             self._stop.set()
 
     def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer) -> float:
-        """Until stopped or vanished. Returns how long the device stays away, in rounds' durations."""
+        """Take part until stopped or vanished. Returns how long the device stays away, in round durations."""
 
         def note(happening: Happening) -> None:
             self._round_times.note(happening)
@@ -197,7 +197,7 @@ class FleetWorker:
 def catalogue_of(learner: str) -> Catalogue:
     """A catalogue in which ``learner`` is loaded: an installed ``package:name``, or ``module:attribute`` otherwise.
 
-    LearnerError, in a sentence, where there is none.
+    LearnerError where there is none.
     """
     catalogue = catalogue_for([learner])
     catalogue.load(learner)
@@ -205,7 +205,7 @@ def catalogue_of(learner: str) -> Catalogue:
 
 
 def _one_thread() -> None:
-    """Small models gain nothing by threads, and there are other processes."""
+    """Use one thread for torch: small models gain nothing by more, and other processes need the cores."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -227,7 +227,7 @@ def main() -> int:
     try:
         worker = FleetWorker(orders, stop)
         _one_thread()
-    except Exception as error:  # noqa: BLE001  (whoever gave the orders tells it in one sentence)
+    except Exception as error:  # noqa: BLE001  (the parent prints it as one sentence)
         report(FleetTally(worker=orders.worker, fatal=sentence_of(error)))
         return 1
     return 1 if worker.run(report) is not None else 0
@@ -237,4 +237,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads that did not end in time, in a learner's own code, shall not hold the process
+    os._exit(code)  # threads that still run a learner's code must not block the exit

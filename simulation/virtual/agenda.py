@@ -1,6 +1,6 @@
-"""Virtual time: what will happen when (``Agenda``), and the clock that shows it (``VirtualClock``).
+"""Virtual time: the planned calls (``Agenda``), and their time as the coordinator's clock (``VirtualClock``).
 
-Nothing in a simulated world sleeps or reads another clock.
+No code in a simulated world sleeps or reads another clock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class Agenda:
-    """Calls in order of time; those of one moment in the order in which they were added."""
+    """Calls in order of time; calls at the same time are in the order in which they were added."""
 
     def __init__(self, now: float) -> None:
         self.now = now
-        """Unix seconds of that world."""
+        """Unix seconds of the simulated world."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
@@ -25,11 +25,11 @@ class Agenda:
 
     @property
     def next_at(self) -> float:
-        """When the next one is due; infinity when there is none."""
+        """The time of the next call; infinity where there is none."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def take(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """Moves the time to the next happening and returns it."""
+        """Moves the time to the next call and returns it."""
         at, _, do, arguments = heappop(self._heap)
         self.now = max(self.now, at)
         return do, arguments

@@ -1,4 +1,4 @@
-"""How simulated devices behave: how fast they train, who vanishes, who gets through only part of the work.
+"""How simulated devices behave: how fast they train, which vanish, which finish only part of the work.
 
 A simple model of probabilities and speeds. Every draw is a hash of (seed, what, device, round) alone, so round 7 of a
 device is the same whatever happened before and whoever else takes part.
@@ -14,29 +14,29 @@ from numbers import Real
 from client_sdk.chance import blake2b_word, labelled, normal_of, unit
 
 _SURELY_S = 1e-6
-"""A report that is closer to the deadline is not there before it: floating point could have it either way."""
+"""Seconds before the deadline at which a report must arrive: closer times would depend on rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
     """The habits of a class of devices. ValueError for numbers out of range.
 
-    ``Behaviour()`` is an ideal fleet: equally fast devices that never fail, so that nothing but the algorithm shows.
+    ``Behaviour()`` is an ideal fleet: equally fast devices that never fail, so that only the algorithm matters.
     """
 
     dropout: float = 0.0
     """Probability that a selected device vanishes before it reports, in each round anew. 0 to 1."""
     stragglers: float = 0.0
-    """Probability that a device gets through only part of its task in a round: in the time that the whole takes it does
-    a fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
-    arXiv:1812.06127, section 5.2). What happens to such work is the plan's ``aggregation.partial``. 0 to 1."""
+    """Probability that a device finishes only part of its task in a round: in the time of the whole task it does a
+    fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
+    arXiv:1812.06127, section 5.2). The plan decides about such work: ``aggregation.partial``. 0 to 1."""
     step_s: float = 0.05
     """Median virtual seconds that one optimizer step takes. Above 0."""
     speed_sigma: float = 0.0
     """Spread of speed between devices: seconds per step are ``step_s * exp(speed_sigma * N(0, 1))``, one draw for each
     device's life. 0: all alike; 1: the slowest of a hundred is about ten times slower than the median. 0 to 5."""
     jitter_sigma: float = 0.0
-    """The same from round to round, on top. 0 to 5."""
+    """Additional spread from round to round, of the same form. 0 to 5."""
     network_s: float = 2.0
     """Virtual seconds to fetch a checkpoint and to send an update, half each. From 0."""
 
@@ -59,14 +59,14 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What one device does in one round."""
+    """The behaviour of one device in one round."""
 
     step_s: float
     """Virtual seconds per optimizer step."""
     network_s: float
     vanishes: bool
     share: float
-    """Of the task's steps that it gets through: 1, or less for a straggler."""
+    """The part of the task's steps that it finishes: 1, or less for a straggler."""
 
 
 class Habits:
@@ -84,7 +84,7 @@ class Habits:
         self._seed = seed
 
     def conduct(self, device: str, round: int) -> Conduct:
-        """What this device does in this round. ValueError where its class has no behaviour."""
+        """Returns the behaviour of this device in this round. ValueError where its class has none."""
         own = self._one or self._classes.get(self._class_of(device))
         if own is None:
             known = ", ".join(sorted(self._classes))
@@ -113,8 +113,8 @@ class Habits:
 
 
 def work_done(conduct: Conduct, planned: int, left_s: float, budget_s: float | None) -> tuple[int, float]:
-    """(how many of the planned steps a device does, how many virtual seconds it trains) in the time that it has: the
-    task's budget, and what is left until the report is due; it must be there before that."""
+    """Returns (the number of planned steps that a device does, the virtual seconds for which it trains) in its time:
+    the task's budget, and the time until the report is due."""
     steps, step_s = planned, conduct.step_s
     if conduct.share < 1.0:
         steps = max(1, math.ceil(conduct.share * planned))

@@ -1,7 +1,7 @@
-"""The blobs of a simulation: files, of which none goes before the folder's rows have stopped naming it.
+"""The blobs of a simulation: files that are deleted only after the rows of the folder do not name them any more.
 
-The coordinator has its rows in memory and deletes what they no longer need. The folder follows after each round,
-so a simulation that is cut off in between goes on from older ones.
+The coordinator has its rows in memory and deletes what they no longer need. The folder is updated after each round, so
+a simulation that is interrupted in between resumes from older rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinator.blobs import FileBlobs
 
 
 class PatientBlobs(FileBlobs):
-    """``delete`` only notes what is to go; ``let_go`` deletes it."""
+    """``delete`` only marks a blob; ``delete_marked`` deletes the marked blobs."""
 
     def __init__(self, folder: Path | str, *, durable: bool = True) -> None:
         super().__init__(folder, durable=durable)
@@ -22,15 +22,15 @@ class PatientBlobs(FileBlobs):
     def delete(self, digest: str) -> None:
         self._going.add(digest)
 
-    def let_go(self) -> None:
-        """Deletes what was to go."""
+    def delete_marked(self) -> None:
+        """Deletes the marked blobs."""
         for digest in sorted(self._going):
             super().delete(digest)
         self._going.clear()
 
 
 class TemporaryBlobs(PatientBlobs):
-    """Blobs in a folder that is deleted with the last who reads them."""
+    """Blobs in a folder that is deleted with its last reader."""
 
     def __init__(self) -> None:
         self._temporary = TemporaryDirectory(prefix="quorate-simulation-", ignore_cleanup_errors=True)

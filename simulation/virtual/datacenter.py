@@ -1,7 +1,7 @@
 """A simulated datacenter: a worker that takes a run's datacenter rounds, in this process and in virtual time.
 
-It asks for leases and delivers results over the coordinator's table of requests, and trains by the function that a real
-worker's processes run, as one process.
+It asks for leases and delivers results over the coordinator's table of requests, and trains with the function of a real
+worker's processes, as one process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = "simulated"
 
 
 class SimulatedDatacenter:
-    """``data``: what the datacenter holds, by the names that plans use."""
+    """``data``: the datacenter's data sets, by the names that plans use."""
 
     def __init__(self, coordinator: Coordinator, agenda: Agenda, learner: Any, data: Mapping[str, Any]) -> None:
         self._coordinator = coordinator
@@ -43,8 +43,8 @@ class SimulatedDatacenter:
                 tx.insert_worker(self._worker)
 
     def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
-        """Trains the round that is open and delivers its model. False where the coordinator gives it none: the fleet
-        is back. ``meanwhile`` is called once while it trains."""
+        """Trains the open round and delivers its model. False where the coordinator grants no lease: the round returned
+        to the fleet. ``meanwhile`` is called once while it trains."""
         lease = self._asked(POLL, self._poll(state.plan)).call(POLL.shape.first, self._coordinator)
         if not isinstance(lease, Lease):
             return False
@@ -83,7 +83,7 @@ class SimulatedDatacenter:
         return train(self._learner, model, training_part(self._data[lease.datacenter.data]), recipe_of(lease))
 
     def _time_passes(self, lease: Lease, seconds: float) -> bool:
-        """The time of training, with a heartbeat now and then. False where the round ended meanwhile."""
+        """Lets the time of training pass, with heartbeats. False where the round ended meanwhile."""
         until = self._agenda.now + seconds
         while self._agenda.now < until:
             self._agenda.now = min(until, self._agenda.now + lease.lease_s / _BEATS)

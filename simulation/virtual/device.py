@@ -1,8 +1,8 @@
 """One simulated device: the ``participate`` session that a real one runs, without a network between it and the
 coordinator.
 
-It lives for one round: it arrives enrolled, checks in, and is gone when its part has ended. What takes time, waiting
-and training, is left to the world, which knows the hour. This file has never heard of who is selected or why.
+It exists for one round: it is enrolled, checks in, and is removed when its part has ended. The world, which has the
+virtual clock, performs what takes time: waiting and training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ URL = "simulation"
 
 
 class _NoKey:
-    """A simulated device enrolled long ago: it signs nothing."""
+    """A simulated device is already enrolled: it signs nothing."""
 
     public_hex = ""
 
@@ -51,7 +51,7 @@ _NO_KEY: Any = _NoKey()
 
 
 class Surroundings(Protocol):
-    """What a device needs of the world around it."""
+    """The part of the world that a device needs."""
 
     coordinator: Coordinator
 
@@ -62,7 +62,7 @@ class Surroundings(Protocol):
         """Return the bytes of an update with this report."""
 
     def begins_training(self, device: Device) -> None:
-        """The device trains from here on; ``trained`` ends it."""
+        """The device begins to train; ``trained`` ends the training."""
 
 
 class Device:
@@ -78,9 +78,9 @@ class Device:
         self.offer = offer
         self.assignment: Assignment | None = None
         self._made: tuple[UpdateReport, int] | None = None
-        """The report of what it has trained, and the bytes that its update would have."""
+        """The report of its training, and the bytes that its update would have."""
         self.update: ArrivedUpdate | None = None
-        """What it has sent, and has not heard of yet."""
+        """The update that it has sent and that is not answered yet."""
         self.over = False
         enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
         record = Record(coordinator=URL, enrolled=enrolled)
@@ -89,21 +89,21 @@ class Device:
         )
 
     def arrive(self) -> None:
-        """It is there, and asks for work with its ``offer``."""
+        """The device checks in with its ``offer``."""
         self._go_on(None, first=True)
 
     def answered(self, answer: Assignment | Wait) -> None:
-        """The answer to its check-in: it has work and is about to start, or it is gone."""
+        """The answer to its check-in: it has an assignment and is about to start, or its part has ended."""
         self.assignment = answer if isinstance(answer, Assignment) else None
         self._go_on(Answered(answer, self._world.now))
 
     def started(self) -> None:
-        """The answer to its word that it starts: it trains from here on."""
+        """The answer to its message *started*: it begins to train."""
         self._go_on(Answered(Noted(), self._world.now))
 
     def trained(self, result: Result | None, *, complete: bool = True) -> None:
-        """Its training has ended: it has sent its ``update``, or is gone. None: it has ended too late for an update
-        to be read, and was never done."""
+        """Its training has ended: it has sent its ``update``, or its part has ended. None: the training ended too late
+        for an update to be read, and was not computed."""
         now = self._world.now
         if result is None:
             self._go_on(Trained(b"late", complete, now))
@@ -120,14 +120,14 @@ class Device:
         self._go_on(RequestRefused(answer.problem, now) if isinstance(answer, ProblemError) else Answered(answer, now))
 
     def vanish(self) -> None:
-        """It stops where it is, and tells nobody."""
+        """The device stops without a message."""
         self.over = True
         self._session.close()
 
     # ------------------------------------------------------------ the session
 
     def _go_on(self, reply: Reply, *, first: bool = False) -> None:
-        """Takes the session on until it waits for an answer that takes time."""
+        """Advances the session until it waits for an answer that takes time."""
         try:
             action: Action = next(self._session) if first else self._session.send(reply)
             while (answer := self._performed(action)) is not _LATER:
@@ -154,7 +154,7 @@ class Device:
 
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
-            return _LATER  # the world asks for all who are at this together
+            return _LATER  # the world sends the requests of all such devices together
         if send.route is Route.UPDATE and self._made is not None:
             report, size = self._made
             self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
@@ -185,7 +185,7 @@ _LATER = object()
 
 
 def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
-    """A device that enrolled before the run: its key and token are of no use to anybody."""
+    """Returns the row of a device that enrolled before the run: its key and token cannot be used."""
     secret = hashlib.sha256(f"simulated {device}".encode()).hexdigest()
     return DeviceRow(
         device=device,

@@ -1,4 +1,4 @@
-"""What each device of a cohort will do in its round, and until when: arithmetic on its habits, before anyone begins."""
+"""Computes from their habits what the devices of a cohort will do in a round, and until when, before any begins."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Planned = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One device's."""
+    """The part of one device."""
 
     at: float
-    """When it will have trained, in virtual time."""
+    """When its training ends, in virtual time."""
     order: float
-    """Among those that have trained at the same moment."""
+    """Its order among devices whose training ends at the same time."""
     job: Job | None
-    """What it trains; None where it will have nothing to report: the time ends before its first step, or before its
-    last where the plan refuses partial work."""
+    """Its training; None where it will have nothing to report: the time ends before its first step, or before its last
+    where the plan refuses partial work."""
 
     @property
     def place(self) -> tuple[float, float]:
@@ -33,7 +33,7 @@ class Part:
 
 
 def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, planned: Planned) -> dict[str, Part]:
-    """The parts of a cohort that begins now, by device; those who will vanish have none."""
+    """Returns the parts of a cohort that begins now, by device; devices that will vanish have none."""
     plan, found = state.plan, {}
     due_s = due_in_s(now, state)
     for name in state.current.members:
@@ -62,6 +62,7 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
 
 
 def due_in_s(now: float, state: RunState) -> float:
-    """Seconds until reports are due, as a device reckons that was told so now: by its own clock, in floats."""
+    """Returns the seconds until reports are due, as a device computes them that gets its assignment now: by its own
+    clock, in floats."""
     left = state.plan.cohort.collect_s if state.deadline is None else state.deadline - now
     return (now + max(0.0, min(left, state.plan.cohort.collect_s))) - now

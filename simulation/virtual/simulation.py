@@ -1,6 +1,5 @@
-"""One run, put together: a coordinator on a store in memory, an engine, a world; and a data folder kept in step.
-
-The coordinator decides about rounds; ``simulator`` shows progress to users.
+"""Assembles one simulated run: a coordinator on a store in memory, an engine, a world, and a data folder that follows
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _MOST_EXAMPLES = 2**31
 
 
 class Simulation:
-    """A context. ``play_round`` plays one round, ``score`` keeps scores of the newest checkpoint."""
+    """A context. ``play_round`` plays one round, ``score`` stores scores of the newest checkpoint."""
 
     def __init__(
         self,
@@ -69,7 +68,8 @@ class Simulation:
         failed: Callable[[Job, CannotTrain], None],
         datacenter: Mapping[str, Any],
     ) -> None:
-        """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one goes on.
+        """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one is
+        resumed.
 
         FolderError, StoreError, ProblemError where it cannot begin.
         """
@@ -153,25 +153,26 @@ class Simulation:
         return self.world.play_round(trained)
 
     def ended(self, round: int) -> RoundView:
-        """What became of a round."""
+        """Returns the view of a round that has ended."""
         return self.coordinator.operators.round(self.run, round)
 
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
-        """A view on what was reached, which outlives this simulation. ``wall``: seconds by round."""
+        """Returns the history so far, which outlives this simulation. ``wall``: seconds by round."""
         return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted)
 
     def keep(self) -> None:
-        """Brings the folder to where the run is, in one transaction; then what no row of it names any more goes."""
+        """Writes the state of the run to the folder in one transaction; then deletes blobs that its rows name no
+        more."""
         if self._folder is not None:
             self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
-        self.blobs.let_go()
+        self.blobs.delete_marked()
 
     def model(self) -> Tensors:
         """The newest checkpoint."""
         return self._tensors(self.state.checkpoint)
 
     def score(self, source: str, score: Score) -> None:
-        """Keeps a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
+        """Stores a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
         state = self.state
         report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
         self.coordinator.operators.report_metrics(self.run, report)
@@ -179,7 +180,7 @@ class Simulation:
     # ------------------------------------------------------------ inside
 
     def _found(self, plan: Plan) -> RunRow | None:
-        """The folder's newest run of this very plan."""
+        """Returns the folder's newest run of exactly this plan."""
         if self._folder is None:
             return None
         same: Sequence[RunRow] = [row for row in self._folder.runs() if row.plan_digest == plan.digest]
@@ -206,7 +207,7 @@ class Simulation:
 
 
 class _Sizes:
-    """Bytes of an update as it would travel, from its report: what ``encode_update`` gives, without encoding."""
+    """Bytes of an update on the wire, from its report: the length of ``encode_update``, without encoding."""
 
     def __init__(self, delta: Manifest, codec: str) -> None:
         wire = codecs.get(codec).wire(delta)
@@ -223,7 +224,7 @@ class _Sizes:
 
 
 def _entropy(seed: int) -> Callable[[int], bytes]:
-    """What a coordinator draws its secrets from; in a simulation the same at each repetition."""
+    """Returns the coordinator's source of secrets; in a simulation it is the same at each repetition."""
     asked = 0
 
     def read(count: int) -> bytes:
@@ -235,7 +236,7 @@ def _entropy(seed: int) -> Callable[[int], bytes]:
 
 
 class EngineSums:
-    """The coordinator's ``Sums`` over updates that stay in an engine, which adds one up when it has trained it."""
+    """The coordinator's ``Sums`` over updates in an engine, which adds each one when it has trained it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -257,7 +258,7 @@ class EngineSums:
 
 
 def sums_of(engine: Engine) -> MakeSums:
-    """What a coordinator is given to make its sums with."""
+    """Returns the function with which a coordinator makes its sums."""
 
     def make(engine: Engine, blobs: Blobs, plan: Plan, delta: Manifest) -> EngineSums:
         return EngineSums(engine)
@@ -271,12 +272,12 @@ _frozen_for = 0
 
 @contextmanager
 def garbage_frozen() -> Iterator[None]:
-    """While the block runs, Python's collector leaves alone what was there before.
+    """While the block runs, Python's garbage collector skips the objects that existed before.
 
-    A round makes hundreds of small records, and Python looks for garbage whenever enough have been made: through the
-    modules, the user's data and whatever else the process holds, which takes longer than the records themselves (a
-    fifth of all that a simulation does besides training). The last block that ends gives everything back to the
-    collector. Does nothing where the user has frozen objects (``gc.freeze``): they would come back with ours.
+    A round makes hundreds of small records, and Python collects garbage whenever enough have been made: it scans the
+    modules, the user's data and all other objects of the process, which takes longer than the records themselves (a
+    fifth of the work of a simulation besides training). The last block that ends returns all objects to the collector.
+    Does nothing where the user has frozen objects (``gc.freeze``): they would be unfrozen with ours.
     """
     global _frozen_for
     if not _frozen_for and gc.get_freeze_count():

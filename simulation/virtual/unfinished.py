@@ -1,8 +1,8 @@
-"""Who was still training when a round closed, told from the log of a run: what a world must know that goes on where
-another one stopped, so that the rest is as if nobody had stopped.
+"""The devices that were still training when a round closed, from the log of a run. A resumed world needs them to
+continue as if the simulation had not been interrupted.
 
-A device of a closed round that neither reported nor withdrew has vanished, or comes too late: which, and when, is a
-function of the seed, the device and the round.
+A device of a closed round that neither reported nor withdrew has vanished, or comes too late: which of these, and when,
+is a function of the seed, the device and the round.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _PAGE = 5000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unfinished:
-    """A device of an earlier round that is still at it. In the order in which it was given its work."""
+    """A device of an earlier round that still trains. Sorted in the order of the assignments."""
 
     round: int
     at: float
-    """When it will have trained."""
+    """When its training ends."""
     number: int
-    """Of the client."""
+    """Number of the client."""
     device: str
 
 
 def unfinished(
     store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, planned: Planned
 ) -> list[Unfinished]:
-    """All of them."""
+    """Returns all unfinished devices."""
     row = store.run(run)
     events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
     left: dict[int, tuple[float, dict[str, None]]] = {}
@@ -62,7 +62,7 @@ def unfinished(
 
 
 def _lately(store: Reader, run: str, last: int, collect_s: float) -> list[EventRow]:
-    """The log's end: all events of rounds whose devices may still be training."""
+    """Returns the end of the log: all events of rounds whose devices may still be training."""
     found: list[EventRow] = []
     while last > 0:
         before = max(0, last - _PAGE)

@@ -1,17 +1,17 @@
-"""A run's world in virtual time: who arrives, who is fast, who vanishes; every decision about a round is the
-coordinator's.
+"""The world of a run in virtual time: which devices arrive, which are fast, which vanish. The coordinator makes every
+decision about a round.
 
 ::
 
     selecting    devices arrive in random order until the pool is full; where
-                 all have come, those who still train are waited for        -> the coordinator draws the cohort
-    leasing      where the plan has a datacenter: it trains the round, while devices check in
+                 all have come, it waits for those that still train         -> the coordinator draws the cohort
+    leasing      where the plan has a datacenter, it trains the round while devices check in
     collecting   each of them trains for as long as its speed says, then reports, or vanishes, or comes too late
     committing   the engine's sum becomes the next checkpoint               -> the next round opens
 
-Only devices that take part exist: of a million clients those of a round are made when they arrive and gone when they
-have reported, or were not selected. Who trains when a round closes is busy until it has finished, and comes too late.
-So a round is a function of the seed, its number and who is busy. A world knows neither data nor models.
+Only devices that take part exist: of a million clients those of a round are made when they arrive, and removed when
+they have reported or were not selected. A device that trains when a round closes is busy until it has finished, and
+comes too late. So a round is a function of the seed, its number and the busy devices.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
 
 _ASKS_AGAIN_S = 600.0
-"""Virtual seconds after which those who wait check in again, lest the coordinator forgets them."""
+"""Virtual seconds after which waiting devices check in again, before their place in the pool expires."""
 _PARTS = 8
-"""In how many parts about a round's updates are handed over while others are trained: each has its price."""
+"""About how many batches of a round's updates are passed on while others are trained: each batch has a cost."""
 
 _place = attrgetter("place")
 
@@ -67,8 +67,8 @@ class SimulatedWorld:
         class_of: Callable[[str], str],
         datacenter: SimulatedDatacenter | None = None,
     ) -> None:
-        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: told when a cohort
-        starts to train. ``failed``: told when the user's own code raised; may raise itself."""
+        """``size_of``: bytes that an update would have on the wire, by its report's JSON. ``begin``: called when a
+        cohort starts to train. ``failed``: called when the user's code raised; may raise itself."""
         self.coordinator = coordinator
         self.size_of = size_of
         self._run = run
@@ -98,7 +98,7 @@ class SimulatedWorld:
         return self._agenda.now
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
-        """The state after the round that is now under way has been committed or abandoned.
+        """Plays the round under way and returns the state after it has been committed or abandoned.
 
         ``trained(round, done, of)`` is called for each client that has trained.
         """
@@ -128,13 +128,13 @@ class SimulatedWorld:
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
-        """These still train, for rounds that were played elsewhere."""
+        """Adds devices that still train, for rounds that were played before this world began."""
         for one in busy:
             self._elsewhere[one.device] = one.number
             self._agenda.after(one.at - self.now, self._comes_late, one)
 
     def close(self) -> None:
-        """Everyone who is still there leaves."""
+        """Ends the sessions of all present devices."""
         for device in self._present.values():
             device.vanish()
         self._present.clear()
@@ -142,7 +142,7 @@ class SimulatedWorld:
     # ------------------------------------------------------------ selecting
 
     def _clear(self) -> None:
-        """Before a round: who has finished by now is free, and who waited in vain is gone."""
+        """Before a round: frees devices that have finished by now, and removes those that were not selected."""
         while self._agenda.next_at <= self.now:
             self._happen()
         waiting = self._waiting()
@@ -172,7 +172,7 @@ class SimulatedWorld:
         return [device for device in self._present.values() if device.assignment is None]
 
     def _wait(self, until: float) -> None:
-        """Time passes until someone who was busy is free, or until then."""
+        """Lets time pass until a busy device is free, or until ``until``."""
         busy = len(self._present) + len(self._elsewhere)
         while self._agenda.next_at < until:
             if len(self._present) + len(self._elsewhere) < busy and self._agenda.next_at > self.now:
@@ -197,12 +197,12 @@ class SimulatedWorld:
                 self._remove_if_over(device)
 
     def _remove_if_over(self, device: Device) -> None:
-        """A device whose part has ended is gone."""
+        """Removes a device whose part has ended."""
         if device.over:
             self._present.pop(device.row.device, None)
 
     def _order(self, round: int, count: int) -> list[int]:
-        """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
+        """Returns so many absent clients, in random order: a function of the seed, the round and the busy devices."""
         out = {device.number for device in self._present.values()} | self._refused | set(self._elsewhere.values())
         rng = np.random.Generator(np.random.PCG64([self._seed, round, self._draws]))
         self._draws += 1
@@ -214,8 +214,8 @@ class SimulatedWorld:
         return Device(self, number, self._enrolment.row(number, self.now), self._enrolment.offer(number))
 
     def _lease(self, state: RunState) -> None:
-        """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
-        they have come by now, and the fleet may have its turn again."""
+        """Plays a datacenter round: the datacenter trains, and devices check in meanwhile. Where the run has fallen
+        back in an earlier round, they check in first, and the round may return to the fleet."""
         if not state.current.planned and state.fallback.away_since != state.round_number:
             self._arrive(state)
         if self._datacenter is not None:
@@ -224,8 +224,8 @@ class SimulatedWorld:
     # ------------------------------------------------------------ collecting
 
     def _assign(self, state: RunState) -> None:
-        """The engine hears of those who will count; then the cohort is told, while it trains, and when each will have
-        trained is put down."""
+        """Submits the jobs that will count to the engine. While it trains, the cohort gets its assignments, and the end
+        of each training is put on the agenda."""
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
@@ -233,7 +233,7 @@ class SimulatedWorld:
         self._training = []
         members = state.current.members
         absent = [self._device(self._clients.number(name)) for name in members if name not in self._present]
-        if absent:  # of a cohort that was drawn before this run was interrupted
+        if absent:  # members of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
         cohort = [self._present[name] for name in sorted(members) if name in self._present]
         for device in cohort:
@@ -253,7 +253,7 @@ class SimulatedWorld:
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
 
     def begins_training(self, device: Device) -> None:
-        """A session has its checkpoint and trains from here on, unless it was to vanish."""
+        """A session has its checkpoint and begins to train, unless its device vanishes."""
         part = self._parts.get(device.row.device)
         if part is None:
             device.vanish()
@@ -261,10 +261,10 @@ class SimulatedWorld:
             self._training.append((part, device))
 
     def _collect(self, round: int) -> None:
-        """Time passes until the round has closed, and what is to be done then has been.
+        """Lets time pass until the round has closed, and performs the actions of its end.
 
-        Updates that arrive one after another are handed over together, each with its own time: before anything else
-        happens, at the latest when the round is about to close, and a good part of them while the engine is waited for.
+        Updates that arrive one after another are passed on together, each with its own time: before any other event,
+        at the latest when the round is about to close, and many of them during the wait for the engine.
         """
         state = self.coordinator.core.state(self._run)
         self._reported = self._received()
@@ -282,7 +282,7 @@ class SimulatedWorld:
         self._sent.clear()
 
     def _finish(self, device: Device, job: Job | None) -> None:
-        """A device has trained, or has run out of time."""
+        """Ends the training of a device, or its time."""
         if device.over:
             return
         assignment = device.assignment
@@ -305,7 +305,7 @@ class SimulatedWorld:
         self._remove_if_over(device)
 
     def _comes_late(self, one: Unfinished) -> None:
-        """A device has trained for a round that is over: it offers its update, which is not read."""
+        """A device has trained for a round that has ended: it sends its update, which is not read."""
         del self._elsewhere[one.device]
         where = {"run": self._run, "round": one.round, "attempt": 0}
         with suppress(ProblemError):
@@ -314,12 +314,12 @@ class SimulatedWorld:
             )
 
     def _meanwhile(self) -> None:
-        """While the engine trains the next: what would be left to do when it has trained the last is done now."""
+        """While the engine trains the next job: passes updates on that would otherwise wait until the last."""
         if len(self._sent) * _PARTS >= self.coordinator.core.state(self._run).plan.cohort.goal:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """The coordinator is given what was sent since the last time."""
+        """Passes the updates on to the coordinator that were sent since the last call."""
         sent, self._sent = self._sent, []
         if not sent:
             return
@@ -330,13 +330,13 @@ class SimulatedWorld:
         self._reported = self._received()
 
     def _received(self) -> int:
-        """Updates that the round under way has received."""
+        """Returns the number of updates that the round under way has received."""
         current = self.coordinator.core.state(self._run).round
         return 0 if current is None else current.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
-            if not isinstance(task[1], Fold):  # the engine has added it, when it had trained it
+            if not isinstance(task[1], Fold):  # the engine added it when it had trained it
                 self.coordinator.perform(task)
 
 

@@ -86,7 +86,7 @@ def test_the_bare_loop_has_the_plans_hyperparameters_or_says_what_it_lacks():
     assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (3, 20, 0.3)
     assert (recipe.server_learning_rate, recipe.weigh(77)) == (1.8, 77)
     proximal = plan.model_copy(update={"task": plan.task.model_copy(update={"mu": 0.1})})
-    with pytest.raises(ValueError, match=r"does not know task\.mu"):
+    with pytest.raises(ValueError, match=r"does not support task\.mu"):
         recipe_of(proximal)
 
 
@@ -360,7 +360,7 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
     _, err = process.communicate(timeout=30)
     assert time.monotonic() - began < 10
     assert process.returncode == 130
-    assert err == f"Stopped. What was done is in {folder}.\n"
+    assert err == f"Stopped. The work so far is in {folder}.\n"
     _, alive = psutil.wait_procs(family, timeout=0.5)
     assert alive == []
 

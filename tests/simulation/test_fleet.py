@@ -382,7 +382,7 @@ def test_a_worker_that_cannot_begin_says_why_in_one_sentence(tmp_path: Path):
 def test_a_worker_that_is_killed_ends_the_fleet(tmp_path: Path, data: str):
     with FleetProcesses([orders(tmp_path, data)]) as running:
         running._children._children[0].kill()
-        with pytest.raises(FleetFailed, match="was killed by SIGKILL, and nobody had asked it to end"):
+        with pytest.raises(FleetFailed, match="was killed by SIGKILL, without a request to end"):
             running.watch(Event())
 
 

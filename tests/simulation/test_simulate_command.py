@@ -103,7 +103,7 @@ def test_a_folder_goes_on(place: Path, capsys: pytest.CaptureFixture[str]):
     assert quorate(*common, "--rounds", "1") == 0
     out, err = capsys.readouterr()
     assert "1 of 3 rounds committed" in out
-    assert "The same command goes on from here: quorate simulate small.toml" in out
+    assert "The same command continues from here: quorate simulate small.toml" in out
     assert "quorate serve --data kept, and then quorate rounds small" in out
     assert not err
     assert quorate(*common, "--only", "client-3", "--round", "2") == 0
@@ -148,7 +148,7 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
         (["gone.toml", "--data", "digits.npz"], "cannot read the plan gone.toml: No such file"),
         (["small.toml", "--data", "gone"], "There is no data 'gone'; there are adult, "),
         (["small.toml", "--data", "gone.npz"], "There is no file gone.npz."),
-        (["small.toml", "--data", "digits.npz", "--by", "luck"], "no way to partition called luck; there are iid"),
+        (["small.toml", "--data", "digits.npz", "--by", "luck"], "no partition method luck; there are iid"),
         (["small.toml", "--data", "digits.npz", "--by", "natural"], "by='natural' needs users="),
         (["small.toml", "--data", "digits.npz", "--by", "iid", "--alpha", "1"], "alpha means nothing to by='iid'"),
         (["small.toml", "--data", "digits.npz", "--engine", "steam"], "no engine steam; there are serial, processes"),
@@ -239,7 +239,7 @@ def test_ctrl_c_says_where_it_stopped_and_how_it_goes_on(place: Path) -> None:
     assert running.returncode == 130
     assert "interrupted" in out.splitlines()[0]
     assert any(line.startswith("Stopped in round ") for line in out.splitlines())
-    assert "The same command goes on from here: quorate " in out
+    assert "The same command continues from here: quorate " in out
     with History.open(place / "kept") as history:
         assert len(history) >= 2
 
@@ -264,7 +264,7 @@ def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
     assert list(shared_out("told", PartitionOptions())[0]) == ["ann"]
     assert len(shared_out("told", PartitionOptions(clients=3, by="iid"))[0]) == 3
     assert "Dirichlet" in shared_out("told", PartitionOptions(clients=2))[0].how
-    with pytest.raises(ValueError, match="--alpha means nothing to --by natural of told: a client is a user"):
+    with pytest.raises(ValueError, match="--alpha has no effect with --by natural of told: a client is a user"):
         shared_out("told", PartitionOptions(alpha=0.3))
     with pytest.raises(ValueError, match="held-out examples already"):
         shared_out("told", PartitionOptions(by="natural", held_out=0.1))

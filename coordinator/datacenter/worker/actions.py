@@ -9,7 +9,7 @@ action       the driver                                       and replies with
 ============ ================================================ ==========================================================
 Send         delivers one request, once                       Answered, Refused, Unreachable
 Begin        starts a job: Fetch, TrainLease or Send          None
-Attend       waits for the job, at most ``for_s`` seconds      Going; or, once it has ended, its result: Fetched,
+Attend       waits for the job, at most ``for_s`` seconds     Going; or, once it has ended, its result: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
 Halt         stops the job; saved steps remain                None
 Ended        reports the end of the lease                     None

@@ -7,13 +7,12 @@ committing.py        The counted set becomes the next checkpoint.
 leasing.py           A datacenter round waits for a worker.
 training.py          A worker has it.
 -------------------  -------------------------------------------------------------------------------------------------
-opening.py           A round opens, and what kind it is of: ``round_kind``.
-ending.py            A round ends, abandoned or with the run; what follows.
+lifecycle.py         A round opens and ends; operators pause, resume and stop the run.
+round_kind.py        Of which kind the next round is.
 deadlines.py         How long each phase lasts; what happens when the clock goes back.
 refusing.py          What a refused event comes to; whether a device has a place in a round.
 public_record.py     What the public may read of a round, and its row.
 finishing.py         When a run is done.
-pausing.py           Operators pause, resume and stop a run.
 ===================  =================================================================================================
 
 The phases of secure rounds alone are in ``coordinator.engine.secure``.

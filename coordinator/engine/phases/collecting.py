@@ -9,7 +9,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.phases.committing import close
-from coordinator.engine.phases.ending import abandon
+from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.state import Member, RunState, altered
 

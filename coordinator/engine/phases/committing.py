@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.ending import abandon, after_round, forget, retired
 from coordinator.engine.phases.finishing import enough_rounds, observe
+from coordinator.engine.phases.lifecycle import abandon, after_round, forget, retired
 from coordinator.engine.phases.public_record import mean_metrics, record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Round, RunState

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.ending import end_run
+from coordinator.engine.phases.lifecycle import end_run
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Finish
 from coordinator.engine.state import RunState

@@ -22,7 +22,7 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.deadlines import phase_s
-from coordinator.engine.phases.ending import abandon
+from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Plan

@@ -42,8 +42,8 @@ except ImportError as error:
     ("fields", "words"),
     [
         ({"model": nn.Linear(2, 2)}, "pass a function or class that returns one"),
-        ({"model": "resnet"}, "model must be something to call, not a str"),
-        ({"loss": 1}, "loss must be something to call"),
+        ({"model": "resnet"}, "model must be callable, not a str"),
+        ({"loss": 1}, "loss must be callable"),
         ({"metrics": {"loss": LOSS}}, "cannot be called 'loss'"),
         ({"metrics": {"top 5": LOSS}}, "cannot be called 'top 5'"),
         ({"metrics": {"top5": 3}}, "'top5' must be a function"),

@@ -158,7 +158,7 @@ def test_a_parameter_that_the_model_itself_froze_is_sent_as_zero(data, task):
 def test_a_plan_that_averages_more_than_the_learner_trains_says_what_to_write(learner, data, task):
     head = Learner(model=learner.model, loss=CROSS_ENTROPY, averaged=("2.*",))
     with pytest.raises(
-        CheckpointMismatch, match=r'0\.bias, 0\.weight, which this learner keeps.*averaged = \["2\.\*"\]'
+        CheckpointMismatch, match=r'0\.bias, 0\.weight, which this learner does not train.*averaged = \["2\.\*"\]'
     ):
         head.train(head.initial(0), data, task(), **WHO)
 

@@ -79,13 +79,13 @@ def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     now = 0.0
-    sparing = ProgressThrottle(clock=lambda: now)
+    throttle = ProgressThrottle(clock=lambda: now)
     told = []
     for step in range(1, 26):
         now += 1.0
-        if sparing.wants({"event": "progress", "step": step, "steps": 25}):
+        if throttle.allows({"event": "progress", "step": step, "steps": 25}):
             told.append(step)
-        assert sparing.wants({"event": "saved", "step": step})
+        assert throttle.allows({"event": "saved", "step": step})
     assert told == [1, 11, 21, 25]
 
 

@@ -85,7 +85,7 @@ def test_a_follower_that_was_started_again_is_another_one(tmp_path: Path, open_:
     leader.publish(order)
     first.close()
     second = open_(Follower(tmp_path, 1, **HAS, lost_s=30.0))
-    until(second.led)
+    until(second.has_leader)
     assert second.order() is None, "the order was the first one's"
     until(leader.present)
     assert leader.missing(order) == 1

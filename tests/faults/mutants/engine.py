@@ -8,13 +8,13 @@ from typing import Any
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from coordinator.engine.phases import collecting, committing, ending, public_record, refusing, selecting
+from coordinator.engine.phases import collecting, committing, lifecycle, public_record, refusing, selecting
 from coordinator.engine.state import Member, RunState
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
 _against_update = collecting._against_update
-_abandon = ending.abandon
+_abandon = lifecycle.abandon
 _tick = rounds._tick
 _committed = committing.committed
 _refuse = refusing.refuse
@@ -125,7 +125,7 @@ def _lost_refusal() -> Patches:
         state, effects = _abandon(state, at, reason)
         return state, [effect for effect in effects if not isinstance(effect, fx.RecordRefusal)]
 
-    return [(owner, "abandon", abandon) for owner in (ending, selecting, collecting, committing)]
+    return [(owner, "abandon", abandon) for owner in (lifecycle, selecting, collecting, committing)]
 
 
 @mutant("round-stays-open", "one-end")
@@ -135,7 +135,7 @@ def _round_stays_open() -> Patches:
     def record(state: RunState, status: str, **more: Any) -> fx.RecordRound:
         return _record(state, "open" if status == "abandoned" else status, **more)
 
-    return [(ending, "record", record)]
+    return [(lifecycle, "record", record)]
 
 
 @mutant("two-ends", "one-end")

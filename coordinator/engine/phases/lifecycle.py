@@ -1,0 +1,128 @@
+"""How rounds open and end, and what operators do to a run: pause it, resume it, stop it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.deadlines import phase_s
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.phases.round_kind import wanted
+from coordinator.engine.state import Round, RunState
+
+
+def created(state: RunState, event: ev.Created) -> Step:
+    """The run begins; nothing where it has begun, or was paused or stopped before."""
+    new = state.round_number == 0 and state.status == "running"
+    return open_next(state, event.at) if new else (state, [])
+
+
+def open_next(state: RunState, at: float) -> Step:
+    turn, number, fallback = wanted(state, at), state.round_number + 1, state.fallback
+    away_since = number if turn.falls_back and fallback.away_since is None else fallback.away_since
+    opened = Round(
+        number=number,
+        kind="secure" if turn.kind == "federated" and state.plan.secure is not None else turn.kind,
+        phase="leasing" if turn.kind == "datacenter" else "selecting",
+        opened_at=at,
+        because=turn.because,
+        planned=turn.planned,
+    )
+    following = replace(
+        state,
+        round=replace(opened, deadline=at + phase_s(state.plan, opened)),
+        round_number=number,
+        fallback=replace(fallback, away_since=away_since, back_with=None),
+    )
+    first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)
+    return following, [record(following, "open"), first]
+
+
+def abandon(state: RunState, at: float, reason: str) -> Step:
+    """Same model, next round. Every acknowledged update gets its refusal recorded."""
+    ended = state.current
+    effects: list[fx.Effect] = [
+        fx.RecordRefusal(
+            round=ended.number,
+            device=item.device,
+            digest=item.digest,
+            kind="abandoned",
+            reason=f"the round was abandoned: {reason}",
+        )
+        for item in ended.contributions
+    ]
+    effects += [
+        fx.Release(round=ended.number, devices=None),
+        record(state, "abandoned", reason=reason, closed_at=at),
+        *forget(state),
+    ]
+    state = retired(state)
+    if ended.kind != "datacenter":
+        in_a_row = state.fallback.abandoned_in_a_row + 1
+        state = replace(state, fallback=replace(state.fallback, abandoned_in_a_row=in_a_row, fleet_first=False))
+    following, more = after_round(state, at)
+    return following, effects + more
+
+
+def after_round(state: RunState, at: float) -> Step:
+    """Where a run goes when its round has ended."""
+    if state.ending is not None:
+        status, reason = state.ending
+        return replace(state, round=None, status=status, reason=reason, ending=None), []
+    if state.status != "running":
+        return replace(state, round=None), []
+    return open_next(state, at)
+
+
+def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], reason: str) -> Step:
+    """Ends the run: at once, or when the commit under way is over."""
+    state = replace(state, ending=(status, reason))
+    if state.phase == "committing":
+        return state, []
+    if state.round is None:
+        return after_round(state, at)
+    return abandon(state, at, f"the run ended: {reason}")
+
+
+def forget(state: RunState) -> list[fx.Effect]:
+    """What of the round that ends is no longer needed: of a secure one, everything."""
+    current = state.current
+    if current.secure is not None:
+        return [fx.Discard(round=current.number, blobs=current.secure.blobs)]
+    ended = current.number - state.plan.retention.rounds
+    return [fx.Discard(round=ended)] if ended >= 1 else []
+
+
+def retired(state: RunState) -> RunState:
+    """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
+    current = state.current
+    blobs = () if current.secure is None else current.secure.blobs
+    return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
+
+
+def paused(state: RunState, event: ev.Paused) -> Step:
+    """The round under way goes on; one that waits for a worker has not begun, and does not keep the run open."""
+    if state.status != "running":
+        return refuse(state, "conflict", f"the run is {state.status} and cannot be paused")
+    state = replace(state, status="paused", reason="paused by the operator")
+    if state.phase == "leasing":
+        return abandon(state, event.at, "the run was paused while no worker had the round")
+    return state, []
+
+
+def resumed(state: RunState, event: ev.Resumed) -> Step:
+    """A datacenter that rests is tried again: whoever resumes has seen to it."""
+    if state.status != "paused":
+        return refuse(state, "conflict", f"the run is {state.status}, not paused")
+    fallback = replace(state.fallback, failures=0, rests_until=None)
+    state = replace(state, status="running", reason="", fallback=fallback)
+    return open_next(state, event.at) if state.round is None else (state, [])
+
+
+def stopped(state: RunState, event: ev.Stopped) -> Step:
+    if state.over or state.ending is not None:
+        return refuse(state, "conflict", f"the run has ended already: {state.reason or 'it ends with this round'}")
+    return end_run(state, event.at, "stopped", "stopped by the operator")
