@@ -58,7 +58,7 @@ AT_DEFAULTS: list[Body] = [
 OF_0_1_0: list[Body] = json.loads(Path(__file__).with_name("plan_of_0_1_0.json").read_text("utf-8"))
 
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")
-WRONG = ("text", "3", 1.5, 3, True, None, [], ["text"], [3], {}, {"text": "text"}, {"text": True})
+WRONG: tuple[Any, ...] = ("text", "3", 1.5, 3, True, None, [], ["text"], [3], {}, {"text": "text"}, {"text": True})
 """Of every type that JSON has; each field takes some."""
 
 
@@ -120,7 +120,9 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"enum": values}:
                 yield from values
             case {"type": "integer" | "number" as kind}:
-                low, high = choice.get("minimum", choice.get("exclusiveMinimum", 0)), choice.get("maximum", 1000)
+                low = float(choice.get("minimum") or choice.get("exclusiveMinimum") or 0)
+                high = float(choice.get("maximum") or 1000)
+                low, high = (int(low), int(high)) if kind == "integer" else (low, high)
                 yield from (low, low + 1, low + 2, low + 7, high)
                 yield from () if kind == "integer" else (low + 0.25, low + 0.5)
             case {"type": "boolean"}:
@@ -128,7 +130,8 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"type": "array"}:
                 yield ["head.*"]
             case {"type": "object"}:
-                declared = {name for made in (*RULES.values(), *SERVER_OPTIMIZERS.values()) for name in made.parameters}
+                declared = {name for rule in RULES.values() for name in rule.parameters}
+                declared |= {name for optimizer in SERVER_OPTIMIZERS.values() for name in optimizer.parameters}
                 yield from ({name: 0.25} for name in sorted(declared))
             case {"type": "null"}:
                 yield None
