@@ -50,7 +50,7 @@ class Setting:
     def plan(self, file: str = "plan.toml") -> str:
         """The plan as TOML. ``file``: what it will be called, for the comment at its top."""
         rows = [
-            ("", f"What `quorate demo` asks of its devices. Create a run of it: quorate run create {file}"),
+            ("", f"The plan of `quorate demo`. Create a run of this plan: quorate run create {file}"),
             (f'name = "{self.name}"', ""),
             ("", ""),
             ("[task]", "the device's part"),
@@ -62,13 +62,13 @@ class Setting:
             ("", ""),
             ("[cohort]", ""),
             (f"pool = {self.pool}", "devices that wait when the cohort is drawn"),
-            (f"select = {self.select}", "more than are needed: some vanish"),
+            (f"select = {self.select}", "more than are needed, because some drop out"),
             (f"goal = {self.goal}", "reports that close the round"),
-            (f"select_s = {SELECT_S}", "seconds after which it is drawn from the devices that wait"),
+            (f"select_s = {SELECT_S}", "seconds after which the cohort is drawn from the devices that wait"),
             (f"collect_s = {COLLECT_S}", "seconds from selection to the deadline"),
             ("", ""),
             ("[aggregation]", ""),
-            (f"server_learning_rate = {self.server_learning_rate}", "how many times the mean of the updates is taken"),
+            (f"server_learning_rate = {self.server_learning_rate}", "the factor of the mean update"),
             ("", ""),
             ("[finish]", ""),
             (f"rounds = {self.rounds}", "committed ones"),
