@@ -1,4 +1,4 @@
-"""The server's half of secure aggregation: which event of a secure round is decided where, and what is waited for.
+"""Dispatches the events of a secure round to the phases, and lists the actions that must be in flight in each phase.
 
 ::
 
@@ -6,11 +6,10 @@
        Drawn        Advertised      Shared      Masked      Signed       Revealed      CommitSum
                     \\___ keying ___/ \\____ masking ____/ \\_______ unmasking ______/
                          ^                    |
-                         +---- attempt + 1 ---+      before anybody could sign, under new keys
+                         +---- attempt + 1 ---+      before any device could sign, under new keys
 
-From *agreeing* on the survivor list is fixed and nothing is tried again: who signs is spent on this checkpoint. Knows
-the order of the exchanges. Has never heard of keys, shares or vectors: it sees digests and counts, and nothing of one
-device is ever unmasked.
+From *agreeing* on the survivor list is fixed and there is no further attempt: a device that signs is spent on this
+checkpoint. The engine sees digests and counts only, never keys, shares or vectors.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SecureEvent = OfAttempt | ev.Discarded | ev.Advanced
 
 
 def happened(state: RunState, event: SecureEvent) -> Step:
-    """What one of these events makes of the state. Total, like ``rounds.step``."""
+    """The new state and the effects of one of these events. Total, like ``rounds.step``."""
     match event:
         case ev.Discarded():
             return _discarded(state, event)
@@ -71,11 +70,11 @@ def happened(state: RunState, event: SecureEvent) -> Step:
 
 
 def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed) -> Step:
-    """What the coordinator's own actions came to; stale where the attempt is over."""
+    """The results of the coordinator's own actions; stale where the attempt is over."""
     current = state.round
     if current is None or current.secure is None or (event.round, event.attempt) != (current.number, current.attempt):
-        told = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
-        return refuse(state, "stale", told)
+        reason = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
+        return refuse(state, "stale", reason)
     match event:
         case ev.Announced():
             return keying.announced(state, event)
@@ -88,14 +87,14 @@ def _performed(state: RunState, event: ev.Announced | ev.Rostered | ev.Opened | 
 
 
 def reported(state: RunState, event: ev.Reported) -> Step:
-    """In a secure round a device shows keys; an update in the clear is refused, whatever it holds."""
+    """A secure round refuses every plain update."""
     against = membership(state, event.round, event.attempt, event.device)
-    told = "this round is secure: a device advertises keys and sends its update masked"
-    return refuse(state, *(against or ("invalid-update", told)))
+    reason = "this round is secure: a device advertises keys and sends its update masked"
+    return refuse(state, *(against or ("invalid-update", reason)))
 
 
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
-    """A device leaves a secure round at any time; in the sum it stays where it has masked."""
+    """A device may withdraw from a secure round at any time. A vector that it has masked stays in the sum."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
@@ -113,8 +112,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def spent(state: RunState, event: ev.Spent) -> Step:
-    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is
-    believed, since it harms nobody but itself."""
+    """A device reports that it is spent: no cohort of this checkpoint is drawn with it any more. The report needs no
+    proof, since a false one harms only that device."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
@@ -145,8 +144,7 @@ def time_is_up(state: RunState, at: float) -> Step:
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    """What must be in flight in a secure round, in the phases that it has for itself and in *collecting* and
-    *committing*."""
+    """The actions that must be in flight in a secure round, in its own phases and in *collecting* and *committing*."""
     current = state.current
     if current.advancing:
         return [advance_action(state)]
@@ -175,7 +173,7 @@ def pending(state: RunState) -> list[fx.Action]:
 
 
 def _discarded(state: RunState, event: ev.Discarded) -> Step:
-    """Nothing of that round is left on any disk."""
+    """All blobs of that round are deleted."""
     if event.round not in state.leftovers:
         return state, []
     rest = {number: blobs for number, blobs in state.leftovers.items() if number != event.round}

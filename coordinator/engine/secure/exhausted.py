@@ -1,8 +1,7 @@
 """The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
 
-Its ways out are devices that have not signed, a datacenter round, and the owner's: the model moved by one unit of the
-exact scale is another checkpoint, on which nobody has signed. Knows who is spent. Has never heard of the exchanges, or
-of how a model is moved.
+It continues when devices come that have not signed, with a datacenter round, or when the owner advances it: the model
+with one value moved by one unit of the exact scale is another checkpoint, on which no device has signed.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from coordinator.engine.state import Round, RunState
 
 
 def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
-    """In what words the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
-    many of them are spent. Empty otherwise."""
+    """Why the run is exhausted, where this draw shows it: enough devices wait for a round, but too many of them are
+    spent. Empty otherwise."""
     if not state.spent or event.waiting + event.unspendable < fewest:
         return ""
     return (
@@ -28,7 +27,7 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
 
 
 def advanced(state: RunState, event: ev.Advanced) -> Step:
-    """The owner's way out. Nothing else moves a model that nobody has trained."""
+    """The owner advances the run: the only case in which a model changes without training."""
     current = state.round
     if current is not None and current.advancing:
         return refuse(state, "conflict", f"run {state.run} is being advanced already, by {current.advancing}")
@@ -66,5 +65,5 @@ def advance_action(state: RunState) -> fx.Advance:
 
 
 def origin(round: Round) -> str:
-    """Where the checkpoint of such a round comes from, for people."""
+    """The origin of such a round's checkpoint, as text."""
     return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"

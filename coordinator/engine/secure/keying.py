@@ -1,16 +1,14 @@
-"""Keying: a cohort is drawn, trains and advertises keys, the roster is made; and once more where an attempt failed.
+"""Keying: a cohort is drawn, trains and advertises keys, and the roster is made; repeated where an attempt failed.
 
 ::
 
     drawn --> collecting (header announced, devices train and advertise)
-                  |  cohort.goal and secure.reserve have advertised, or nobody is left to hear of, or the deadline:
+                  |  cohort.goal and secure.reserve have advertised, or no device is awaited, or the deadline:
                   |  with at least max(quorum, minimum_cohort)
                   v
               sharing, without a roster (Gather) --> sharing, with it: see ``masking``
                   ^
-    fresh --------+  before exchange 4: attempt + 1 under new keys, ``secure.attempts`` times at most
-
-Knows who is counted on. Has never heard of what keys are for.
+    fresh --------+  before exchange 4: attempt + 1 under new keys, at most ``secure.attempts`` attempts
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.collecting import refuse
 from coordinator.engine.phases.lifecycle import Step, abandon, contributions, record
-from coordinator.engine.secure.complaints import blamed
+from coordinator.engine.secure.complaints import excluded_by_complaints
 from coordinator.engine.secure.exhausted import why_exhausted
 from coordinator.engine.secure.messages import (
     accepted,
     answered,
-    kept,
-    lasts_until,
-    not_now,
+    exchange_deadline,
     present,
     refused,
     route,
     under_way,
     with_deadline,
+    with_message,
     with_secure,
+    wrong_phase,
 )
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.state import SecureRound
@@ -42,7 +40,7 @@ from coordinator.engine.state import Member, RunState
 
 
 def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
-    """The cohort begins to train, where it is large enough for a roster. Who is spent or barred is not of it."""
+    """The cohort begins to train, where it is large enough for a roster without spent and barred devices."""
     cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
     fewest = plan.fewest_advertisers(state.plan.cohort)
     current = replace(state.current, waiting=event.waiting, pool=event.pool)
@@ -71,7 +69,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
 
 
 def announced(state: RunState, event: ev.Announced) -> Step:
-    """The first header of an attempt stands: devices may have seen it."""
+    """The first header of an attempt is valid, since devices may have seen it."""
     secure, _ = under_way(state)
     if secure.header:
         if secure.header == event.header:
@@ -79,25 +77,27 @@ def announced(state: RunState, event: ev.Announced) -> Step:
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
     secure = replace(secure, header=event.header, expires_at=event.expires_at)
     state, current = with_secure(state, secure), state.current
-    until = lasts_until(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    until = (
+        exchange_deadline(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    )
     state = with_deadline(state, until)
     return state, [route(state, present(state, current.members))]
 
 
 def advertised(state: RunState, event: ev.Advertised) -> Step:
-    said = answered(state, event, "advertised", ("collecting",))
-    if said is not None:
-        return said
+    answer = answered(state, event, "advertised", ("collecting",))
+    if answer is not None:
+        return answer
     if not under_way(state)[0].header:
         return refused(state, event, "stale", f"the header of attempt {event.attempt} has not been announced yet")
-    state = kept(state, event, "advertised")
+    state = with_message(state, event, "advertised")
     state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
     following, more = gather_if_complete(state, event.at)
     return following, [accepted(event), *more]
 
 
 def gather_if_complete(state: RunState, at: float) -> Step:
-    """Closes the roster when it is full or nobody is left to hear of; gives up when there can be none."""
+    """Close the roster when it is full or no device is awaited; abandon the round when it stays too small."""
     secure, plan = under_way(state)
     members = state.current.members
     have, left = len(secure.advertised), len(present(state, members))
@@ -105,8 +105,8 @@ def gather_if_complete(state: RunState, at: float) -> Step:
     if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
         return gather(state, at)
     if left < fewest:
-        told = f"{left} of {len(members)} devices are left, and a secure round takes {fewest}"
-        return abandon(state, at, told)
+        reason = f"{left} of {len(members)} devices are left, and a secure round takes {fewest}"
+        return abandon(state, at, reason)
     return state, []
 
 
@@ -115,21 +115,21 @@ def time_to_advertise_is_up(state: RunState, at: float) -> Step:
     have, fewest = len(secure.advertised), plan.fewest_advertisers(state.plan.cohort)
     if have >= fewest:
         return gather(state, at)
-    told = (
+    reason = (
         f"{have} of {len(state.current.members)} devices advertised keys by the deadline; a secure round takes {fewest}"
     )
-    return abandon(state, at, told)
+    return abandon(state, at, reason)
 
 
 def gather(state: RunState, at: float) -> Step:
-    """The roster's devices are fixed. Making it has no deadline but the attempt's own."""
+    """Fix the roster's devices. Making the roster has no deadline but the attempt's expiry."""
     secure, _ = under_way(state)
     state = state.with_round(replace(state.current, phase="sharing", deadline=float(secure.expires_at)))
     return state, [record(state, "open"), gather_action(state)]
 
 
 def gather_again(state: RunState, at: float) -> Step:
-    """A device was left out before anybody saw the roster: it is made of the others, where they are enough."""
+    """A device was excluded before any device saw the roster: make it of the others, where they are enough."""
     secure, plan = under_way(state)
     have = len(secure.advertised)
     if have >= plan.fewest_advertisers(state.plan.cohort):
@@ -152,7 +152,7 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         if secure.roster == event.digest:
             return state, []
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another roster")
-    against = not_now(state, ("sharing",))
+    against = wrong_phase(state, ("sharing",))
     if against is not None:
         return refuse(state, *against)
     if list(event.order) != sorted(secure.advertised):
@@ -168,16 +168,16 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         neighbours=event.neighbours,
     )
     state = with_secure(state, secure)
-    state = with_deadline(state, lasts_until(state, event.at))
+    state = with_deadline(state, exchange_deadline(state, event.at))
     return state, [record(state, "open"), route(state, present(state, secure.order))]
 
 
 def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
-    """This attempt is over before anybody could sign: the round is keyed anew, without those who failed it."""
+    """End this attempt, before any device could sign, and begin the next one without the devices that failed."""
     secure, plan = under_way(state)
     current = state.current
-    quiet = dict.fromkeys(silent, f"it was not heard of in the {current.phase} of attempt {current.attempt}")
-    current = replace(current, excluded={**quiet, **blamed(secure.complaints), **current.excluded})
+    quiet = dict.fromkeys(silent, f"it did not answer in the {current.phase} of attempt {current.attempt}")
+    current = replace(current, excluded={**quiet, **excluded_by_complaints(secure.complaints), **current.excluded})
     state = state.with_round(current)
     left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
     if current.attempt + 1 >= plan.attempts:

@@ -1,13 +1,12 @@
-"""Exchanges 2 and 3: devices share their secrets, then mask. What fails here costs nobody anything but time.
+"""Exchanges 2 and 3: devices share their secrets, then mask. A failure here costs only time: no device is spent.
 
 ::
 
     sharing --> masking     all of the roster have shared, or the deadline: with enough sharers
     masking --> agreeing    all sharers have masked, or the deadline: with enough survivors; the list is fixed
 
-*Enough* is max(quorum, threshold, the shortest list that devices sign), so placed that the threshold's share holders of
-every secret are among them. Where that is out of reach the round is keyed anew (``keying.fresh``). Knows who has said
-what. Has never heard of shares or vectors.
+*Enough* is max(quorum, threshold, the shortest list that devices sign), with at least ``threshold`` share holders of
+every secret among them. Where that cannot be reached, the next attempt begins (``keying.fresh``).
 """
 
 from __future__ import annotations
@@ -23,48 +22,48 @@ from coordinator.engine.secure.keying import fresh, gather_again, gather_if_comp
 from coordinator.engine.secure.messages import (
     accepted,
     answered,
-    kept,
-    lasts_until,
-    not_now,
-    not_of_it,
+    exchange_deadline,
+    not_a_member,
     present,
     refused,
     route,
     under_way,
+    with_message,
     with_secure,
     without,
+    wrong_phase,
 )
 from coordinator.engine.state import RunState
 
 
 def shared(state: RunState, event: ev.Shared) -> Step:
-    said = answered(state, event, "shared", ("sharing",))
-    if said is not None:
-        return said
+    answer = answered(state, event, "shared", ("sharing",))
+    if answer is not None:
+        return answer
     secure, _ = under_way(state)
     if event.device not in secure.order:
         why = "is not in the roster" if secure.roster else "cannot share: there is no roster yet"
         return refused(state, event, "not-selected" if secure.roster else "stale", f"device {event.device} {why}")
-    following, more = go_on(kept(state, event, "shared"), event.at)
+    following, more = go_on(with_message(state, event, "shared"), event.at)
     return following, [accepted(event), *more]
 
 
 def masked(state: RunState, event: ev.Masked) -> Step:
-    said = answered(state, event, "masked", ("masking",))
-    if said is not None:
-        return said
+    answer = answered(state, event, "masked", ("masking",))
+    if answer is not None:
+        return answer
     secure, _ = under_way(state)
     if event.device not in secure.shared:
         return refused(state, event, "not-selected", f"device {event.device} has not shared its secrets")
     if event.device in secure.complaints:
-        return refused(state, event, "conflict", "the device has said that it cannot mask")
-    following, more = go_on(kept(state, event, "masked"), event.at)
+        return refused(state, event, "conflict", "the device has reported that it cannot mask")
+    following, more = go_on(with_message(state, event, "masked"), event.at)
     return following, [accepted(event), *more]
 
 
 def complained(state: RunState, event: ev.Complained) -> Step:
-    """Without these dealers' shares the device cannot mask: it is gone from this attempt."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    """Without these dealers' shares the device cannot mask: it leaves this attempt."""
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     secure, _ = under_way(state)
@@ -73,7 +72,7 @@ def complained(state: RunState, event: ev.Complained) -> Step:
         return state, []
     if event.device in secure.complaints:
         return refuse(state, "duplicate", "another complaint of this device came first")
-    against = not_now(state, ("masking",))
+    against = wrong_phase(state, ("masking",))
     if against is not None:
         return refuse(state, *against)
     if event.device in secure.masked:
@@ -85,11 +84,11 @@ def complained(state: RunState, event: ev.Complained) -> Step:
 
 
 def faulted(state: RunState, event: ev.Faulted) -> Step:
-    """The device is out of this round: what it said in the exchange under way does not count."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    """Exclude the device from this round: its message of the exchange under way does not count."""
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return (state, []) if _left_out(state, event.device) else refuse(state, *against)
-    against = not_now(state, ("collecting", "sharing", "masking"))
+    against = wrong_phase(state, ("collecting", "sharing", "masking"))
     if against is not None:
         return refuse(state, *against)
     excluded = {**state.current.excluded, event.device: event.reason}
@@ -100,12 +99,12 @@ def faulted(state: RunState, event: ev.Faulted) -> Step:
 
 
 def withdrew(state: RunState, at: float, device: str) -> Step:
-    """The device will say nothing more. A masked vector that it has sent stays in the sum."""
+    """The device sends nothing more. A masked vector that it has sent stays in the sum."""
     return _dropped(state, at, device, keep_masked=True)
 
 
 def _dropped(state: RunState, at: float, device: str, *, keep_masked: bool = False) -> Step:
-    """Goes on without a device that was left out or has withdrawn, which of both the state says already."""
+    """Continue without a device that the state already shows as excluded or withdrawn."""
     secure, _ = under_way(state)
     if state.phase == "collecting":
         state = with_secure(state, without(secure, "advertised", device))
@@ -129,7 +128,7 @@ def _left_out(state: RunState, device: str) -> bool:
 
 
 def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
-    """A masked vector that was acknowledged leaves its reason behind."""
+    """The recorded reason why an acknowledged masked vector is refused after all."""
     digest = under_way(state)[0].masked.get(event.device)
     if digest is None:
         return []
@@ -138,7 +137,7 @@ def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
 
 
 def awaited(state: RunState) -> tuple[str, ...]:
-    """Who may still say what this exchange is for."""
+    """The devices that may still send their message of this exchange."""
     secure, _ = under_way(state)
     if state.phase == "sharing":
         return tuple(device for device in present(state, secure.order) if device not in secure.shared)
@@ -147,7 +146,7 @@ def awaited(state: RunState) -> tuple[str, ...]:
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
-    """Ends the exchange where all have spoken or the time is up; begins the next one, or keys the round anew."""
+    """End the exchange when all messages have arrived or the time is up; begin the next one, or a new attempt."""
     secure, _ = under_way(state)
     have = secure.shared if state.phase == "sharing" else secure.masked
     quiet = awaited(state)
@@ -157,20 +156,20 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     if enough(state.plan.cohort.quorum_count, secure, have, secure.shared):
         return _to_masking(state, at) if state.phase == "sharing" else _to_agreeing(state, at)
     done, of = ("shared", len(secure.order)) if state.phase == "sharing" else ("masked", len(secure.shared))
-    told = f"{len(have)} of {of} devices {done} in attempt {state.current.attempt}"
-    told += f"; it takes {wanted}" if len(have) < wanted else ", too few of them share holders of one device"
-    return fresh(state, at, told, quiet if time_is_up else ())
+    reason = f"{len(have)} of {of} devices {done} in attempt {state.current.attempt}"
+    reason += f"; it takes {wanted}" if len(have) < wanted else ", too few of them share holders of one device"
+    return fresh(state, at, reason, quiet if time_is_up else ())
 
 
 def _to_masking(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="masking", deadline=lasts_until(state, at)))
+    state = state.with_round(replace(state.current, phase="masking", deadline=exchange_deadline(state, at)))
     secure, _ = under_way(state)
     return state, [record(state, "open"), route(state, secure.shared)]
 
 
 def _to_agreeing(state: RunState, at: float) -> Step:
-    """From here on the list stands, and who is not on it is free to go."""
-    state = state.with_round(replace(state.current, phase="agreeing", deadline=lasts_until(state, at)))
+    """From here on the list is fixed, and devices that are not on it are released."""
+    state = state.with_round(replace(state.current, phase="agreeing", deadline=exchange_deadline(state, at)))
     secure, _ = under_way(state)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
     free = [fx.Release(round=state.round_number, devices=others)] if others else []

@@ -1,7 +1,5 @@
-"""A device's message of a secure round, before anything is decided by it: whether it may be said now, whether it was
-said before, and how the state keeps it.
-
-Knows membership, digests and the order of phases. Has never heard of what a message is for.
+"""The checks that all devices' messages of a secure round share: membership, phase and repetition; and how the state
+records a message.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmaskin
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
-    """The attempt and the plan's section; only for states of a secure round under way."""
+    """The attempt and the plan's section ``[secure]``; only for states with a secure round under way."""
     secure = state.current.secure
     if secure is None or state.plan.secure is None:
         raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
@@ -33,17 +31,17 @@ def under_way(state: RunState) -> tuple[SecureRound, Secure]:
 
 
 def with_secure(state: RunState, secure: SecureRound) -> RunState:
-    """The state with the attempt under way in this condition."""
+    """The state with this attempt."""
     return state.with_round(replace(state.current, secure=secure))
 
 
 def with_deadline(state: RunState, deadline: float | None) -> RunState:
-    """The state with the phase under way ending by itself then."""
+    """The state with this deadline of its phase."""
     return state.with_round(replace(state.current, deadline=deadline))
 
 
-def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
-    """Why this device has no place in this attempt: (kind, reason), or None."""
+def not_a_member(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+    """Why this device does not belong to this attempt: (kind, reason), or None where it does."""
     against = membership(state, round, attempt, device)
     if against is not None:
         return against
@@ -55,8 +53,8 @@ def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[s
     return None
 
 
-def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
-    """Why what belongs into these phases of an attempt comes too early or too late; None: it comes in time."""
+def wrong_phase(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
+    """Why a message of these phases comes too early or too late: (kind, reason), or None where it is in time."""
     if state.phase in phases:
         return None
     what = f"the {phases[0]} of attempt {state.current.attempt} of round {state.round_number}"
@@ -66,24 +64,24 @@ def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
-    """The answer to a message that changes nothing: refused, or said before. None: it is to be taken."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    """The answer to a message that changes nothing: refused, or repeated. None: it is to be accepted."""
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
-    said: Mapping[str, str] = getattr(state.current.secure, exchange)
-    if said.get(event.device) == event.digest:
+    received: Mapping[str, str] = getattr(state.current.secure, exchange)
+    if received.get(event.device) == event.digest:
         return state, [accepted(event)]
-    if event.device in said:
+    if event.device in received:
         return refused(state, event, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
         return refused(state, event, "withdrawn", "the device has withdrawn from this round")
-    against = not_now(state, phases)
+    against = wrong_phase(state, phases)
     return None if against is None else refused(state, event, *against)
 
 
 def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
-    """The state unchanged and the reason. That of a masked vector which came too late is recorded, as for an update."""
+    """The state unchanged and the reason. For a masked vector that is too late it is recorded, as for an update."""
     step = refuse(state, kind, reason)
     if isinstance(event, ev.Masked) and kind in ("late", "duplicate", "withdrawn"):
         step[1].append(
@@ -92,32 +90,32 @@ def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
     return step
 
 
-def kept(state: RunState, event: Message, exchange: Exchange) -> RunState:
+def with_message(state: RunState, event: Message, exchange: Exchange) -> RunState:
     """The state with this message in it."""
     secure, _ = under_way(state)
-    said: Mapping[str, str] = getattr(secure, exchange)
+    received: Mapping[str, str] = getattr(secure, exchange)
     member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
-    more: dict[str, Mapping[str, str]] = {exchange: {**said, event.device: event.digest}}
+    more: dict[str, Mapping[str, str]] = {exchange: {**received, event.device: event.digest}}
     return with_secure(state, replace(secure, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
-    """The attempt without what this device said in an exchange; its blob goes when the round ends."""
-    said: Mapping[str, str] = getattr(secure, exchange)
-    if device not in said:
+    """The attempt without this device's message of an exchange; its blob is deleted when the round ends."""
+    received: Mapping[str, str] = getattr(secure, exchange)
+    if device not in received:
         return secure
-    rest: dict[str, Mapping[str, str]] = {exchange: {other: said[other] for other in said if other != device}}
-    return replace(secure, older=(*secure.older, said[device]), **rest)  # type: ignore[arg-type]
+    rest: dict[str, Mapping[str, str]] = {exchange: {other: received[other] for other in received if other != device}}
+    return replace(secure, older=(*secure.older, received[device]), **rest)  # type: ignore[arg-type]
 
 
 def accepted(event: Message) -> fx.Accepted:
-    """The answer to a message that was taken."""
+    """The answer to a message that was accepted."""
     return fx.Accepted(device=event.device, digest=event.digest, weight=0)
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
-    """Those of these devices that may still say something: neither withdrawn nor left out. Sorted."""
+    """Those of these devices that are neither withdrawn nor excluded, sorted."""
     members, gone = state.current.members, state.current.excluded
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
@@ -128,7 +126,7 @@ def route(state: RunState, devices: Iterable[str]) -> fx.Route:
     return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
 
 
-def lasts_until(state: RunState, at: float) -> float:
+def exchange_deadline(state: RunState, at: float) -> float:
     """The deadline of an exchange that begins now: never after the attempt has expired."""
     secure, plan = under_way(state)
     return min(at + plan.exchange_s, float(secure.expires_at))

@@ -2,12 +2,11 @@
 
 ::
 
-    agreeing --> unmasking     every survivor can be shown signatures enough, or all have signed, or the deadline
-    unmasking --> committing   Opened; tried as soon as every secret has shares enough, once more at the end
-              --> abandoned    the time is up, or no sum can be opened: dealers of secrets that are lost are barred
+    agreeing --> unmasking     every survivor can be sent enough signatures, or all have signed, or the deadline
+    unmasking --> committing   Opened; tried as soon as every secret has enough shares, once more at the end
+              --> abandoned    the time is up, or no sum can be opened: dealers of lost secrets are barred
 
-Nothing is tried again under new keys here: who has signed is spent on this checkpoint, for good. Knows who has signed
-and revealed. Has never heard of what.
+There is no new attempt from here on: a device that has signed stays spent on this checkpoint.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.messages import (
     accepted,
     answered,
-    kept,
-    lasts_until,
-    not_now,
+    exchange_deadline,
     present,
     refused,
     route,
     under_way,
     with_deadline,
+    with_message,
     with_secure,
+    wrong_phase,
 )
 from coordinator.engine.state import RunState
 
 
 def signed(state: RunState, event: ev.Signed) -> Step:
-    """The device is spent, whatever becomes of the round: so a late signature is taken too."""
-    said = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
-    if said is not None:
-        return said
+    """The device is spent, whatever the round's result: so a late signature is accepted too."""
+    answer = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
+    if answer is not None:
+        return answer
     if event.device not in under_way(state)[0].masked:
         return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
-    state = kept(state, event, "signed")
+    state = with_message(state, event, "signed")
     state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
     if state.phase == "agreeing":
         following, more = agree_if_complete(state, event.at)
@@ -52,7 +51,7 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 
 
 def agree_if_complete(state: RunState, at: float) -> Step:
-    """Ends the exchange when everybody can be shown enough, or nobody is left to hear of."""
+    """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
     waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
     shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
@@ -64,38 +63,38 @@ def agree_if_complete(state: RunState, at: float) -> Step:
 
 
 def agreed(state: RunState, at: float) -> Step:
-    """On to the shares, where those who can be shown enough are enough to rebuild every secret."""
+    """Continue with the shares, where the survivors with enough signatures are enough to rebuild every secret."""
     secure, _ = under_way(state)
     blind = set(lacking(secure, secure.signed, secure.signed))
     if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
         return _too_few_signed(state, at)
-    state = state.with_round(replace(state.current, phase="unmasking", deadline=lasts_until(state, at)))
+    state = state.with_round(replace(state.current, phase="unmasking", deadline=exchange_deadline(state, at)))
     return state, [record(state, "open"), route(state, secure.signed)]
 
 
 def _too_few_signed(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
-    told = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
+    reason = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
     if len(secure.signed) >= secure.signers:
-        told = (
+        reason = (
             f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
         )
-    return abandon(state, at, told)
+    return abandon(state, at, reason)
 
 
 def revealed(state: RunState, event: ev.Revealed) -> Step:
-    said = answered(state, event, "revealed", ("unmasking",))
-    if said is not None:
-        return said
+    answer = answered(state, event, "revealed", ("unmasking",))
+    if answer is not None:
+        return answer
     if event.device not in under_way(state)[0].signed:
         return refused(state, event, "conflict", f"device {event.device} has not signed the survivor list")
-    state = kept(state, event, "revealed")
+    state = with_message(state, event, "revealed")
     following, more = open_if_complete(state, event.at)
     return following, [accepted(event), fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
 def open_if_complete(state: RunState, at: float) -> Step:
-    """Opens as soon as every secret has shares enough; after a failure, when all have revealed."""
+    """Open the sum as soon as every secret has enough shares; after a failure, when all have revealed."""
     secure, _ = under_way(state)
     if secure.opening:
         return state, []
@@ -109,17 +108,17 @@ def open_if_complete(state: RunState, at: float) -> Step:
 
 def time_to_reveal_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
-    if secure.opening:  # nobody is waited for but the opening
+    if secure.opening:  # only the opening is awaited
         return with_deadline(state, None), []
     return _once_more(state, at) if secure.failed else _too_few_revealed(state, at)
 
 
 def opened(state: RunState, event: ev.Opened) -> Step:
-    """The sum is there: it is all that the round will ever know."""
+    """The sum is opened: commit it. The round learns nothing else."""
     secure, _ = under_way(state)
     if secure.sum == event.digest:
         return state, []
-    against = not_now(state, ("unmasking",))
+    against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
     if not secure.opening and not secure.failed:
@@ -130,8 +129,8 @@ def opened(state: RunState, event: ev.Opened) -> Step:
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
-    """More shares may rebuild what these could not; nothing mends an impossible sum."""
-    against = not_now(state, ("unmasking",))
+    """More shares may rebuild the lost secrets; an impossible sum ends the round."""
+    against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
     secure, _ = under_way(state)
@@ -161,7 +160,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
 
 
 def _silent(state: RunState) -> list[str]:
-    """Survivors who may still reveal their shares; one who has not signed yet may do so."""
+    """Survivors that may still reveal their shares, those that have not signed yet included."""
     secure, _ = under_way(state)
     return [device for device in present(state, secure.masked) if device not in secure.revealed]
 
@@ -173,7 +172,7 @@ def _open(state: RunState) -> Step:
 
 
 def _once_more(state: RunState, at: float) -> Step:
-    """The second opening, where there is anything new to try."""
+    """Open a second time, where more shares have arrived."""
     secure, _ = under_way(state)
     if len(secure.revealed) <= secure.failed:
         return _give_up_lost(state, at)
@@ -182,7 +181,7 @@ def _once_more(state: RunState, at: float) -> Step:
 
 
 def _give_up_lost(state: RunState, at: float) -> Step:
-    """Whose secret cannot be rebuilt has cost the round, and takes part no more."""
+    """Abandon the round, and bar the dealers whose secret cannot be rebuilt."""
     secure, _ = under_way(state)
     why = f"its secret could not be rebuilt in round {state.round_number}"
     state = replace(state, barred={**state.barred, **dict.fromkeys(secure.lost, why)})
@@ -193,5 +192,5 @@ def _give_up_lost(state: RunState, at: float) -> Step:
 def _too_few_revealed(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     short = lacking(secure, secure.revealed, secure.shared)
-    told = f"{len(secure.revealed)} of {len(secure.masked)} survivors revealed their shares"
-    return abandon(state, at, f"{told}: {len(short)} secrets lack shares")
+    reason = f"{len(secure.revealed)} of {len(secure.masked)} survivors revealed their shares"
+    return abandon(state, at, f"{reason}: {len(short)} secrets lack shares")
