@@ -1,4 +1,4 @@
-"""Reading what a codec needs from an open file, all of it or an error."""
+"""Reading a codec's data from an open file: all of it, or an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from client_sdk.tensors.manifest import TruncatedTensors
 
 
 def fill(file: BinaryIO, buffer: memoryview) -> None:
-    """Reads until ``buffer`` is full. TruncatedTensors where the file ends first."""
+    """Read until ``buffer`` is full. TruncatedTensors where the file ends first."""
     while buffer.nbytes:
         count = file.readinto(buffer)  # type: ignore[attr-defined]
         if not count:
