@@ -6,8 +6,8 @@ draws or on the order of events. There are three steps, each a small pure functi
 ======================= ===============================================================================================
 what is hashed          ``labelled``: ``quorate PURPOSE v1``, then the parts, one a line. Or any bytes of the caller
 the hash                ``sha256_word``, ``blake2b_word``: 64 bits; ``WordStream``: as many words as are asked for;
-                        ``derive_seed``: 63 bits, for generators that take a seed; ``blake2b_bytes``,
-                        ``shake_bytes``: a number of bytes
+                        ``derive_seed``: 63 bits, for generators that take a seed; ``sha256_bytes``,
+                        ``blake2b_bytes``, ``shake_bytes``: a number of bytes
 the number              ``unit``, ``unit_rounded``: a number from [0, 1); ``above_zero``: one from (0, 1];
                         ``normal_of``: a normal deviate; ``WordStream.below``: a whole number without bias
 ======================= ===============================================================================================
@@ -42,7 +42,12 @@ def labelled(purpose: str, *parts: object) -> bytes:
 
 def sha256_word(message: bytes) -> int:
     """The first 64 bits of SHA-256, most significant byte first."""
-    return int.from_bytes(sha256(message).digest()[:8], "big")
+    return int.from_bytes(sha256_bytes(message, 8), "big")
+
+
+def sha256_bytes(message: bytes, count: int) -> bytes:
+    """The first ``count`` bytes of SHA-256, at most 32."""
+    return sha256(message).digest()[:count]
 
 
 def blake2b_word(message: bytes) -> int:

@@ -1,9 +1,8 @@
-"""The commands behind the word ``quorate``: the device's own, and those of the other rooms where they are installed.
+"""The command line ``quorate``: the device's commands, and those of the other packages where they are installed.
 
-This file knows the names of the rooms' commands and which extra each needs; it imports no room. The others are found by
-entry points of the group ``quorate.commands`` (value: a typer app, whose commands and sub-apps are added at top level),
-and only when one of their commands is called or listed. Where a room is not installed its commands still exist and say
-what to install.
+This file lists the other packages' commands and the extra that each needs, and imports none of them. It finds them by
+entry points of the group ``quorate.commands`` (value: a typer app, whose commands and sub-apps are added at top level)
+when one of their commands is called or listed. Commands of a package that is not installed print what to install.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.terminal import complain, missing_module, say, sentence_of, spoken
+from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of
 
 GROUP = "quorate.commands"
 
@@ -44,11 +43,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "simulate": "Run a plan on simulated clients.",
     },
 }
-"""Room, which is also the name of its entry point and of its extra -> its commands, and what each does."""
+"""Name of the package's entry point and extra -> its commands, each with its help text."""
 
 
 class Rooms(TyperGroup):
-    """A group whose commands are the device's own and, loaded when asked for, those of the other rooms."""
+    """The device's commands and, loaded on demand, those of the other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = sorted(super().list_commands(ctx))
@@ -101,44 +100,43 @@ def _quorate(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command. An error of any room's command is shown as one sentence; exit codes 0, 1 and 2."""
+    """Run one command. An error is printed as one sentence; the exit code is 0, 1 or 2."""
     try:
         check()
     except Shadowed as hidden:
-        complain(str(hidden))
+        print_error(str(hidden))
         sys.exit(1)
     command = click_command_of(app)
     try:
-        code = spoken(command)(args=arguments, prog_name="quorate", standalone_mode=False)
+        code = errors_as_sentences(command)(args=arguments, prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         code = end.exit_code
     except typer.Abort:
         code = 1
-    except Exception as error:  # noqa: BLE001  (of the command line: ``spoken`` lets nothing else through)
+    except Exception as error:  # noqa: BLE001  (a usage error: ``errors_as_sentences`` handles all others)
         code = getattr(error, "exit_code", 2)
         wrong_usage(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def wrong_usage(error: Any) -> None:
-    """Tells what is wrong with the words after ``quorate``, in one line with the command whose help tells more; shows
-    the help where no word was given.
+    """Print a usage error in one line that names the command's ``--help``; print the help where no argument was given.
 
-    ``error`` is click's ClickException, which typer brings in one way or another, so it is known by its methods.
+    ``error`` is click's ClickException, recognised by its methods, since typer may bring its own copy of click.
     """
     if type(error).__name__ == "NoArgsIsHelpError" or not hasattr(error, "format_message"):
         error.show()
         return
-    words = " ".join(error.format_message().split())
+    text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
-    complain(f"{words} See '{context.command_path} --help'." if context is not None else words)
+    print_error(f"{text} See '{context.command_path} --help'." if context is not None else text)
 
 
 _rooms: dict[str, dict[str, Any] | None] = {}
 
 
 def _room(room: str) -> dict[str, Any] | None:
-    """The room's commands by name; None where it, or something it needs, is not installed."""
+    """The package's commands by name; None where it, or a dependency of it, is not installed."""
     if room not in _rooms:
         _rooms[room] = None
         for entry in _entries(room):
@@ -146,8 +144,8 @@ def _room(room: str) -> dict[str, Any] | None:
                 loaded = click_command_of(entry.load())
             except ModuleNotFoundError:
                 continue
-            except Exception as error:  # noqa: BLE001  (another room's fault must not take the device's commands away)
-                complain(f"The commands of {room} cannot be loaded: {sentence_of(error)}")
+            except Exception as error:  # noqa: BLE001  (an error in another package must not disable the device's commands)
+                print_error(f"The commands of {room} cannot be loaded: {sentence_of(error)}")
                 continue
             _rooms[room] = dict(getattr(loaded, "commands", {loaded.name: loaded}))
     return _rooms[room]
@@ -162,7 +160,7 @@ def _other_rooms() -> list[str]:
 
 
 def _placeholder(room: str, name: str) -> Any:
-    """A command of a room that is not installed: takes anything, and says which extra to install."""
+    """A command of a package that is not installed: accepts any arguments and prints the extra to install."""
     absent = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     wanted = f"quorate {name} is not installed here: pip install 'quorate[{room}]'"
 
@@ -176,9 +174,9 @@ def _placeholder(room: str, name: str) -> Any:
             try:
                 entry.load()
             except ModuleNotFoundError as error:
-                complain(f"{wanted} ({missing_module(error.name or room)})")
+                print_error(f"{wanted} ({missing_module(error.name or room)})")
                 raise typer.Exit(1) from None
-        complain(wanted)
+        print_error(wanted)
         raise typer.Exit(1)
 
     return click_command_of(absent)

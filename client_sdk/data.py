@@ -1,4 +1,4 @@
-"""A device's data: where it comes from, by name or from a file, which share of it is this device's, and its parts.
+"""Loads a device's data, by name or from a file, selects this device's share, and finds its parts.
 
 A name is an entry point of the group ``quorate.data``, by itself, with its package, or with that and a version: a
 callable without arguments that gives an object with ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path
@@ -21,8 +21,8 @@ from client_sdk.extensions import Extension, extensions
 GROUP = "quorate.data"
 
 
-class DataError(Exception):
-    """The data cannot be had or used: one sentence says why."""
+class DataSourceError(Exception):
+    """The data cannot be loaded or used: the message is one sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Training examples, and held-out ones where there are any."""
+    """Training examples, and held-out examples where there are any."""
 
     train: Examples
     test: Examples | None = None
@@ -65,13 +65,14 @@ class Shard:
 
 
 def load_data(source: str, shard: Shard | None = None) -> Data:
-    """The data called ``source``, or this share of it. DataError where it cannot be had or the share is empty."""
+    """The data called ``source``, or this share of it. DataSourceError where it cannot be loaded or the share is
+    empty."""
     data = _from_file(Path(source)) if source.endswith(".npz") else _from_entry_point(source)
     if shard is not None:
         data = Data(shard.of(data.train), shard.of(data.test) if data.test is not None else None)
     if len(data.train) == 0:
         part = f"The share {shard.index}/{shard.count} of {source}" if shard is not None else source
-        raise DataError(f"{part} has no examples.")
+        raise DataSourceError(f"{part} has no examples.")
     if data.test is not None and len(data.test) == 0:
         data = Data(data.train)
     return data
@@ -87,7 +88,7 @@ def count(data: Any) -> int:
         return len(part.x)
     if hasattr(part, "__len__"):
         return len(part)
-    raise DataError(f"A {type(part).__name__} does not say how many examples it has; give examples=.")
+    raise DataSourceError(f"A {type(part).__name__} does not say how many examples it has; give examples=.")
 
 
 def training_part(data: Any) -> Any:
@@ -111,31 +112,33 @@ def names() -> list[str]:
 
 
 def entry_of(name: str) -> Extension:
-    """The installed data set called ``name``: ``mnist``, ``quorate:mnist`` or ``quorate:mnist@0.1.0``. DataError where
-    there is none, none in that version, or one in each of several packages."""
+    """The installed data set called ``name``: ``mnist``, ``quorate:mnist`` or ``quorate:mnist@0.1.0``.
+    DataSourceError where there is none, none in that version, or one in each of several packages."""
     wanted, _, version = name.partition("@")
     found = [entry for entry in extensions(GROUP).values() if wanted in (entry.name, entry.entry.name)]
     if len(found) > 1:
-        raise DataError(f"Several packages have data {name!r}: name one of {', '.join(entry.name for entry in found)}.")
+        raise DataSourceError(
+            f"Several packages have data {name!r}: name one of {', '.join(entry.name for entry in found)}."
+        )
     if not found:
         known = ", ".join(names()) or "none"
-        raise DataError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+        raise DataSourceError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
     if version and found[0].version != version:
-        raise DataError(f"The data {found[0].name} is installed in version {found[0].version}, not {version}.")
+        raise DataSourceError(f"The data {found[0].name} is installed in version {found[0].version}, not {version}.")
     return found[0]
 
 
 def installed(name: str) -> Any:
-    """What the entry point of this name gives, as it is. DataError where it cannot be had."""
+    """The unchanged result of the entry point of this name. DataSourceError where it cannot be loaded."""
     entry = entry_of(name)
     try:
         return entry.entry.load()()
     except ModuleNotFoundError as error:
-        raise DataError(f"The data {name} needs the module {error.name}, which is not installed.") from error
-    except DataError:
+        raise DataSourceError(f"The data {name} needs the module {error.name}, which is not installed.") from error
+    except DataSourceError:
         raise
     except Exception as error:
-        raise DataError(f"The data {name} cannot be loaded: {error}") from error
+        raise DataSourceError(f"The data {name} cannot be loaded: {error}") from error
 
 
 def _from_entry_point(name: str) -> Data:
@@ -146,21 +149,23 @@ def _from_entry_point(name: str) -> Data:
 
 def _from_file(path: Path) -> Data:
     if path.is_file() and not zipfile.is_zipfile(path):
-        raise DataError(f"{path} is not an .npz file, or is cut short; numpy.savez writes one.")
+        raise DataSourceError(f"{path} is not an .npz file, or is cut short; numpy.savez writes one.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if "x" not in arrays or "y" not in arrays:
-                raise DataError(f"{path} must hold the arrays x and y; it holds {', '.join(arrays.files) or 'none'}.")
+                raise DataSourceError(
+                    f"{path} must hold the arrays x and y; it holds {', '.join(arrays.files) or 'none'}."
+                )
             train = _pair(arrays["x"], arrays["y"], str(path))
             if "x_test" not in arrays:
                 return Data(train)
             if "y_test" not in arrays:
-                raise DataError(f"{path} holds x_test and no y_test.")
+                raise DataSourceError(f"{path} holds x_test and no y_test.")
             return Data(train, _pair(arrays["x_test"], arrays["y_test"], str(path)))
     except FileNotFoundError:
-        raise DataError(f"There is no file {path}.") from None
+        raise DataSourceError(f"There is no file {path}.") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as .npz: {error}.") from error
+        raise DataSourceError(f"{path} cannot be read as .npz: {error}.") from error
 
 
 def _examples(part: Any, name: str) -> Examples:
@@ -169,5 +174,5 @@ def _examples(part: Any, name: str) -> Examples:
 
 def _pair(x: npt.NDArray[Any], y: npt.NDArray[Any], where: str) -> Examples:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise DataError(f"{where} must hold as many inputs x as targets y; it holds {x.shape} and {y.shape}.")
+        raise DataSourceError(f"{where} must hold as many inputs x as targets y; it holds {x.shape} and {y.shape}.")
     return Examples(x, y)

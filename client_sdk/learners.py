@@ -1,6 +1,4 @@
-"""The learners installed on a device, by ``package:name`` and version, and how one of them is set to work.
-
-This file finds learners and calls them.
+"""Finds the learners on a device, by ``package:name`` and version, and calls them.
 
 Where learners come from:
 
@@ -37,11 +35,11 @@ GROUP = "quorate.learners"
 
 
 class LearnerError(Exception):
-    """A learner cannot be found, loaded or used: one sentence says why."""
+    """A learner cannot be found, loaded or used: the message is one sentence."""
 
 
 class Trainer(Protocol):
-    """What a device needs of whoever trains on it. ``LearnerTrainer`` is one; an app may bring its own."""
+    """The port through which a device trains. ``LearnerTrainer`` implements it; an app may supply another."""
 
     @property
     def learners(self) -> dict[str, str]:
@@ -55,12 +53,12 @@ class Trainer(Protocol):
         """Train as ``assignment.task`` says, from ``checkpoint``. ``deadline()`` gives the seconds left; 0 or less:
         stop now.
 
-        Whatever it raises becomes the reason of a withdrawal.
+        The text of any exception becomes the reason of a withdrawal.
         """
 
 
 class Catalogue:
-    """Learners by name. ``explicit``: as the owner names them, or a mapping name -> object."""
+    """Learners by name. ``explicit``: names given by the owner, or a mapping name -> object."""
 
     def __init__(
         self, explicit: Iterable[str] | Mapping[str, Any] = (), *, installed: Iterable[EntryPoint] | None = None
@@ -83,12 +81,11 @@ class Catalogue:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Name -> version of all learners, without those that turned out not to load."""
+        """Name -> version of all learners, without those that failed to load."""
         return dict(self._versions)
 
     def load(self, name: str) -> Any:
-        """The learner itself: an object with ``train``, or a plain function. LearnerError, in a sentence, where it is
-        not to be had."""
+        """The learner: an object with ``train``, or a plain function. LearnerError where it cannot be loaded."""
         if name in self._loaded:
             return self._loaded[name]
         entry = self._entries.get(name)
@@ -115,7 +112,7 @@ class Catalogue:
 def catalogue_for(names: Iterable[str]) -> Catalogue:
     """A catalogue that has these learners: installed ones as they are, others imported as ``module:attribute``.
 
-    For command lines, whose user trusts the folder he stands in: modules are looked for there too. LearnerError.
+    For command lines: modules in the working directory are found too. Raises LearnerError.
     """
     installed = Catalogue()
     others = [name for name in names if name not in installed.versions]
@@ -172,7 +169,7 @@ class LearnerTrainer:
 
 
 def evaluate(learner: Any, name: str, model: Tensors, data: Any) -> Score:
-    """``learner.evaluate(model, data)``. LearnerError where it has none, or gives something else than a Score."""
+    """``learner.evaluate(model, data)``. LearnerError where it has none, or does not return a Score."""
     if not hasattr(learner, "evaluate"):
         raise LearnerError(f"The learner {name} cannot score a model: it has no evaluate(model, data).")
     score = learner.evaluate(model, data)
@@ -195,7 +192,7 @@ def _import(name: str) -> tuple[Any, str]:
 
 
 def _guarded(name: str, load: Callable[[], Any]) -> Any:
-    """The result of ``load``; what an import may raise becomes a sentence."""
+    """The result of ``load``; an import error becomes a LearnerError."""
     try:
         return load()
     except ModuleNotFoundError as error:
@@ -206,7 +203,7 @@ def _guarded(name: str, load: Callable[[], Any]) -> Any:
 
 
 def _unwrap(name: str, found: Any) -> Any:
-    """The learner in what was found: what a callable without arguments gives, else the thing itself."""
+    """The learner: the result of a callable without arguments, else the object itself."""
     if hasattr(found, "train") and not inspect.isclass(found):
         return found
     if not callable(found):

@@ -1,9 +1,8 @@
-"""How every command of ``quorate`` speaks: plain lines or JSON, errors as one sentence with the fix, exit codes 0, 1
+"""The output of all commands of ``quorate``: plain lines or JSON, errors as one sentence with the fix, exit codes 0, 1
 and 2.
 
-Exit codes: 0 done; 1 it could not be done, one sentence on standard error says why; 2 the command was called wrongly.
-With ``--json`` standard output carries JSON only, one value a line, and errors are the same sentence on standard error.
-With ``QUORATE_DEBUG=1`` errors show their traceback too.
+Exit codes: 0 success; 1 failure, with one sentence on standard error; 2 wrong usage. With ``--json`` standard output
+holds only JSON, one value a line; errors remain sentences on standard error. ``QUORATE_DEBUG=1`` adds tracebacks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from client_sdk.protocol.names import message_of
 from client_sdk.protocol.problems import ProblemError
 
 DEFAULT_URL = "http://127.0.0.1:8470"
-"""Where ``quorate serve`` listens when nothing else is said."""
+"""The default address of ``quorate serve``."""
 
 Url = Annotated[
     str,
@@ -53,14 +52,14 @@ _MODULE_EXTRAS = {
     "coordinator": "coordinator",
     "simulation": "simulation",
 }
-"""Module -> an extra that declares it; tests/packaging/test_dependencies.py holds it to pyproject.toml."""
+"""Module -> an extra that declares it; tests/packaging/test_dependencies.py compares it with pyproject.toml."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Failure(Exception):
-    """It could not be done: one plain sentence, with the fix where there is one."""
+    """A command failed: one plain sentence, with the fix where there is one."""
 
 
 def fail(sentence: str) -> NoReturn:
@@ -68,23 +67,22 @@ def fail(sentence: str) -> NoReturn:
     raise Failure(sentence)
 
 
-def spoken(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose errors are sentences. Goes under ``@app.command()``; ``main`` of ``client_sdk.cli`` does the same
-    for all.
+def errors_as_sentences(command: Callable[P, R]) -> Callable[P, R]:
+    """A decorator for commands that prints errors as sentences. It goes under ``@app.command()``; ``main`` of
+    ``client_sdk.cli`` applies it to all commands.
 
-    Failure, problem documents, connection errors, refused values (ValueError), the disk's errors and the rooms' own
-    errors are told in one sentence; a missing module names its extra; Ctrl-C ends with 130, a
-    reader of the output that went away with 141, both silently. Anything else is a bug,
-    told as such.
+    Failure, problem documents, connection errors, rejected values (ValueError), OSError and this project's own errors
+    become one sentence; a missing module names its extra. Ctrl-C exits with 130 and a closed output pipe with 141,
+    both silently. Any other error is reported as a bug.
     """
 
     @wraps(command)
-    def speaking(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        except BrokenPipeError:  # whoever read the output has seen enough, as in `quorate rounds mnist | head -1`
+        except BrokenPipeError:  # the reader of the output has closed it, as in `quorate rounds mnist | head -1`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         except Exception as error:
@@ -92,25 +90,25 @@ def spoken(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             if os.environ.get("QUORATE_DEBUG"):
                 traceback.print_exc()
-            complain(sentence_of(error))
+            print_error(sentence_of(error))
             raise typer.Exit(1) from None
 
-    return speaking
+    return wrapped
 
 
-def complain(sentence: str) -> None:
-    """What went wrong, on standard error."""
+def print_error(sentence: str) -> None:
+    """Print an error on standard error."""
     note(f"Error: {sentence}")
 
 
 def note(sentence: str) -> None:
-    """Something beside the result, on standard error."""
+    """Print a line that is not part of the result on standard error."""
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 
 
 def sentence_of(error: Exception) -> str:
-    """What people are told of an error."""
+    """The text of an error, for people."""
     match error:
         case ProblemError() | Failure():
             return str(error)
@@ -126,14 +124,14 @@ def sentence_of(error: Exception) -> str:
     module = type(error).__module__.partition(".")[0]
     if module in ("httpx2", "httpcore2"):
         return f"The coordinator did not answer ({' '.join(str(error).split()) or type(error).__name__})."
-    words = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     if isinstance(error, ValueError) or module in ("client_sdk", "coordinator", "simulation", "dashboards"):
-        return words or type(error).__name__
-    return f"A bug in quorate, please report it: {type(error).__name__}: {words} (QUORATE_DEBUG=1 shows where)."
+        return text or type(error).__name__
+    return f"A bug in quorate, please report it: {type(error).__name__}: {text} (QUORATE_DEBUG=1 shows where)."
 
 
 def missing_module(name: str) -> str:
-    """Which extra to install for a module that is not there."""
+    """The text that names the extra to install for a missing module."""
     top = name.partition(".")[0]
     extra = _MODULE_EXTRAS.get(top)
     if extra is None:
@@ -142,18 +140,18 @@ def missing_module(name: str) -> str:
 
 
 def say(line: str) -> None:
-    """A line of text on standard output, at once."""
+    """Print a line of text on standard output, flushed."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def say_json(value: Any) -> None:
-    """A value, a message or a list of messages as one line of JSON on standard output, at once."""
+    """Print a value, a message or a list of messages as one line of JSON on standard output, flushed."""
     say(json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
 def plain(value: Any) -> Any:
-    """Messages as what JSON knows, inside lists and mappings too."""
+    """Messages as JSON values, also inside lists and mappings."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
@@ -164,7 +162,7 @@ def plain(value: Any) -> Any:
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "Nothing yet.") -> None:
-    """A table in aligned columns of plain text, the same on a terminal and in a file; ``empty`` where there is no
+    """Print a table in aligned columns of plain text, the same on a terminal and in a file; ``empty`` where there is no
     row."""
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
@@ -176,7 +174,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: s
 
 
 def _cell(value: object) -> str:
-    """On one line, and nothing that a terminal obeys: labels and reasons come from devices and workers."""
+    """A value on one line, without control characters: labels and reasons come from devices and workers."""
     if value is None:
         return "-"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -184,5 +182,5 @@ def _cell(value: object) -> str:
 
 
 def _of_the_command_line(error: Exception) -> bool:
-    """Whether typer and click handle it themselves: exits, and wrong usage."""
+    """Whether typer and click handle the error themselves: exits, and wrong usage."""
     return isinstance(error, typer.Exit | typer.Abort) or type(error).__module__.partition(".")[0] in ("click", "typer")

@@ -1,6 +1,6 @@
-"""The coordinator's part of the word ``quorate``: commands by name, each in its own file under ``commands/``.
+"""The coordinator's commands of ``quorate``, each in its own file under ``commands/``.
 
-``client_sdk.cli`` finds ``app`` by entry point. Importing this is quick: a command imports what it needs when it runs.
+``client_sdk.cli`` finds ``app`` by entry point. The import is fast: a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ app.command(epilog="Example: quorate verify quorate-data")(verify)
 
 @app.callback()
 def _commands() -> None:
-    """Run a coordinator, and tell it what to do."""
+    """Run a coordinator and operate its runs."""
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json
 from simulation.commands.simulate import simulate
 from simulation.explorer.command import explore
 
@@ -39,7 +39,7 @@ def _commands() -> None:
 
 
 @app.command(epilog="Example: quorate fleet --enrolment-token TOKEN --data mnist --devices 400")
-@spoken
+@errors_as_sentences
 def fleet(
     enrolment_token: Annotated[
         str,
@@ -103,7 +103,7 @@ def fleet(
 
 
 @app.command(epilog="Example: quorate demo --compare")
-@spoken
+@errors_as_sentences
 def demo(
     data: Data = "mnist",
     devices: Devices = 400,

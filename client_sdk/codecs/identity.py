@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client_sdk.codecs.files import fill
-from client_sdk.codecs.port import BLOCK, Origin
+from client_sdk.codecs.port import BLOCK, Origin, fill
 from client_sdk.tensors.exact_sum import peak
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
 from client_sdk.tensors.manifest import (

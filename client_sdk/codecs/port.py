@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from client_sdk.tensors.floats import Float32
-from client_sdk.tensors.manifest import Array, Manifest, Tensors
+from client_sdk.tensors.manifest import Array, Manifest, Tensors, TruncatedTensors
 from client_sdk.tensors.safetensors_file import TensorHeader
 
 BLOCK = 65536
@@ -64,3 +64,12 @@ class Codec(Protocol):
         checked. Memory: one block. Raises TruncatedTensors when a file has become shorter than ``header`` says,
         OSError when it cannot be read.
         """
+
+
+def fill(file: BinaryIO, buffer: memoryview) -> None:
+    """Reads until ``buffer`` is full. TruncatedTensors where the file ends first."""
+    while buffer.nbytes:
+        count = file.readinto(buffer)  # type: ignore[attr-defined]
+        if not count:
+            raise TruncatedTensors("the file became shorter while it was read")
+        buffer = buffer[count:]

@@ -16,7 +16,6 @@ scales of all tensors in the order of the names.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.codecs.files import fill
-from client_sdk.codecs.port import BLOCK, Origin
+from client_sdk.chance import labelled, sha256_bytes
+from client_sdk.codecs.port import BLOCK, Origin, fill
 from client_sdk.tensors.exact_sum import peak
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import (
@@ -181,10 +180,10 @@ def _uniform(philox: np.random.Philox, count: int) -> NDArray[np.float64]:
 
 
 def _key(origin: Origin, name: str) -> NDArray[np.uint64]:
-    """The key of the generator for one tensor of one update: SHA-256 of what identifies it."""
-    text = f"quorate stochastic8 v1\n{origin.seed}\n{origin.round}\n{origin.device}\n{name}"
-    words = np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], "<u8")
-    return words.astype(np.uint64)
+    """The key of the generator for one tensor of one update: SHA-256 of what identifies it. The name comes last, so it
+    may hold anything."""
+    message = labelled("stochastic8", origin.seed, origin.round, origin.device, name)
+    return np.frombuffer(sha256_bytes(message, 16), "<u8").astype(np.uint64)
 
 
 def _runs(elements: int) -> int:

@@ -1,7 +1,7 @@
-"""``quorate device``: this machine takes part in a federation with its own data; ``quorate device history``: what it
-did so far.
+"""``quorate device``: takes part in a federation with this machine's data; ``quorate device history``: lists its
+rounds.
 
-This file prints lines; what joining takes is in ``joining``, and everything else is ``client.Client``'s.
+This file prints lines; the options for joining are in ``joining``, and ``http.client.Client`` does the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_j
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
 from client_sdk.device.record import Joined
 from client_sdk.device.storage import FileStorage, read_history
-from client_sdk.terminal import DEFAULT_URL, Json, fail, say, say_json, say_table, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, say, say_json, say_table
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,10 +22,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.callback(
     invoke_without_command=True,
     help="Take part in a federation with this machine's data, which never leaves it.\n\n"
-    "What was begun is kept in the folder: started again, the device goes on where it was. Ctrl-C stops it.",
+    "Its state is stored in the folder: started again, the device continues where it was. Ctrl-C stops it.",
     epilog="Example: quorate device --enrolment-token TOKEN --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
 )
-@spoken
+@errors_as_sentences
 @takes_joining
 def device(
     context: typer.Context,
@@ -47,7 +47,7 @@ def device(
     help="List the rounds that this device joined: what it trained, what it sent, how it ended.",
     epilog="Example: quorate device history --folder quorate-device",
 )
-@spoken
+@errors_as_sentences
 def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     if not folder.is_dir():
         fail(f"There is no device in {folder}; name its folder with --folder.")
@@ -66,7 +66,7 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     "refuses them: an operator could otherwise ask for the same work without masks.",
     epilog="Example: quorate device allow-plain clinic:risk --folder quorate-device",
 )
-@spoken
+@errors_as_sentences
 def allow_plain(
     learner: Annotated[str, typer.Argument(metavar="PACKAGE:NAME", help="The learner, as plans name it.")],
     folder: Folder = DEFAULT_FOLDER,

@@ -1,6 +1,6 @@
 """``quorate evaluate``: scores each checkpoint of a run on this machine's held-out data and reports the metrics.
 
-This file reads options and prints lines; ``evaluator`` does the work.
+This file reads options and prints lines; ``http.evaluator`` does the work.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import typer
 
 from client_sdk.commands.joining import Learners, Share
 from client_sdk.commands.long_running import stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note, say, say_json
 
 
-@spoken
+@errors_as_sentences
 def evaluate(
     run: Annotated[str, typer.Argument(help="The run's id; 'quorate status' lists them.")],
     data: Annotated[
@@ -26,13 +26,13 @@ def evaluate(
     coordinator: Url = DEFAULT_URL,
     shard: Share = None,
     learner: Learners = None,
-    source: Annotated[str, typer.Option(help="What the data is called among the metrics.")] = "evaluator",
+    source: Annotated[str, typer.Option(help="The name of the data among the metrics.")] = "evaluator",
     as_json: Json = False,
 ) -> None:
     """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
 
     The plan's learner must be installed here, or named with --learner where the plan names it so. With --json there is
-    a line for each checkpoint scored now, and a last one that says how many.
+    a line for each checkpoint scored now, and a last line with their number.
 
     Example: quorate evaluate run-1 --data mnist
     """
@@ -60,7 +60,7 @@ def evaluate(
 
         scored = 0
 
-        def tell(checkpoint: CheckpointView, found: Score) -> None:
+        def print_score(checkpoint: CheckpointView, found: Score) -> None:
             nonlocal scored
             scored += 1
             if as_json:
@@ -70,7 +70,7 @@ def evaluate(
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
                 say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
 
-        view = follow(operator, run, score, source=source, on_score=tell, on_trouble=note, stop=stop)
+        view = follow(operator, run, score, source=source, on_score=print_score, on_trouble=note, stop=stop)
         over = f"{run} is {view.status}: {view.reason or 'scored so far'}."
         if not scored and not stop.is_set():
             over += f" There was nothing to score: all of its checkpoints have metrics of {source}."

@@ -1,7 +1,7 @@
-"""How a machine takes part in a federation from the command line: the options, what they mean, and the lines it says.
+"""The command line of taking part in a federation: the options, their meaning, and the lines that are printed.
 
 One definition for ``quorate device`` and for a torchrun group, which is one device too. This file reads options and
-prints lines; everything else is ``client.Client``'s.
+prints lines; ``http.client.Client`` does the work.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Share = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """The options of whoever joins: each field is one, by its name."""
+    """The options for joining: each field is one option, by its name."""
 
     coordinator: Url = DEFAULT_URL
     enrolment_token: Annotated[
@@ -83,7 +83,7 @@ class Joining:
         typer.Option(
             min=2,
             envvar="QUORATE_SMALLEST_COHORT",
-            help="In secure rounds, hide among so many devices at least; 64 where nothing is said.",
+            help="In secure rounds, require at least so many devices in the cohort (default: 64).",
         ),
     ] = None
     most_colluding: Annotated[
@@ -110,7 +110,7 @@ class Joining:
     label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = ""
 
     def prepare(self) -> tuple[Catalogue, Any]:
-        """The learners and the data that were named. Failure, in a sentence, where an option says what cannot be."""
+        """The learners and the data that the options name. Failure where an option is wrong."""
         from client_sdk.data import Shard, load_data
         from client_sdk.http.transport import check_url
         from client_sdk.learners import catalogue_for
@@ -132,7 +132,7 @@ class Joining:
         return catalogue, load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
 
     def policy(self) -> Policy:
-        """What the owner agreed to. Bounds on secure rounds are sent only where one is set."""
+        """The owner's policy. Bounds on secure rounds are sent only where one is set."""
         from client_sdk.protocol.devices import Policy, SecureBounds
 
         given = {
@@ -152,9 +152,9 @@ class Joining:
         )
 
     def take_part(self, who: str, storage: FileStorage, trainer: Trainer, stop: Event, as_json: bool) -> int:
-        """Rounds until ``stop`` or ``rounds``, each told as it happens. Returns how many ended here.
+        """Take part until ``stop`` or ``rounds``, and print each event. Returns how many rounds ended here.
 
-        ``who`` begins the first line: 'This device'. Failure where a new device has no token.
+        ``who`` is the subject of the first line, as 'This device'. Failure where a new device has no token.
         """
         from client_sdk.http.client import Client
 
@@ -175,7 +175,7 @@ class Joining:
 
 
 def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
-    """A command whose parameter ``joining`` becomes the options of ``Joining``. Goes under ``@spoken``."""
+    """A command whose parameter ``joining`` becomes the options of ``Joining``. Goes under ``@errors_as_sentences``."""
     own = get_type_hints(command, include_extras=True)
     joining = get_type_hints(Joining, include_extras=True)
     names = [field.name for field in fields(Joining)]

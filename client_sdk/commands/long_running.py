@@ -1,4 +1,4 @@
-"""Commands that run until they are stopped: the signals that stop them, their log, their last line, their exit."""
+"""What commands that run until they are stopped share: signals, log, last line and exit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stopped_by_signals() -> Iterator[Event]:
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
-    """These signals go to ``handler``, and afterwards where they went before. In the main thread only."""
+    """Install ``handler`` for these signals, and restore the earlier handlers afterwards. In the main thread only."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -47,22 +47,22 @@ def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.
 
 
 class _Plain(logging.Handler):
-    """A log without the traceback of something that failed."""
+    """A log handler that prints no tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(f"{record.getMessage()}; QUORATE_DEBUG=1 shows where" if record.exc_info else record.getMessage())
 
 
 def log_plainly(logger: str) -> None:
-    """Lets this logger speak as the command does: one sentence on standard error. With QUORATE_DEBUG=1 it stays as it
-    is, tracebacks and all."""
+    """Print this logger's records as the command prints errors: one sentence on standard error. With QUORATE_DEBUG=1
+    the logger stays unchanged, with tracebacks."""
     log = logging.getLogger(logger)
     if not os.environ.get("QUORATE_DEBUG") and not any(isinstance(handler, _Plain) for handler in log.handlers):
         log.addHandler(_Plain())
 
 
 def say_stopped(rounds: int, as_json: bool, more: str = "") -> None:
-    """The last line: how many rounds ended here. ``more`` follows for people."""
+    """Print the last line: how many rounds ended here. ``more`` is appended to the text."""
     if as_json:
         say_json({"kind": "stopped", "rounds": rounds})
     else:
@@ -72,11 +72,11 @@ def say_stopped(rounds: int, as_json: bool, more: str = "") -> None:
 def exit_process(code: int) -> NoReturn:
     """End this process now, with its output written out; functions registered with ``atexit`` do not run.
 
-    A process of a training group ends so. DistributedDataParallel keeps the group behind it alive, with Gloo's threads,
-    also where the group was destroyed; so Python's own shutdown runs beside them, frees what they use, and was seen to
-    abort (`terminate called without an active exception`, SIGABRT) in one of some thirty processes on a busy machine,
-    with all work done. Its torchrun then takes a job that is done for one that failed, and the torchruns of other
-    machines, which have ended well, wait 300 s for it. Where the group broke, the same threads can block the shutdown.
+    Processes of a training group end in this way. DistributedDataParallel retains the process group and Gloo's threads,
+    also where the group was destroyed. Python's shutdown then frees objects that these threads use. On a busy machine
+    about one process in thirty aborted after all work was done (`terminate called without an active exception`,
+    SIGABRT): its torchrun then reports failure for a completed job, and the torchruns of other machines wait 300 s for
+    it. Where the group failed, the same threads can block the shutdown.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

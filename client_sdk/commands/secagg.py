@@ -1,6 +1,6 @@
-"""``quorate secagg parameters``: how many neighbours and shares a secure round needs, and what that promises.
+"""``quorate secagg parameters``: the neighbours and shares that a secure round needs, and its security in bits.
 
-This file reads options and prints lines; ``secagg.parameters`` counts.
+This file reads options and prints lines; ``secagg.parameters`` computes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -27,7 +27,7 @@ def secagg() -> None:
     "as 128, the strength of the ciphers.",
     epilog="Example: quorate secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
 )
-@spoken
+@errors_as_sentences
 def parameters(
     n: Annotated[int, typer.Option("--n", min=3, help="Devices of the round.")],
     drop: Annotated[int, typer.Option(min=0, help="How many of them may vanish: a count.")],

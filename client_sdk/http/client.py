@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import cast
+from typing import assert_never, cast
 
 import httpx2
 
@@ -181,6 +181,8 @@ class Client:
             case Sleep():
                 self._sleep(action)
                 return None
+            case _:
+                assert_never(action)
 
     def _sleep(self, action: Sleep) -> None:
         wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()

@@ -1,8 +1,8 @@
 """Learning on a device: a model, a loss and an optimizer written once, trained by local SGD, scored on held-out data.
 
-Needs the extra ``torch`` (``pip install 'quorate[torch]'``). The errors alone do not: a driver may import them
-without torch, so everything else is loaded when it is first named. A plain function ``train(model, data, task) ->
-Update`` on numpy arrays needs nothing of this package.
+Needs the extra ``torch`` (``pip install 'quorate[torch]'``). The errors do not need torch; all other
+names are imported on first use. A plain function ``train(model, data, task) -> Update`` on numpy arrays does not need
+this package.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the parts that need torch when they are first used."""
+    """Import the parts that need torch on first use."""
     return load(__name__, name, _HOMES, extra="torch")

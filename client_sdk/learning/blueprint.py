@@ -1,9 +1,9 @@
-"""A module's build without its numbers, from which empty copies are made: drawing first weights that a checkpoint
-overwrites at once would cost a sixth of a small model's training.
+"""Copies the structure of a module without its values: drawing first weights that a checkpoint overwrites at once would
+cost a sixth of a small model's training.
 
-Only modules that are certainly nothing but their tensors and plain settings are copied: no hooks, no attributes but
-numbers, texts and the like, no closures that might hold on to the module they were made for. Of all others there is no
-blueprint, and they are made anew each time. A blueprint takes no memory for what a checkpoint fills.
+Only modules that consist of tensors and plain settings are copied: no hooks, only attributes such as numbers and
+strings, no closures that might refer to the original module. All others have no blueprint and are built anew each time.
+A blueprint allocates no memory for the tensors that a checkpoint fills.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import nn
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(None))
 
 Fresh = Callable[[torch.Tensor], torch.Tensor]
-"""Memory like that of a tensor, with whatever numbers are in it."""
+"""Allocates uninitialised memory like that of a tensor."""
 
 
 def blueprint(module: nn.Module) -> nn.Module | None:
-    """The build of ``module``, to be given to ``blank``; None where a copy might not behave as a new one does."""
+    """The structure of ``module``, for ``blank``; None where a copy might not behave as a new module does."""
     seen: set[int] = set()
     storages: set[int] = set()
     if not all(_is_plain(part) for part in module.modules()):
@@ -37,7 +37,7 @@ def blueprint(module: nn.Module) -> nn.Module | None:
 
 
 def blank(build: nn.Module) -> nn.Module:
-    """A module of this build, on the CPU: parameters and persistent buffers are to be filled by the caller."""
+    """A module of this structure, on the CPU: the caller must fill parameters and persistent buffers."""
     return _copied(build, {}, partial(_like, device="cpu"))
 
 
@@ -46,7 +46,7 @@ def _like(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def _copied(module: nn.Module, memo: dict[int, Any], fresh: Fresh) -> nn.Module:
-    """What appears twice in ``module`` appears twice in the copy. ``memo``: what has been copied, by id."""
+    """A copy in which shared parts of ``module`` are shared too. ``memo``: the parts copied so far, by id."""
     if id(module) in memo:
         known: nn.Module = memo[id(module)]
         return known
@@ -80,7 +80,7 @@ def _buffer(own: torch.Tensor | None, memo: dict[int, Any], fresh: Fresh) -> tor
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether the module holds nothing but tensors, modules and settings that cannot change."""
+    """Whether the module holds only tensors, modules and immutable settings."""
     if any(vars(kind).get("__slots__") for kind in type(module).__mro__):
         return False
     for name, value in module.__dict__.items():
@@ -94,14 +94,14 @@ def _is_plain(module: nn.Module) -> bool:
 
 def _is_setting(value: Any) -> bool:
     if isinstance(value, dict):
-        return not value  # hooks, of which there are none
+        return not value  # only empty dictionaries, as those of hooks
     if type(value) is tuple:
         return all(map(_is_setting, value))
     return type(value) in _PLAIN
 
 
 def _is_own(tensor: torch.Tensor, storages: set[int]) -> bool:
-    """Whether the tensor is an ordinary one that shares its memory with none before."""
+    """Whether the tensor is an ordinary one that shares no memory with an earlier one."""
     if type(tensor) not in (nn.Parameter, torch.Tensor) or tensor.__dict__ or tensor.grad is not None:
         return False
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.is_leaf:

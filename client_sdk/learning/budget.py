@@ -1,8 +1,7 @@
-"""How much work a task is, and when a device must stop: a time budget and a deadline, in seconds. Knows a clock that
-it was given, and no model.
+"""Computes the steps of a task, and decides when a device must stop: a time budget and a deadline, in seconds.
 
-A step is begun only when it is expected to end in time: it is taken to last as long as the step before it, or as the
-mean of all steps so far, whichever is longer. The first step is begun whenever there is time left at all.
+A step starts only when it is expected to end in time: its expected time is that of the previous step, or the mean of
+all steps so far, whichever is longer. The first step starts whenever any time is left.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ def planned_steps(task: Task, examples: int) -> int:
 
 
 class TimeLimit:
-    """Asked before every step whether the step may begin. The budget starts when this is made."""
+    """Decides before every step whether it may start. The budget starts when this object is created."""
 
     def __init__(self, clock: Clock, budget_s: float | None, deadline: Deadline | None) -> None:
-        """``budget_s``: seconds of training; ``deadline``: seconds left, asked again before every step. None: no
+        """``budget_s``: seconds of training; ``deadline``: seconds left, called before every step. None: no
         limit."""
         self._clock = clock
         self._deadline = deadline

@@ -18,7 +18,7 @@ import typer
 
 from client_sdk.commands.joining import Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, complain, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     epilog="Example: torchrun --nproc-per-node 2 --max-restarts 3 -m client_sdk.learning.collective "
     "--enrolment-token TOKEN --data mine.npz --coordinator " + DEFAULT_URL,
 )
-@spoken
+@errors_as_sentences
 @takes_joining
 def group(
     joining: Joining,
@@ -49,7 +49,7 @@ def group(
             loaded: Any = None
             try:
                 catalogue, loaded = joining.prepare()
-            except Exception as found:  # noqa: BLE001  (told to all ranks, and raised by one of them)
+            except Exception as found:  # noqa: BLE001  (sent to all ranks, and raised by one of them)
                 error = found
             ranks.agree(error)
             if ranks.rank != 0:
@@ -66,14 +66,14 @@ def group(
                     raise trainer.broke
     except (RankFailed, GroupLost) as stopped:
         if isinstance(stopped, GroupLost):
-            complain(str(stopped))
+            print_error(str(stopped))
         sys.stderr.flush()
         raise typer.Exit(1) from None
     say_stopped(ended, as_json, "'quorate device history' lists them.")
 
 
 def main() -> None:
-    """The process's whole life."""
+    """Run the command and exit the process."""
     from client_sdk.commands.long_running import exit_process
 
     try:

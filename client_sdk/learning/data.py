@@ -1,10 +1,10 @@
-"""A device's examples as torch batches, whatever they came as. Knows arrays and datasets; nothing of models or rounds.
+"""Converts a device's examples to torch batches.
 
-What a device may hand over: ``(x, y)`` as two arrays, an object with ``.x`` and ``.y``, a map-style torch ``Dataset``
+A device may supply ``(x, y)`` as two arrays, an object with ``.x`` and ``.y``, a map-style torch ``Dataset``
 of pairs, or an object with parts: ``.train``, and ``.test`` or ``.held_out``, each one of these. Arrays (numpy, also
 memory-mapped ones, or torch) are never copied as a whole: a batch gathers its rows. Inputs of a floating type become
 the model's own; integer inputs stay what they are (images of bytes, tokens). Integer targets become int64, torch's
-type for indices; float64 targets become float32, but for models of float64.
+type for indices; float64 targets become float32, except for models of float64.
 """
 
 from __future__ import annotations
@@ -83,19 +83,19 @@ class DatasetExamples:
 
 
 def training_part(data: Any) -> Any:
-    """As ``client_sdk.data`` says it; a torch Dataset is a part itself, whatever attributes it has (some have a flag
+    """As in ``client_sdk.data``; a torch Dataset is a part itself, with any attributes (some have a flag
     ``.train``)."""
     return data if isinstance(data, Dataset) else parts.training_part(data)
 
 
 def held_out_part(data: Any) -> Any | None:
-    """As ``client_sdk.data`` says it; a torch Dataset has no parts."""
+    """As in ``client_sdk.data``; a torch Dataset has no parts."""
     return None if isinstance(data, Dataset) else parts.held_out_part(data)
 
 
 def as_examples(data: Any, what: str = "training data") -> TensorExamples:
-    """Bring data of any kind above into one form. Raises DataError, and NoExamples where there are none; ``what``
-    names it."""
+    """Data of any kind above in one form. Raises DataError, and NoExamples where there are none; ``what`` names the
+    data in errors."""
     examples: TensorExamples
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         examples = _arrays(*data.tensors, what)
@@ -117,8 +117,8 @@ def as_examples(data: Any, what: str = "training data") -> TensorExamples:
 
 
 def cast(batch: tuple[Any, Any], floating: torch.dtype) -> tuple[Any, Any]:
-    """Bring inputs to the model's number type and targets to what losses take. Inputs that are no tensor stay as they
-    are."""
+    """Convert inputs to the model's number type, and targets to the types that losses accept. Inputs that are no tensor
+    stay unchanged."""
     inputs, targets = batch
     if isinstance(inputs, torch.Tensor) and inputs.dtype != floating and inputs.is_floating_point():
         inputs = inputs.to(floating)
@@ -140,7 +140,7 @@ def _arrays(x: Any, y: Any, what: str) -> ArrayExamples:
 
 
 def _tensor(array: Any, what: str) -> torch.Tensor:
-    """A tensor on the array's own memory wherever torch can read it."""
+    """A tensor on the array's own memory where torch can read it."""
     try:
         tensor = array.detach() if isinstance(array, torch.Tensor) else _from_numpy(np.asarray(array))
     except (TypeError, ValueError) as error:
@@ -151,7 +151,8 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
 
 
 def _from_numpy(array: npt.NDArray[Any]) -> torch.Tensor:
-    """Shares memory unless bytes are swapped or strides are negative; nothing here writes, so it may be read-only."""
+    """Shares memory unless bytes are swapped or strides are negative; nothing here writes, so the array may
+    be read-only."""
     plain = np.require(array, array.dtype.newbyteorder("="), "C")
     if plain.flags.writeable:
         return torch.from_numpy(plain)

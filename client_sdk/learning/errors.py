@@ -1,15 +1,15 @@
-"""What can go wrong while a device learns, in plain sentences. They need no torch, so a driver can catch them.
+"""The errors of learning on a device, in plain sentences. Importing them needs no torch.
 
 ::
 
     LearningError                 base; the message is one sentence for people
       OutOfTime                   the time ran out before one step was done        the device withdraws
-      DataError                   the device's data cannot be used as it is        the owner of the data mends it
+      DataError                   the device's data cannot be used as it is        the owner of the data corrects it
         NoExamples                there is nothing to learn from                   the device withdraws
       CheckpointMismatch          checkpoint and model differ in names, shapes,    another learner or another checkpoint
                                   dtypes, or in what is averaged
       Diverged                    loss, gradient or weights are not finite         a smaller learning rate, or clipping
-      LearnerFailed               the learner's own code raised, or returned       the author of the learner mends it
+      LearnerFailed               the learner's own code raised, or returned       the author of the learner corrects it
                                   something that cannot be used
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 
 class LearningError(Exception):
-    """Base of everything a learner refuses. ``str(error)`` is one plain sentence, fit for a withdrawal's reason."""
+    """Base of all errors of learning. ``str(error)`` is one plain sentence, suitable as a withdrawal's reason."""
 
 
 class OutOfTime(LearningError):
@@ -25,7 +25,7 @@ class OutOfTime(LearningError):
 
 
 class DataError(LearningError):
-    """The data is not of a kind that can be trained on: wrong type, lengths that differ, arrays of objects."""
+    """The data cannot be trained on: wrong type, lengths that differ, arrays of objects."""
 
 
 class NoExamples(DataError):

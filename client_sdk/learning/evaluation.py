@@ -1,4 +1,4 @@
-"""Scores of a model on examples: means over all of them, whatever the batches; and ``accuracy``, ready to use.
+"""Scores a model on examples: means over all examples, independent of the batches. Defines ``accuracy``.
 
 A metric takes a batch's outputs and targets and returns their mean, one number.
 """
@@ -32,9 +32,9 @@ def score(
     """The mean of each measure over all examples, in eval mode and without gradients: sum_b n_b m_b / sum_b n_b over
     batches b of n_b.
 
-    The sum is kept in float64. ``floating`` is the model's number type. Raises Diverged for a mean that is not
-    finite, naming the measure and ``what`` was scored, and LearnerFailed when model or measure fails. The module is
-    left in eval mode.
+    The sum is in float64. ``floating`` is the model's number type. Raises Diverged for a mean that is not
+    finite, naming the measure and ``what`` was scored, and LearnerFailed when model or measure fails. The module
+    stays in eval mode.
     """
     total, sums = len(examples), dict.fromkeys(measures, 0.0)
     module.eval()
@@ -54,7 +54,7 @@ def score(
 
 
 def number(name: str, value: Any) -> float:
-    """A measure's value as a float. Raises LearnerFailed for anything but one number."""
+    """A measure's value as a float. Raises LearnerFailed where it is not one number."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise LearnerFailed(
@@ -70,7 +70,7 @@ def number(name: str, value: Any) -> float:
 
 
 class explained:  # noqa: N801
-    """Turns any error of the learner's own code into LearnerFailed with where it happened. A class: entered once a
+    """Turns any error of the learner's code into LearnerFailed with its place. A class, for speed: entered once a
     step."""
 
     def __init__(self, where: str) -> None:

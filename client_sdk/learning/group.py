@@ -1,18 +1,18 @@
-"""A group of processes that train one model together: who is in it, what they exchange, how they stop as one.
+"""A group of processes that train one model together: its members, their exchanges, and their common stop.
 
-The processes are started by torchrun, which says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK). Without
-it, or with a world of one, there is no process group at all and everything here is a plain call.
+torchrun starts the processes and sets RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun, or with a world of one, there
+is no process group and every method is a local call.
 
-Numbers travel by Gloo on CPUs and by NCCL on GPUs; sentences and decisions always by Gloo, as bytes. Nothing is
+Numbers are exchanged by Gloo on CPUs and by NCCL on GPUs; texts and decisions always by Gloo, as bytes. Nothing is
 pickled.
 
 ::
 
     LearningError
       NoDevice        a GPU was asked for, and there is none for this rank
-      RankFailed      another rank said why it cannot go on; its sentence is inside
+      RankFailed      another rank failed; the message contains its error
       RanksDiffer     the ranks hold different models or data
-      GroupLost       a rank died, hangs or broke off in the middle: the group is of no use any more; leave the process
+      GroupLost       a rank died, hangs or stopped in the middle: the group is unusable; exit the process
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULT_HANG_S = 300.0
 """Seconds without an answer after which a rank counts as hung. Must exceed the slowest step and the slowest scoring."""
 
 START_S = 120.0
-"""Seconds that the ranks have to come together: one may load its programs much slower than another."""
+"""Seconds that the ranks have to connect: some may load their programs much slower than others."""
 
 
 class NoDevice(LearningError):
@@ -46,7 +46,7 @@ class NoDevice(LearningError):
 
 
 class RankFailed(LearningError):
-    """Another rank cannot go on; that rank tells why. Who catches this says nothing more to people."""
+    """Another rank failed, and that rank reports the error. A caller that catches this prints nothing."""
 
 
 class RanksDiffer(LearningError):
@@ -54,7 +54,8 @@ class RanksDiffer(LearningError):
 
 
 class GroupLost(LearningError):
-    """A collective failed: a rank died or hangs. No further one can work; the launcher starts the group anew."""
+    """A collective failed: a rank died or hangs. No further collective can work; the launcher starts the group
+    again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class Group:
     world: int = 1
     device: torch.device = CPU
     store: dist.Store | None = None
-    """Keys and values that all ranks see, for whoever has to wait longer than a collective may."""
+    """Keys and values that all ranks see, for waits longer than a collective allows."""
     hang_s: float = DEFAULT_HANG_S
 
     @property
@@ -73,7 +74,7 @@ class Group:
         return self.world == 1
 
     def gather(self, text: str) -> list[str]:
-        """What every rank says, in the order of ranks. All ranks call it."""
+        """The texts of all ranks, in the order of ranks. All ranks call it."""
         if self.alone:
             return [text]
         content = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
@@ -89,10 +90,10 @@ class Group:
         return [bytes(one[: int(n)].tolist()).decode() for one, n in zip(gathered, sizes, strict=True)]
 
     def agree(self, error: Exception | None) -> None:
-        """Go on only if all ranks can. All ranks call it, each with what hinders it, or None.
+        """Continue only if all ranks can. All ranks call it, each with its error, or None.
 
         Where any has an error, the lowest such rank raises its own and every other rank raises RankFailed, so that one
-        process speaks.
+        process reports.
         """
         if self.alone:
             if error is not None:
@@ -107,16 +108,16 @@ class Group:
         raise RankFailed(f"Rank {failed} stopped: {errors[failed]}")
 
     def decide(self, yes: bool) -> bool:
-        """The word of rank 0, which all ranks get. All ranks call it."""
+        """Rank 0's decision, on every rank. All ranks call it."""
         if self.alone:
             return yes
-        word = torch.tensor([yes], dtype=torch.uint8)
+        flag = torch.tensor([yes], dtype=torch.uint8)
         with self.unbroken():
-            dist.broadcast(word, src=0)
-        return bool(word.item())
+            dist.broadcast(flag, src=0)
+        return bool(flag.item())
 
     def hand_out(self, content: bytes | None) -> bytes:
-        """Rank 0's bytes, on every rank. Rank 0 gives them, the others None."""
+        """Rank 0's bytes, on every rank. Rank 0 passes them, the others None."""
         if self.alone:
             return content or b""
         mine = content or b""
@@ -144,15 +145,15 @@ class Group:
             )
         self.agree(error)
 
-    def first_to(self, word: str) -> bool:
-        """Whether this rank is the first to come here with ``word``: for what ranks find without the others, and one
-        of them should tell."""
+    def first_to(self, key: str) -> bool:
+        """Whether this rank is the first to call it with ``key``: for an error that each rank finds by itself, and one
+        of them should report."""
         if self.store is None:
             return self.rank == 0
         with self.unbroken():
-            return self.store.add(f"first/{word}", 1) == 1
+            return self.store.add(f"first/{key}", 1) == 1
 
-    def unlike(self, tensors: Mapping[str, torch.Tensor]) -> str | None:
+    def first_unequal(self, tensors: Mapping[str, torch.Tensor]) -> str | None:
         """The name of the first of ``tensors`` that has other values on some rank; None where all are equal. All ranks
         call it, with the same names, and get the same answer."""
         if self.alone or not tensors:
@@ -196,11 +197,11 @@ class Group:
 
 @contextmanager
 def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Group]:
-    """This process's place in its group, as torchrun's environment says; a group of one where it says nothing.
+    """This process's group, from torchrun's environment; a group of one without it.
 
     ``device``: ``cpu``, ``cuda`` (GPU number LOCAL_RANK), or ``auto``: a GPU where there is one. ``hang_s``: a rank
     that is silent for so long breaks the group. Raises NoDevice on one rank and RankFailed on the others where GPUs are
-    lacking; GroupLost where the group does not come together.
+    missing; GroupLost where the group does not connect.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     kind = device if device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
@@ -214,9 +215,9 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" and torch.cuda.is_available() else "gloo"
     with Group(rank, world, hang_s=hang_s).unbroken():
         store = _store(timedelta(seconds=max(hang_s, START_S)))
-        meeting = meet(dist.PrefixStore("quorate/meet", store), rank, world, max(hang_s, START_S))
-        # torchrun may keep one store over restarts: what an earlier group left there (addresses, work) is not ours.
-        store = dist.PrefixStore(f"quorate/{meeting}", store)
+        group_id = await_all_ranks(dist.PrefixStore("quorate/meet", store), rank, world, max(hang_s, START_S))
+        # torchrun may keep one store over restarts: entries of an earlier group (addresses, work) are not ours.
+        store = dist.PrefixStore(f"quorate/{group_id}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
         waiting = Group(rank, world, hang_s=hang_s)
@@ -234,20 +235,21 @@ def joined(device: str = "cpu", hang_s: float = DEFAULT_HANG_S) -> Iterator[Grou
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, on one line."""
+    """The text of an error on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def meet(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
-    """Wait until every rank is there, and none of an earlier group is taken for one: a word that is this meeting's
-    alone, the same on all ranks.
+def await_all_ranks(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
+    """Wait until every rank has connected, and exclude ranks of an earlier group. Returns an id that is unique to this
+    group, the same on all ranks.
 
-    How long starting takes says nothing of hanging, so this has a patience of its own; RuntimeError where it ends.
+    ``patience_s``: seconds to wait, separate from the limit for hangs, since starting may take long. RuntimeError
+    where it passes.
 
-    Each rank puts down a word of its own. Rank 0 reads all of them and puts down the list; who finds its word there
-    says so; and when all have, rank 0 lets them go. A word that an earlier process left is overwritten by its
-    successor, which finds the list without its word and waits for a better one. The launchers' counts of restarts would
-    not do: where several machines start again, they differ.
+    Each rank writes a random id. Rank 0 reads all ids and writes the list; each rank that finds its id there confirms
+    it; when all have, rank 0 releases them. An id of an earlier process is overwritten by its successor, which finds
+    the list without its id and waits for a newer list. The launchers' restart counts cannot serve as ids: where several
+    machines start again, they differ.
     """
     mine, ends_at = os.urandom(8).hex(), time.monotonic() + patience_s
     store.set(f"here/{rank}", mine)
@@ -258,12 +260,12 @@ def meet(store: dist.Store, rank: int, world: int, patience_s: float) -> str:
                 store.set("list", " ".join(found))
         names = _value(store, "list").split()
         if len(names) == world and names[rank] == mine:
-            meeting = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
-            store.set(f"{meeting}/seen/{rank}", "yes")
-            if rank == 0 and store.check([f"{meeting}/seen/{other}" for other in range(world)]):
-                store.set(f"{meeting}/go", "yes")
-            if store.check([f"{meeting}/go"]):
-                return meeting
+            group_id = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+            store.set(f"{group_id}/seen/{rank}", "yes")
+            if rank == 0 and store.check([f"{group_id}/seen/{other}" for other in range(world)]):
+                store.set(f"{group_id}/go", "yes")
+            if store.check([f"{group_id}/go"]):
+                return group_id
         time.sleep(0.03)
     raise RuntimeError(f"not all ranks came within {patience_s:g} s")
 
@@ -274,7 +276,7 @@ def _value(store: dist.Store, key: str) -> str:
 
 
 def _store(patience: timedelta) -> dist.Store:
-    """What all ranks can reach: torchrun's own, or one that rank 0 keeps."""
+    """The store that all ranks can reach: torchrun's own, or one that rank 0 hosts."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         return dist.TCPStore(host, port, is_master=False, timeout=patience)
@@ -308,7 +310,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _difference(first: list[list[str]], other: list[list[str]], rank: int) -> str:
-    """Of rank 0's (name, kind, digest) triples and another rank's: what differs first."""
+    """Of rank 0's (name, kind, digest) triples and another rank's: the first difference as an error text."""
     theirs = {name: (kind, value) for name, kind, value in other}
     for name, kind, value in first:
         if name not in theirs:

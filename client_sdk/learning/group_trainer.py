@@ -7,14 +7,14 @@ follow it.
 ::
 
     rank 0     Client -> GroupTrainer.train: post the assignment in the group's store -> train together -> Update
-    the rest   follow(): wait for the next assignment -> train together -> forget the update
+    the rest   follow(): wait for the next assignment -> train together -> discard the update
 
 The update is the one that a single process would have made: the task's batch is the *global* batch, its order the one
 that (seed, round, device) gives, and each step's gradient that of the mean over it. Only layers that draw numbers
-(dropout) draw others. Rank 0 alone looks at the clock, and its word ends the training of all.
+(dropout) draw others. Only rank 0 reads the clock and decides for all ranks when training ends.
 
-``client_sdk.learning.collective`` is the command. Where the group breaks, the process ends with the round unfinished:
-the launcher starts all ranks anew, and the device's session goes on with the assignment that it had saved.
+``client_sdk.learning.collective`` is the command. Where the group fails, the process ends with the round unfinished:
+the launcher starts all ranks again, and the device's session continues with its saved assignment.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from client_sdk.update import Update
 
 log = logging.getLogger("quorate.group")
 
-_OVER = "over"
+_SESSION_END = "over"
 _LOOK_S = 0.1
-"""A follower that waits for work looks so often whether there is some. Waiting inside the store would write torch's
-warnings on the terminal at every timeout."""
+"""Seconds between two checks of a follower for work. Waiting inside the store would print torch's warnings at every
+timeout."""
 
 
 @dataclass(eq=False)
 class GroupTrainer:
     """The trainer of rank 0, for ``Client``: each ``train`` is done by all ranks of the group.
 
-    ``stop``: the client's event; set where the group broke, so that the client gives up without withdrawing.
-    ``close()`` sends the followers home.
+    ``stop``: the client's event; set where the group failed, so that the client stops without withdrawing.
+    ``close()`` ends the followers.
     """
 
     group: Group
@@ -68,7 +68,7 @@ class GroupTrainer:
     data: Any
     stop: Event = field(default_factory=Event)
     broke: GroupLost | None = None
-    """Why the group is of no use any more; whoever sees it leaves the process with exit code 1."""
+    """Why the group is unusable; the process must then exit with code 1."""
     _posted: int = 0
 
     @property
@@ -100,7 +100,7 @@ class GroupTrainer:
             raise
 
     def close(self) -> None:
-        """Tell the followers that there is no more work. Does nothing where the group broke."""
+        """End the followers' work. Does nothing where the group failed."""
         if self.broke is None:
             self._post(None)
 
@@ -108,13 +108,13 @@ class GroupTrainer:
         self._posted += 1
         if self.group.store is not None:
             with self.group.unbroken():
-                self.group.store.set(f"work/{self._posted}", _OVER if work is None else json.dumps(work))
+                self.group.store.set(f"work/{self._posted}", _SESSION_END if work is None else json.dumps(work))
 
 
 def follow(group: Group, catalogue: Catalogue, data: Any) -> int:
-    """What every rank but 0 does: train whatever rank 0 is assigned, until it closes. Returns the number of rounds.
+    """Run the ranks other than 0: train what rank 0 is assigned, until it closes. Returns the number of rounds.
 
-    A round that failed (a learner's fault, no time left) is reported by rank 0; only GroupLost is raised.
+    Rank 0 reports a round that failed (an error of the learner, no time left); only GroupLost is raised.
     """
     rounds = 0
     while (work := _next_work(group, rounds + 1)) is not None:
@@ -186,7 +186,7 @@ def group_sgd(
 ) -> LocalResult:
     """``local_sgd`` by a group: the same steps on the same batches, each batch split over the ranks.
 
-    Every rank calls it with the same arguments, but for ``limit``, which counts on rank 0. Raises as ``local_sgd``.
+    Every rank calls it with the same arguments, except ``limit``, which counts on rank 0. Raises as ``local_sgd``.
     """
     count, planned = len(examples), planned_steps(task, len(examples))
     group.same_data(count)
@@ -240,4 +240,4 @@ def _next_work(group: Group, number: int) -> dict[str, Any] | None:
         posted = group.store.get(key).decode()
     except RuntimeError as error:
         raise GroupLost("The group's store is gone: rank 0 or the launcher died.") from error
-    return None if posted == _OVER else dict(json.loads(posted))
+    return None if posted == _SESSION_END else dict(json.loads(posted))

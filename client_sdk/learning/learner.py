@@ -1,7 +1,6 @@
 """Learner: a model, its loss, optimizer and metrics, written once; devices, simulation and datacenter run it.
 
-This file joins the parts of the package into the three things that others ask for: an initial checkpoint, an update, a
-score.
+It provides the three results that callers need: an initial checkpoint, an update, a score.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from client_sdk.update import Update
 _METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 _SCORING_BATCH = 512
 _BUILD = "_build"
-"""Where a learner keeps the blueprint of its model, or None where there is none."""
+"""The attribute of a learner that stores the blueprint of its model, or None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """What a model's author writes::
+    """A learner, as a model's author defines it::
 
         learner = Learner(
             model=lambda: nn.Linear(784, 10),
@@ -48,33 +47,31 @@ class Learner:
             metrics={"accuracy": accuracy},
         )
 
-    Raises ValueError or TypeError, in one sentence, for a definition that cannot work.
+    Raises ValueError or TypeError for a definition that cannot work.
     """
 
     model: Callable[[], nn.Module]
-    """Makes the model, on the CPU, with fresh weights. Every device and round has a module of its own, so nothing leaks
-    from one to the next: this is called for each, or, where a module is plain enough, once, and its build copied."""
+    """Makes the model, on the CPU, with fresh weights. Every device and round has its own module, so no state carries
+    over: this is called for each, or, where ``blueprint`` can copy the module's structure, once."""
     loss: Callable[[Any, Any], torch.Tensor]
     """(outputs, targets) of a batch -> their mean loss, a tensor with one element."""
     optimizer: OptimizerFactory = PlainSGD
-    """Called as ``optimizer(trained_parameters, lr=task.learning_rate)`` for every device and round; its state is not
-    kept."""
+    """Called as ``optimizer(trained_parameters, lr=task.learning_rate)`` for every device and round; its state is
+    discarded."""
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     """Name -> function of (outputs, targets) that gives the batch's mean. The loss is always scored, as ``loss``."""
     averaged: tuple[str, ...] = ("*",)
     """Shell patterns of the tensors that are trained and sent. Parameters that none matches are frozen; the plan's
     ``averaged`` may select fewer, never more. Tied weights go by their first name."""
     version: str = "0"
-    """Devices say it when they check in; a plan may insist on one."""
+    """Devices report it at check-in; a plan may require one."""
     training_metrics: bool = False
     """Whether ``metrics`` are computed on training batches too, not only the loss."""
 
     def __post_init__(self) -> None:
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
-                raise TypeError(
-                    f"A learner's {name} must be something to call, not a {type(getattr(self, name)).__name__}."
-                )
+                raise TypeError(f"A learner's {name} must be callable, not a {type(getattr(self, name)).__name__}.")
         if isinstance(self.model, nn.Module):
             raise TypeError("A learner's model makes modules: pass a function or class that returns one, not a module.")
         if len(self.metrics) > 63:
@@ -99,7 +96,7 @@ class Learner:
 
     def initial(self, seed: int) -> Tensors:
         """A first checkpoint: the model's tensors with the weights that ``seed`` gives. torch's global generator is
-        left as it was."""
+        unchanged."""
         with private_chance(derive_seed("initial", seed, 0, "")):
             return state.read(self._made())
 
@@ -124,14 +121,14 @@ class Learner:
         clock: Clock = time.monotonic,
         loop: Callable[..., LocalResult] = local_sgd,
     ) -> Update:
-        """Train the received ``model`` on a device's ``data`` as ``task`` says, and return what changed.
+        """Train the received ``model`` on a device's ``data`` as ``task`` says, and return the update.
 
         ``device`` and ``round`` seed the shuffles together with ``task.seed``. ``deadline()`` gives the seconds left;
         the task's own time budget counts from the first step, by ``clock``. ``held_out`` (or the data's own part
         ``.test``) is what the received model is scored on when the task asks for it and there are examples. The
         update's delta is w - w_global in float32, for the tensors that the plan averages; its examples are all those
-        of ``data``, its work says how many were reached. ``loop`` is called as ``local_sgd`` is: a group of processes
-        brings its own.
+        of ``data``, its work says how many were used. ``loop`` is called as ``local_sgd`` is: a group of processes
+        supplies another.
 
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """
@@ -167,7 +164,7 @@ class Learner:
         """Score a checkpoint: ``loss`` and all metrics, as means over the examples of ``data`` (its part ``.test``
         where it has parts).
 
-        ``batch``: examples at a time; changes the memory needed, not the result beyond rounding.
+        ``batch``: examples at a time; affects memory, and the result only by rounding.
         """
         if batch < 1:
             raise ValueError(f"batch must be at least 1 example, not {batch}")
@@ -188,7 +185,7 @@ class Learner:
         return module, state.write(module, model)
 
     def _empty(self) -> nn.Module:
-        """A module of its own for whoever asks, whose tensors a checkpoint is about to fill."""
+        """A new module, whose tensors a checkpoint will fill."""
         build: nn.Module | None = self.__dict__.get(_BUILD)
         if build is not None:
             return blank(build)
@@ -206,8 +203,8 @@ class Learner:
 
 
 def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> list[nn.Parameter]:
-    """Switch off the gradients of all parameters among a module's ``tensors`` but ``trained``, and return those that
-    have them."""
+    """Disable the gradients of all parameters among ``tensors`` except ``trained``, and return those that have
+    gradients."""
     params = []
     for name, tensor in tensors.items():
         if not isinstance(tensor, nn.Parameter):
@@ -222,13 +219,13 @@ def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> lis
 
 
 def floating_of(module: nn.Module) -> torch.dtype:
-    """The number type of the model's first floating-point parameter: what it expects of its inputs."""
+    """The number type of the model's first floating-point parameter: the type that it expects of its inputs."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _differences(trained: Mapping[str, torch.Tensor], received: Tensors, names: Sequence[str]) -> Tensors:
-    """w - w_global in float32, by name: 16-bit numbers are widened first, float64 ones are rounded last. One after
-    another in one piece of memory."""
+    """w - w_global in float32, by name: 16-bit numbers are widened first, float64 ones are rounded last. All
+    arrays share one memory block."""
     flat = np.empty(sum(received[name].size for name in names), np.float32)
     found: Tensors = {}
     start = 0

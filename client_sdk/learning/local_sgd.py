@@ -1,5 +1,4 @@
-"""Local SGD: what one device does with the model it received. Knows a module, examples and a Task; nothing of names
-on the wire.
+"""Local SGD: trains the received model on one device's examples.
 
 FedAvg's ClientUpdate (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1): starting from the received weights
 w_global, for every epoch, for every batch b of a permutation of the device's examples::
@@ -7,8 +6,8 @@ w_global, for every epoch, for every batch b of a permutation of the device's ex
     w <- w - lr * grad l(w; b)
 
 FedProx (Li et al. 2020, arXiv:1812.06127, Algorithm 2) minimises h(w) = F(w) + (mu/2) ||w - w_global||^2 instead, to
-whatever precision the device reaches: hence partial work. With mu = 0 nothing of it is computed, so the bits are
-FedAvg's. With ``max_grad_norm`` the gradient of h, proximal term included, is scaled down to that L2 norm.
+the precision that the device reaches: hence partial work. With mu = 0 the proximal term is not computed, so the bits
+are FedAvg's. With ``max_grad_norm`` the gradient of h, proximal term included, is scaled down to that L2 norm.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from client_sdk.protocol.devices import Task, Work
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What came of training, beside the weights in the module."""
+    """The result of training, besides the weights in the module."""
 
     work: Work
     metrics: dict[str, float]
-    """``loss`` and any metrics asked for: means over the examples seen, each batch with the weights it met. Without
+    """``loss`` and any requested metrics: means over the examples seen, each batch at the weights of its step. Without
     the proximal term."""
 
 
@@ -57,8 +56,8 @@ def local_sgd(
     """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
 
     Raises OutOfTime when not one step fits, Diverged (with step and loss) for a loss that is not finite,
-    LearnerFailed when the learner's own code fails. Draws from torch's global generator only what the model's layers
-    draw.
+    LearnerFailed when the learner's own code fails. Only the model's layers draw from torch's global
+    generator.
     """
     count, planned = len(examples), planned_steps(task, len(examples))
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
@@ -101,7 +100,7 @@ def local_sgd(
 
 
 def _value(objective: Any, step: int, learning_rate: float) -> float:
-    """The loss as a float, after looking that gradients can be taken of it."""
+    """The loss as a float, after a check that it has gradients."""
     if not isinstance(objective, torch.Tensor):
         raise LearnerFailed(
             f"The loss gave a {type(objective).__name__}: it must give a tensor with one element, the batch's mean."

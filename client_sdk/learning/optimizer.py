@@ -1,6 +1,6 @@
-"""What happens to gradients: the proximal term, clipping, and the default step.
+"""Transforms gradients: the proximal term, clipping, and the default optimizer step.
 
-In the order in which they act, for weights w, the weights w_global that the device received, and the gradient g of
+In order of application, for weights w, the weights w_global that the device received, and the gradient g of
 the loss::
 
     g <- g + mu (w - w_global)          the gradient of (mu/2) ||w - w_global||^2
@@ -24,13 +24,13 @@ from client_sdk.learning.errors import Diverged
 
 
 class Optimizer(Protocol):
-    """What local SGD needs of an optimizer: every ``torch.optim.Optimizer`` has it."""
+    """The methods that local SGD needs of an optimizer: every ``torch.optim.Optimizer`` has them."""
 
     def step(self) -> object:
         """Move the parameters by their gradients."""
 
     def zero_grad(self) -> object:
-        """Forget the gradients."""
+        """Clear the gradients."""
 
 
 class OptimizerFactory(Protocol):
@@ -53,7 +53,7 @@ class PlainSGD:
 
     def step(self) -> None:
         before = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)  # as a function: a context costs as much as the step of a layer
+        torch.set_grad_enabled(False)  # as a function: a context manager costs as much as the step of a layer
         try:
             for weight in self._params:
                 if weight.grad is not None:
@@ -70,7 +70,7 @@ class PlainSGD:
 def add_proximal(params: Sequence[Parameter], received: Sequence[torch.Tensor], mu: float) -> None:
     """Add mu (w - w_global) to each gradient. ``received``: w_global, shapes as ``params``.
 
-    A parameter that the loss did not touch in this step still feels the pull: it may have moved in an earlier one.
+    A parameter that the loss did not reach in this step gets the term too: it may have moved in an earlier step.
     """
     for weight, start in zip(params, received, strict=True):
         gradient = dense_gradient(weight)

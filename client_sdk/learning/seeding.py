@@ -1,14 +1,12 @@
-"""Chance on a device: where shuffles and dropout get their seeds, and how torch's global generator is left as it was
-found.
+"""Random numbers on a device: the seeds of shuffles and dropout, and the restoring of torch's global generator.
 
-Two kinds of chance. *Which examples come when* is drawn from a private generator seeded by SHA-256 of (seed, round,
-device), so it depends on nothing else: not on the order in which devices train, nor on who else draws. *What layers
-draw* (initial weights, dropout) comes from torch's global generator, which is one for the whole process:
-``private_chance`` seeds it, and puts the old state back. That swap is why one lock serialises everything in this
-package that may draw: two threads of one process train one after another. Devices that shall train at the same time
-need processes of their own.
+The *order of examples* is drawn from a private generator seeded by SHA-256 of (seed, round, device), so it depends on
+nothing else, such as the order in which devices train. The *random numbers of layers* (initial weights, dropout) come
+from torch's global generator, of which a process has one: ``private_chance`` seeds it and restores its old state.
+Therefore one lock serialises everything in this package that may draw: two threads of one process train one after
+another. Devices that train at the same time need separate processes.
 
-Layers on a GPU, Python's ``random`` and numpy's global generator are not touched.
+Layers on a GPU, Python's ``random`` and numpy's global generator are unaffected.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def batch_order(
     """The indices of every step's batch, without end: epoch after epoch, each a fresh permutation of
     ``range(examples)``.
 
-    Yields int64 tensors of shape [batch_size]; the last batch of an epoch holds what is left (shape [examples %
+    Yields int64 tensors of shape [batch_size]; the last batch of an epoch holds the rest (shape [examples %
     batch_size]). The same (seed, round, device) gives the same batches, on every machine with the same torch.
     """
     generator = torch.Generator().manual_seed(derive_seed("shuffle", seed, round, device))
@@ -46,8 +44,8 @@ def batch_order(
 
 @contextmanager
 def private_chance(seed: int) -> Iterator[None]:
-    """Within it torch's global CPU generator starts from ``seed`` and no other thread of this package draws;
-    afterwards it is as before."""
+    """Seed torch's global CPU generator with ``seed``, and restore its state on exit. No other thread of this package
+    draws meanwhile."""
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         yield

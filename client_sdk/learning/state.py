@@ -1,8 +1,8 @@
-"""A torch module's tensors by name, to and from numpy. Knows names, shapes and dtypes; nothing of training or rounds.
+"""Converts a torch module's tensors by name to numpy and back.
 
-What travels is what ``module.state_dict()`` lists: parameters and persistent buffers, by the same names. Of *tied*
-weights (one storage under several names) only the first name travels, and loading it moves them all, since the module
-keeps them tied.
+The tensors are those of ``module.state_dict()``: parameters and persistent buffers, by the same names. Of *tied*
+weights (one storage under several names) only the first name is sent; loading it sets all of them, since they share
+their storage.
 
 ========================  ==================  =======================
 kind                      in the checkpoint   in the update
@@ -36,8 +36,8 @@ CARRIED = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by ``state_dict`` name, in its order; tied ones once. Shared with the module,
-    not copied."""
+    """Parameters and persistent buffers by ``state_dict`` name, in its order; tied ones once. They share memory with
+    the module."""
     return _distinct(module)[0]
 
 
@@ -104,7 +104,7 @@ def _sent(model: Manifest, planned: tuple[str, ...], trained: tuple[str, ...]) -
     withheld = [name for name in sent if not any(fnmatchcase(name, pattern) for pattern in trained)]
     if withheld:
         raise CheckpointMismatch(
-            f"The plan averages {_list(withheld)}, which this learner keeps as they are: "
+            f"The plan averages {_list(withheld)}, which this learner does not train: "
             f"write averaged = {json.dumps(list(trained))} in the plan's task."
         )
     return frozenset(sent)
@@ -138,6 +138,6 @@ def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _list(words: Sequence[str], most: int = 3) -> str:
-    """At most three of the words, and how many more there are."""
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+def _list(names: Sequence[str], most: int = 3) -> str:
+    """At most ``most`` of the names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

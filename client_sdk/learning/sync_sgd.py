@@ -6,11 +6,11 @@ differentiates (n_r p / B) l_r and DistributedDataParallel takes the mean of the
     (1/p) sum_r (n_r p / B) grad l_r  =  (1/B) sum_r n_r grad l_r  =  grad of the mean over the whole batch
 
 which holds for uneven shares too; a rank without an example takes one of the batch at weight zero, so that every rank
-joins every all-reduce. With accumulation the same weights stand before each micro-batch, and only the last is reduced.
+joins every all-reduce. With accumulation the same weights apply to each micro-batch, and only the last is reduced.
 
-What the ranks must know of each other at each step (the sum of losses and metrics, whether a loss is not finite,
-whether a rank failed) travels *inside* that all-reduce: it is the gradient of a few extra numbers that are never
-stepped. So it costs no message of its own, all ranks learn it at the same step, and no optimizer has moved yet.
+The values that ranks exchange at each step (the sum of losses and metrics, whether a loss is not finite, whether a rank
+failed) are *part of* that all-reduce: they are the gradient of a few extra parameters that no optimizer moves. So they
+need no extra message, and all ranks get them at the same step, before any optimizer moves.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class GlobalGradient:
     """Computes gradients of ``module``'s mean loss over global batches, one call a step.
 
     ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
-    as in PRECISIONS; ``scaler`` scales losses for fp16, and whoever steps unscales. ``bucket_mb``: size of the
-    all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched; it
-    costs a walk over the graph at every step. All ranks make one together; the model's digests are compared first
-    (RanksDiffer), and its buffers after the first step: a layer of the learner's own may take statistics of its batch.
+    as in PRECISIONS; ``scaler`` scales losses for fp16, and the caller unscales before its step. ``bucket_mb``: size of
+    the all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched;
+    it costs a walk over the graph at every step. All ranks make one together; the model's digests are compared first
+    (RanksDiffer), and its buffers after the first step: a custom layer may compute statistics of its batch.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GlobalGradient:
         self._accumulate, self._unused = accumulate, unused
         self._names = ("loss", *(metrics or {}))
         self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
-        if unused and not group.alone:  # DDP warns on the terminal where it looks for unused parameters in vain
+        if unused and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
@@ -108,8 +108,8 @@ class GlobalGradient:
         return means
 
     def communication_s(self) -> float | None:
-        """Seconds of a mean step, since this was last asked, in which the rank waited for all-reduces (and so for the
-        slowest rank) after its own gradients were done. None for a group of one, or where no step was measured."""
+        """Mean seconds of a step, since the last call, in which the rank waited for all-reduces (and so for the slowest
+        rank) after its own gradients were done. None for a group of one, or where no step was measured."""
         if self._ddp is None:
             return None
         measured: Mapping[str, Any] = self._ddp._get_ddp_logging_data()
@@ -124,7 +124,7 @@ class GlobalGradient:
     def _reported(self, size: int, step: int) -> dict[str, float]:
         error, self._losses.error = self._losses.error, None
         if not self._unused and any(weight.grad is None for weight in self._params):
-            # DDP has then not reduced everything: what came with it cannot be trusted, and the group is of no use.
+            # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
             mine = {id(weight) for weight in self._params}
             names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
             found = (
@@ -146,10 +146,10 @@ class GlobalGradient:
         return {name: value / size for name, value in zip(self._names, sums, strict=True)}
 
     def _compare_buffers(self) -> None:
-        """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' parts of it left other buffers. From
-        then on DDP would hand out those of rank 0, silently."""
+        """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' buffers differ. Afterwards DDP would
+        silently broadcast those of rank 0."""
         buffers, self._buffers = self._buffers, {}
-        if (name := self._group.unlike(buffers)) is not None:
+        if (name := self._group.first_unequal(buffers)) is not None:
             found = (
                 f"The model's buffer {name} takes statistics of its batch, and each of the {self._group.world} ranks "
                 "has others: take a model that does not, or one process."
@@ -164,8 +164,8 @@ class GlobalGradient:
 
 
 class _Losses(nn.Module):
-    """The module with its loss, as one module whose output is the number to differentiate, with what the ranks tell
-    each other added to it."""
+    """The module with its loss, as one module whose output is the scalar to differentiate, plus the values that the
+    ranks exchange."""
 
     def __init__(
         self,
@@ -186,13 +186,13 @@ class _Losses(nn.Module):
         self._group, self._autocast, self._scaler = group, autocast, scaler
 
     def forward(self, fetch: Callable[[], tuple[Any, Any]], size: int, total: int, where: str) -> torch.Tensor:
-        """The weighted loss of ``size`` of ``total`` examples. What the learner's code raises is kept in ``error``
-        and told to all; the rank then still takes part in the step, with gradients of zero."""
+        """The weighted loss of ``size`` of ``total`` examples. An error of the learner's code is stored in
+        ``error`` and sent to all ranks; the rank then still takes part in the step, with gradients of zero."""
         try:
             with explained(where):
                 objective, values = self._measured(*fetch())
             share = objective.to(self.reported) * (size * self._group.world / total)
-            words = [
+            entries = [
                 *(value * size for value in values),
                 (~values[0].isfinite()).to(self.reported),
                 self.reported.new_zeros(()),
@@ -200,10 +200,12 @@ class _Losses(nn.Module):
         except LearningError as error:
             self.error = self.error or error
             share = torch.stack([(weight * 0).sum().to(self.reported) for weight in self._trained]).sum()
-            words = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [self.reported.new_ones(())]
+            entries = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [
+                self.reported.new_ones(())
+            ]
         if self._scaler is not None:
             share = self._scaler.scale(share)
-        return share + (self.reported * torch.stack(words)).sum()
+        return share + (self.reported * torch.stack(entries)).sum()
 
     def _measured(self, inputs: Any, targets: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The loss, and the values of loss and metrics without gradients."""
@@ -232,9 +234,9 @@ class _Losses(nn.Module):
 
 
 def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest: int | None = None) -> nn.Module:
-    """The module with normalization layers that see the whole batch, whatever rank holds which part.
+    """The module with normalization layers that see the whole batch, over all ranks.
 
-    Layers that take statistics of the batch would see one rank's part, or one micro-batch's. On GPUs they become
+    Layers that compute statistics of the batch would see one rank's part, or one micro-batch's. On GPUs they become
     SyncBatchNorm, for which every rank needs an example of every batch (``smallest``: the smallest batch there will
     be). Raises LearnerFailed where the statistics would differ from those of one process.
     """
@@ -262,7 +264,7 @@ def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest:
 
 
 def _own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers by name, but for those of SyncBatchNorm, which sees the whole batch."""
+    """The buffers by name, except those of SyncBatchNorm, which sees the whole batch."""
     return {
         f"{place}.{name}" if place else name: buffer
         for place, layer in module.named_modules()

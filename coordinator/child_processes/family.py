@@ -1,4 +1,4 @@
-"""Whole families of processes: they are found by descent and by what their environment says, and killed."""
+"""Finds processes by descent and by their environment, and kills them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import suppress
 import psutil
 
 ENV_MARK = "QUORATE_LAUNCH"
-"""The marks of a process and of its supervised ancestors, the eldest's first, with slashes between."""
+"""The marks of a process and of its supervised ancestors, oldest ancestor first, separated by slashes."""
 _BETWEEN = "/"
 
 
 def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
-    """``environment`` for a child with this mark, which keeps the marks that are there."""
+    """``environment`` for a child with this mark, added after the marks that it already has."""
     marks = [one for one in (environment.get(ENV_MARK, ""), mark) if one]
     return {**environment, ENV_MARK: _BETWEEN.join(marks)}
 
 
 def kill_family(pid: int) -> None:
-    """SIGKILL for a process, its descendants, and the process group that it leads. It comes first, since it could start
-    others; where it is the caller it comes last. Does nothing where it is gone."""
+    """Send SIGKILL to a process, its descendants, and the process group that it leads. The process itself is killed
+    first, since it could start others, or last where it is the caller. Does nothing where it has ended."""
     try:
         first = psutil.Process(pid)
         members = [first, *first.children(recursive=True)]
@@ -40,14 +40,14 @@ def kill_family(pid: int) -> None:
 
 
 def kill_marked(marks: Collection[str]) -> None:
-    """SIGKILL for all processes that carry one of these marks."""
+    """Send SIGKILL to all processes that carry one of these marks."""
     for process in with_environment(lambda env: not set(marks).isdisjoint(env.get(ENV_MARK, "").split(_BETWEEN))):
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def with_environment(fits: Callable[[Mapping[str, str]], bool]) -> Iterator[psutil.Process]:
-    """This user's processes, but for the caller, that were started with an environment that ``fits``."""
+    """This user's processes, except the caller, whose start environment satisfies ``fits``."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.uids().real == os.getuid() and fits(process.environ()):
@@ -55,7 +55,7 @@ def with_environment(fits: Callable[[Mapping[str, str]], bool]) -> Iterator[psut
 
 
 def how_it_ended(code: int) -> str:
-    """The end of a process in words, from its exit code as ``Popen.returncode`` gives it."""
+    """A text for the end of a process, from its exit code as in ``Popen.returncode``."""
     if code >= 0:
         return f"ended with code {code}"
     try:

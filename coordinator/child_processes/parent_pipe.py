@@ -1,7 +1,7 @@
-"""The child's side: a process that was started as a supervised child ends with its parent.
+"""The child's side: ends a supervised child when its parent ends.
 
-Its standard input is the reading end of a pipe whose other end only the parent holds. The parent writes a first line at
-most. However the parent ends, by ``kill -9`` too, the pipe ends then.
+Standard input is the reading end of a pipe whose other end only the parent holds. The parent writes at most a first
+line. The pipe closes however the parent ends, also by ``kill -9``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from threading import Thread
 from coordinator.child_processes.family import kill_family
 
 ENV_PARENT_PIPE = "QUORATE_LIFELINE"
-"""Set where standard input is such a pipe: the same program may be started by hand."""
+"""Set where standard input is such a pipe; absent where a user started the program."""
 
 
 def when_parent_ends(act: Callable[[], object]) -> None:
-    """Have ``act`` called by a thread of its own once the parent is gone, or asks this process to end. What should be
-    read from standard input must have been read. Does nothing in a process that was not started as a supervised
-    child."""
+    """Call ``act`` in a new thread once the parent has ended, or asks this process to end. Read standard input before
+    this call. Does nothing in a process that was not started as a supervised child."""
     if os.environ.pop(ENV_PARENT_PIPE, None):
         Thread(target=_wait_and_act, args=(act,), name="quorate-parent", daemon=True).start()
 
 
 def end_with_parent(grace_s: float) -> None:
-    """Once the parent is gone: SIGTERM for this process; if it is still there after ``grace_s``, SIGKILL for it and for
-    all that it has started."""
+    """Once the parent has ended, send SIGTERM to this process, and after ``grace_s`` SIGKILL to it and its
+    descendants."""
     when_parent_ends(partial(_end, grace_s))
 
 

@@ -1,13 +1,13 @@
-"""The parent's side of a supervised child: it is started, followed line by line, asked to end, and killed.
+"""The parent's side: starts a supervised child, follows its output, asks it to end, and kills it.
 
 ::
 
-    ask_to_end    SIGTERM
-    kill          SIGKILL for the child and all its descendants
-    end           asks where a grace is given, waits so long, kills; then kills those that the child left behind
-    follow        the child's output until its end, line by line; ``end`` in any case
+    ask_to_end    sends SIGTERM
+    kill          sends SIGKILL to the child and all its descendants
+    end           asks and waits where there is a grace period, kills, then kills processes that outlived the child
+    follow        reads the child's output line by line until its end; calls ``end`` in any case
 
-Whoever starts a child follows it or gives its output a file. A context ends its children whatever happens inside.
+A caller follows its child or gives its output a file. The context manager ends its children also after an error.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from coordinator.child_processes.family import how_it_ended, kill_family, kill_m
 from coordinator.child_processes.parent_pipe import ENV_PARENT_PIPE
 
 LOOK_S = 0.05
-"""How often a child that is followed is looked at."""
+"""Seconds between two checks of a child that is followed."""
 LINGER_S = 2.0
-"""How long those that a child left behind may hold its output open, once the child itself has ended."""
+"""Seconds for which processes that outlived a child may hold its output open."""
 _THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class SupervisedChild:
-    """A process in a session of its own. As a context it is ended at the context's end."""
+    """A process in a session of its own. As a context manager it ends the process on exit."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class SupervisedChild:
         first_line: str | None = None,
         grace_s: float = 0.0,
     ) -> None:
-        """``environment``: whole; None: this process's. ``threads``: of numerical libraries; None: as the environment
-        says. ``output``: a file, or ``subprocess.DEVNULL``; None: ``follow`` reads it. ``errors``: a file for standard
-        error; None: this process's. ``first_line``: written to standard input, after which nothing comes. ``grace_s``:
-        how long the child may take to end once it is asked to; 0: it is killed at once. OSError where the command
-        cannot be run."""
+        """``environment``: complete; None: this process's. ``threads``: of numerical libraries; None: as in the
+        environment. ``output``: a file, or ``subprocess.DEVNULL``; None: ``follow`` reads it. ``errors``: a file for
+        standard error; None: this process's. ``first_line``: the only line written to standard input. ``grace_s``:
+        seconds that the child has to end after it is asked; 0: it is killed at once. OSError where the command cannot
+        be run."""
         self.mark = os.urandom(8).hex()
         self.grace_s = grace_s
         env = marked(os.environ if environment is None else environment, self.mark)
@@ -65,7 +65,7 @@ class SupervisedChild:
             start_new_session=True,
         )
         if first_line is not None and self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # it has ended already: its exit code says how
+            with suppress(BrokenPipeError):  # it has ended already: its exit code gives the reason
                 self._process.stdin.write(first_line + "\n")
                 self._process.stdin.flush()
 
@@ -75,7 +75,7 @@ class SupervisedChild:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, once it is known that it has ended; below 0: the number of the signal."""
+        """Its exit code once it is known to have ended; negative: the number of the signal."""
         return self._process.returncode
 
     def poll(self) -> int | None:
@@ -83,14 +83,14 @@ class SupervisedChild:
         return self._process.poll()
 
     def wait(self, within_s: float | None = None) -> int | None:
-        """The exit code, once it has ended; None where it has not within so many seconds."""
+        """The exit code once it has ended; None where it still runs after ``within_s`` seconds."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(None if within_s is None else max(0.0, within_s))
         return None
 
     @property
     def ending(self) -> str:
-        """How it ended, in words: ``ended with code 1``, ``was killed by SIGKILL``."""
+        """How it ended, as text: ``ended with code 1``, ``was killed by SIGKILL``."""
         code = self.poll()
         return "has not ended" if code is None else how_it_ended(code)
 
@@ -101,11 +101,11 @@ class SupervisedChild:
         kill_when: Callable[[], bool] | None = None,
         linger_s: float = LINGER_S,
     ) -> int:
-        """Until the child and all that it has started are gone. Returns its exit code.
+        """Read the output until the child and its descendants have ended. Returns the child's exit code.
 
-        ``on_line`` gets each line of the output, from this thread; where it returns True the child is killed, since
-        nothing of interest comes. ``kill_when`` is asked every LOOK_S, by another thread: the child is killed as often
-        as it says so. Those that outlive the child get the end of the pipe, and ``linger_s``.
+        ``on_line`` gets each line of the output, in this thread; where it returns True the child is killed, since no
+        further output matters. Another thread calls ``kill_when`` every LOOK_S and kills the child where it returns
+        True. Processes that outlive the child see the pipe close and have ``linger_s`` seconds to end.
         """
         over = Event()
         watcher = Thread(target=self._watch, args=(over, kill_when, linger_s), name="quorate-child", daemon=True)
@@ -124,16 +124,16 @@ class SupervisedChild:
                 self._process.stdout.close()
 
     def ask_to_end(self) -> None:
-        """SIGTERM for the child, which ends what it has started itself. Does nothing where it has ended."""
+        """Send SIGTERM to the child, which must end what it has started. Does nothing where it has ended."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL for the child and all its descendants. Does nothing where it has ended."""
+        """Send SIGKILL to the child and all its descendants. Does nothing where it has ended."""
         if self.poll() is None:
             kill_family(self.pid)
 
     def end(self) -> None:
-        """Whatever it does, it is gone afterwards, with all that it has started."""
+        """End the child and its descendants, in any state."""
         end_all([self], self.grace_s)
 
     def __enter__(self) -> SupervisedChild:
@@ -150,7 +150,7 @@ class SupervisedChild:
                 continue
             self._close_pipe()
             if not over.wait(linger_s):
-                kill_marked([self.mark])  # stopped or stuck: they would hold the output open for ever
+                kill_marked([self.mark])  # stopped or stuck processes would hold the output open for ever
             return
 
     def _close_pipe(self) -> None:
@@ -160,10 +160,10 @@ class SupervisedChild:
 
 
 class SupervisedChildren:
-    """A context: when it ends, no child that was added is left, nor anything that one of them has started."""
+    """A context manager that ends, on exit, all added children and their descendants."""
 
     def __init__(self, grace_s: float) -> None:
-        """``grace_s``: how long all of them together may take to end once they are asked to."""
+        """``grace_s``: seconds that all of them together have to end after they are asked."""
         self._grace_s = grace_s
         self._children: list[SupervisedChild] = []
 
@@ -172,7 +172,7 @@ class SupervisedChildren:
         return child
 
     def end(self) -> None:
-        """End all. The youngest is asked first: it may still need those that were started before it."""
+        """End all children, the last started first: it may still need those that were started before it."""
         end_all(self._children[::-1], self._grace_s)
 
     def __enter__(self) -> SupervisedChildren:
@@ -183,8 +183,8 @@ class SupervisedChildren:
 
 
 def end_all(children: Sequence[SupervisedChild], grace_s: float) -> None:
-    """Ask these children to end, in their order; kill those that still run after ``grace_s``, and all that any of them
-    left behind."""
+    """Ask these children to end, in this order; kill those that still run after ``grace_s``, and all processes that
+    outlived one of them."""
     try:
         if grace_s > 0:
             for child in children:

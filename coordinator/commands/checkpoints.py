@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, say_table, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment
 
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 
 @app.command("list", epilog="Example: quorate checkpoint list mnist")
-@spoken
+@errors_as_sentences
 def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List a run's checkpoints, each with its digest and origin."""
     from client_sdk.http.operator import OperatorClient
@@ -34,7 +34,7 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -
 
 
 @app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")
-@spoken
+@errors_as_sentences
 def get(
     run: RunName,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")],

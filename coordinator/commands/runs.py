@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.tables import print_run, print_runs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'q
     epilog="Example: quorate run create plan.toml --init model.safetensors, or on a machine that has the learner: "
     "quorate run create plan.toml"
 )
-@spoken
+@errors_as_sentences
 def create(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan of the run.")],
     init: Annotated[
@@ -105,7 +105,7 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
 
 
 @app.command("list", epilog="Example: quorate run list")
-@spoken
+@errors_as_sentences
 def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List all runs, oldest first."""
     from client_sdk.http.operator import OperatorClient
@@ -119,7 +119,7 @@ def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 
 @app.command(epilog="Example: quorate run show mnist")
-@spoken
+@errors_as_sentences
 def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Show one run: its status, its current round, its plan."""
     from client_sdk.http.operator import OperatorClient
@@ -133,7 +133,7 @@ def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 
 
 @app.command(epilog="Example: quorate run pause mnist")
-@spoken
+@errors_as_sentences
 def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Pause a run: the current round continues to its end, and no other one opens."""
     from client_sdk.http.operator import OperatorClient
@@ -143,7 +143,7 @@ def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -
 
 
 @app.command(epilog="Example: quorate run resume mnist")
-@spoken
+@errors_as_sentences
 def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Resume a paused run."""
     from client_sdk.http.operator import OperatorClient
@@ -153,7 +153,7 @@ def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
 
 
 @app.command(epilog="Example: quorate run stop mnist")
-@spoken
+@errors_as_sentences
 def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Stop a run permanently. Its checkpoints stay."""
     from client_sdk.http.operator import OperatorClient
@@ -163,7 +163,7 @@ def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 
 
 @app.command(epilog="Example: quorate run advance mnist --by olga")
-@spoken
+@errors_as_sentences
 def advance(
     run: RunName,
     by: Annotated[

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from client_sdk.terminal import fail, spoken
+from client_sdk.terminal import errors_as_sentences, fail
 
 if TYPE_CHECKING:
     from coordinator.settings import Settings
 
 
-@spoken
+@errors_as_sentences
 def serve(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
     from coordinator.store.sql import SqlStore
 
 
-@spoken
+@errors_as_sentences
 def verify(
     database: Annotated[
         str, typer.Argument(metavar="DB", help="A database file, a data folder of 'quorate serve', or a URL.")

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from client_sdk.protocol.operators import DeviceView, RoundView
-from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
 
 PAGE = 1000
 
 
-@spoken
+@errors_as_sentences
 def status(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all of them).")] = None,
     coordinator: Url = DEFAULT_URL,
@@ -33,7 +33,7 @@ def status(
     say_json(runs) if as_json else print_runs(runs)
 
 
-@spoken
+@errors_as_sentences
 def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
     from client_sdk.http.operator import OperatorClient
@@ -47,7 +47,7 @@ def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
     say_json(found) if as_json else print_rounds(found)
 
 
-@spoken
+@errors_as_sentences
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List a run's metrics by checkpoint, with the number of examples of each."""
     from client_sdk.http.operator import OperatorClient
@@ -65,7 +65,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False)
     )
 
 
-@spoken
+@errors_as_sentences
 def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the enrolled devices, with their state and the time when each was last seen."""
     from client_sdk.http.operator import OperatorClient
@@ -90,7 +90,7 @@ def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     )
 
 
-@spoken
+@errors_as_sentences
 def events(
     run: RunName,
     follow: Annotated[bool, typer.Option("--follow", help="Continue with new events until the run ends.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, say, say_json, say_table, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.tables import moment
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
 
 
 @app.command(epilog="Example: quorate worker add --label cluster-2")
-@spoken
+@errors_as_sentences
 def add(
     label: Annotated[str, typer.Option(help="A name for display, such as a cluster or a machine.")] = "",
     coordinator: Url = DEFAULT_URL,
@@ -36,7 +36,7 @@ def add(
 
 
 @app.command("list", epilog="Example: quorate worker list")
-@spoken
+@errors_as_sentences
 def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """List the workers, with their state and the time when each last asked for a round."""
     from client_sdk.http.operator import OperatorClient
@@ -58,7 +58,7 @@ def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 
 @app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")
-@spoken
+@errors_as_sentences
 def revoke(
     worker: Annotated[
         str, typer.Argument(metavar="WORKER", help="The worker's id, as 'quorate worker list' shows it.")

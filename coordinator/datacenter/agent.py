@@ -1,8 +1,8 @@
 """``quorate datacenter join``: this machine takes datacenter rounds of a coordinator, for as long as it runs.
 
-This file reads options, looks whether the machine can do what it would offer, and prints what happens. Leases are kept
-by ``worker.client``; ``trainer`` trains the rounds. Importing it is quick and needs no torch; neither does the agent
-while it runs: torch is in the processes that train.
+This file reads options, checks that the machine can do what it would offer, and prints events. ``worker.client`` renews
+leases; ``trainer`` trains the rounds. Importing it is fast and needs no torch. A running agent needs none either: only
+the training processes load torch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, spoken
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note
 
 if TYPE_CHECKING:
-    from coordinator.datacenter.preflight import Wanted
+    from coordinator.datacenter.preflight import PreflightRequest
 
 DEFAULT_FOLDER = Path("quorate-worker")
 LOST_S = 30.0
-"""Seconds without a word after which a machine of a group counts as lost."""
+"""Seconds of silence after which a machine of a group counts as lost."""
 GROUP_HOLD_S = 5.0
-"""How long a poll is held where machines may come and go meanwhile: the next poll offers what is there then."""
+"""Seconds for which a poll is held where machines may come and go: the next poll offers the machines of that time."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 EPILOG = (
@@ -32,7 +32,7 @@ EPILOG = (
 )
 
 
-@spoken
+@errors_as_sentences
 def join(
     coordinator: Url = DEFAULT_URL,
     token: Annotated[
@@ -68,7 +68,7 @@ def join(
     ] = None,
     hang_s: Annotated[float, typer.Option(min=1, help="Seconds after which a silent process counts as hung.")] = 300.0,
     max_restarts: Annotated[
-        int, typer.Option(min=0, max=1000, help="How often died processes are started again in a round.")
+        int, typer.Option(min=0, max=1000, help="How often processes that died are started again in a round.")
     ] = 3,
     nnodes: Annotated[
         int, typer.Option(min=1, max=1024, help="Machines that train together; the others run 'datacenter follow'.")
@@ -84,24 +84,24 @@ def join(
 ) -> None:
     """Take a run's datacenter rounds on this machine, by synchronous SGD over its GPUs or CPUs.
 
-    Waits until a run asks for a round, trains it in processes of its own, and sends the model. What was begun is kept
-    in the folder: killed and started again, the agent goes on from the last saved step. Ctrl-C stops it, and gives the
-    round back. With --nnodes it leads a group of machines that share the folder.
+    Waits until a run asks for a round, trains it in processes of its own, and sends the model. Steps are saved in
+    the folder: killed and started again, the agent continues from the last saved step. Ctrl-C stops it and returns the
+    round. With --nnodes it leads a group of machines that share the folder.
     """
     from client_sdk.commands.long_running import log_plainly, stopped_by_signals
     from client_sdk.http.transport import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_output import AgentOutput
+    from coordinator.datacenter.follower_pool import FollowerPool
     from coordinator.datacenter.machines import Leader
     from coordinator.datacenter.preflight import look
-    from coordinator.datacenter.together import Together
     from coordinator.datacenter.trainer import JobTrainer, Machine
     from coordinator.datacenter.worker.client import DatacenterWorker
 
     url = check_url(coordinator)
     if not token:
         fail("Give this worker's token with --token; an operator gets one from 'quorate worker add'.")
-    wanted = wanted_of(data or [], learner or [], nproc, device)
+    wanted = preflight_request(data or [], learner or [], nproc, device)
     if nnodes > 1:
         _check_endpoint(rdzv_endpoint)
     elif rdzv_endpoint is not None:
@@ -118,30 +118,30 @@ def join(
             max_restarts=max_restarts,
         )
         with DatacenterWorker(url, token, JobTrainer(agent_folder, {}, {}, machine), agent_folder.path) as first:
-            first.knock()
+            first.check_token()
         ready = look(wanted)
         note_leftovers(end_leftovers(agent_folder.path))
-        together = None
+        pool = None
         if nnodes > 1 and rdzv_endpoint is not None:
             leader = until_the_end.enter_context(closing(Leader(agent_folder.path, lost_s)))
-            together = Together(leader, rdzv_endpoint, agent_folder.path, ready, nnodes, output.of_group)
-        trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, together)
-        hold_s = 25.0 if together is None else GROUP_HOLD_S
+            pool = FollowerPool(leader, rdzv_endpoint, agent_folder.path, ready, nnodes, output.of_group)
+        trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool)
+        hold_s = 25.0 if pool is None else GROUP_HOLD_S
         worker = until_the_end.enter_context(
             DatacenterWorker(url, token, trainer, agent_folder.path, on_happening=output.of_worker, hold_s=hold_s)
         )
         stop = until_the_end.enter_context(stopped_by_signals())
         output.ready(url, ready, nproc)
-        if together is not None:
-            together.gather(stop)
+        if pool is not None:
+            pool.gather(stop)
         ended = worker.run(rounds, stop)
     output.stopped(ended)
 
 
 def note_leftovers(count: int) -> None:
-    """Says so, where an earlier agent's processes had to be ended."""
+    """Print how many processes of an earlier agent were ended; nothing for 0."""
     if count:
-        note(f"Ended {count} training process{'es' if count > 1 else ''} that an earlier agent had left behind.")
+        note(f"Ended {count} training process{'es' if count > 1 else ''} of an earlier agent.")
 
 
 def _check_endpoint(endpoint: str | None) -> None:
@@ -156,10 +156,10 @@ def _check_endpoint(endpoint: str | None) -> None:
         fail(f"--rdzv-endpoint: this machine finds no way to {host}.")
 
 
-def wanted_of(data: list[str], learners: list[str], nproc: int, device: str) -> Wanted:
-    """The options, checked as far as they can be without loading anything."""
-    from client_sdk.data import DataError, entry_of
-    from coordinator.datacenter.preflight import Wanted, source_of
+def preflight_request(data: list[str], learners: list[str], nproc: int, device: str) -> PreflightRequest:
+    """The request for the preflight check. Failure where an option is wrong by itself."""
+    from client_sdk.data import DataSourceError, entry_of
+    from coordinator.datacenter.preflight import PreflightRequest, source_of
 
     if not data:
         fail("Name the data held here with --data: an installed data set such as mnist, or proxy=public.npz.")
@@ -178,10 +178,10 @@ def wanted_of(data: list[str], learners: list[str], nproc: int, device: str) -> 
         if not source.endswith(".npz"):
             try:
                 entry = entry_of(source)
-            except DataError as error:
+            except DataSourceError as error:
                 fail(str(error))
             sources[f"{entry.name}@{entry.version}"] = source
         if source.endswith(".npz") and not Path(source).is_file():
             fail(f"There is no file {source}.")
         sources[name] = source
-    return Wanted.model_validate({"learners": learners, "data": sources, "nproc": nproc, "device": device})
+    return PreflightRequest.model_validate({"learners": learners, "data": sources, "nproc": nproc, "device": device})

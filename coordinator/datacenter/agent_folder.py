@@ -1,13 +1,13 @@
-"""The folder of one agent: what an agent that was killed left there, and what the next one may build on.
+"""The folder of one agent: saved work from which a restarted agent continues.
 
 ::
 
-    lock                          held by the one agent that works here
+    lock                          locked by the one agent that works here
     checkpoints/                  received (coordinator.datacenter.worker.client)
     jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
-        result.safetensors        what came of it
-    machines/                     where the agents of several machines find each other (datacenter.machines)
+        result.safetensors        the trained model
+    machines/                     status files of a group of machines (datacenter.machines)
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from coordinator.child_processes.family import with_environment
 from coordinator.datacenter.job_start import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4
-"""How many runs' jobs are kept: a worker that is given rounds of several may come back to any of them."""
+"""How many runs' jobs are stored: a worker with rounds of several runs may return to any of them."""
 END_S = 10.0
-"""How long a killed process may take to be gone."""
+"""Seconds that a killed process has to end."""
 
 
 class FolderInUse(Exception):
@@ -53,10 +53,10 @@ class AgentFolder:
             raise FolderInUse(f"Another agent works in {folder}; give this one a folder of its own.") from None
 
     def job(self, run: str, checkpoint: str, plan: str) -> Path:
-        """Where the training of ``run`` by the plan of this digest, from the checkpoint of that, is kept, made if it is
-        new. A run of the same name by another plan (of another coordinator, say) finds nothing of this one's.
+        """The folder of the training of ``run`` from this ``checkpoint`` by this ``plan`` (digests), created where it
+        is missing. A run of the same name with another plan (of another coordinator, for example) has another folder.
 
-        Older checkpoints' jobs of the same run are removed, since its line has gone on; so are the oldest of all runs'
+        Removes jobs of the same run from other checkpoints, since the run has moved on, and the oldest of other runs
         beyond KEEP_JOBS.
         """
         jobs = self.path / "jobs"
@@ -84,10 +84,10 @@ class AgentFolder:
 
 
 def end_leftovers(folder: Path, node: int = 0) -> int:
-    """Kill training processes that an agent before this one started on this machine as ``node`` of the group that works
-    in ``folder``, and wait for their end; how many.
+    """Kill training processes that an earlier agent started on this machine as ``node`` of the group that works in
+    ``folder``, and wait for their end. Returns their number.
 
-    They end by themselves as soon as their agent is gone, unless they are stopped or stuck.
+    They end by themselves when their agent ends, unless they are stopped or stuck.
     """
     root = folder.resolve()
 

@@ -1,13 +1,13 @@
-"""What a training job saves while it runs, so that it can go on after a crash: a folder of steps, each whole or absent.
+"""Saves the steps of a training job, so that it can continue after a crash: a folder of steps, each complete or absent.
 
-Knows torch.distributed.checkpoint and a folder that all ranks see. It has never heard of the platform's checkpoints,
-which are safetensors; these hold the optimizer too, and a file that torch pickles (``.metadata``), so they are private
-to the machines that train, and nothing of them is ever sent.
+The folder is visible to all ranks and written by torch.distributed.checkpoint. These are not the platform's
+checkpoints, which are safetensors: they hold the optimizer too, and a file that torch pickles (``.metadata``), so they
+are private to the machines that train, and never sent.
 
 ::
 
     about.json          what is trained here: learner, model, recipe, first weights; compared before anything is loaded
-    step-000000120/     .metadata is written last: a step without it was never finished and does not count
+    step-000000120/     .metadata is written last: a step without it is incomplete and ignored
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import STEP_FOLDER, whole_steps
 
 KEEP = 2
-"""Steps that are kept: the newest whole ones."""
+"""Number of stored steps: the newest complete ones."""
 
 
 class NotSaved(LearningError):
@@ -41,17 +41,18 @@ class NotSaved(LearningError):
 
 
 class Checkpoints:
-    """The saved steps of one job, in ``folder``, which is made where it is missing. All ranks call each method
+    """The saved steps of one job, in ``folder``, which is created where it is missing. All ranks call each method
     together."""
 
     def __init__(self, folder: Path, group: Group, about: dict[str, Any]) -> None:
-        """``about``: what is trained (learner, examples, model, first, recipe), as JSON knows it."""
+        """``about``: what is trained (learner, examples, model, first, recipe), as JSON values."""
         self._folder, self._group, self._about = folder, group, about
 
     def open(self, resume: bool) -> int | None:
-        """The newest whole step, or None where there is none. Half-written steps are removed.
+        """The newest complete step, or None where there is none. Removes incomplete steps.
 
-        Raises CheckpointMismatch, on one rank, where the folder holds another job's steps, or any and not ``resume``.
+        Raises CheckpointMismatch, on one rank, where the folder holds another job's steps, or any steps without
+        ``resume``.
         """
         found: int | None = None
         error: Exception | None = None
@@ -70,7 +71,7 @@ class Checkpoints:
     ) -> None:
         """Write the state after ``step`` steps.
 
-        NotSaved, on one rank, where it cannot be written; GroupLost where a rank died or hangs meanwhile.
+        NotSaved, on one rank, where it cannot be written; GroupLost where a rank died or hangs.
         """
         state = _state(module, optimizer, step, scaler)
         try:
@@ -126,7 +127,9 @@ class Checkpoints:
             names = dict(there["model"])
             examples, first, learner = there["examples"], there["first"], there["learner"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise CheckpointMismatch(f"{path} is missing or unreadable: nobody knows what was trained there.") from None
+            raise CheckpointMismatch(
+                f"{path} is missing or unreadable: it is unknown what was trained there."
+            ) from None
         other = f"The checkpoints in {self._folder} are of another"
         here = dict(self._about["model"])
         for name in [*here, *names]:
@@ -140,20 +143,20 @@ class Checkpoints:
             raise CheckpointMismatch(f"{other} training: it began from other weights.")
         if examples != self._about["examples"]:
             raise CheckpointMismatch(f"{other} data set: {examples} examples there and {self._about['examples']} here.")
-        if (unlike := Recipe.model_validate(self._about["recipe"]).unlike(recipe)) is not None:
-            raise CheckpointMismatch(f"{other} training: {unlike}.")
+        if (difference := Recipe.model_validate(self._about["recipe"]).difference_from(recipe)) is not None:
+            raise CheckpointMismatch(f"{other} training: {difference}.")
 
     def _together(self) -> AbstractContextManager[None]:
-        """torch's own messages between the ranks: what breaks there is the group, as everywhere else."""
+        """Turns an error in torch's own collectives into GroupLost."""
         return nullcontext() if self._group.alone else self._group.unbroken()
 
     def _whole(self) -> list[int]:
-        """Steps that were written to their end, in rising order."""
+        """The complete steps, in ascending order."""
         return whole_steps(self._folder)
 
     def _remove(self, step: int) -> None:
         path = self._path(step)
-        (path / ".metadata").unlink(missing_ok=True)  # from now on the step is not whole, whatever happens next
+        (path / ".metadata").unlink(missing_ok=True)  # from now on the step is incomplete, also after a crash
         shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, step: int) -> Path:
@@ -162,7 +165,7 @@ class Checkpoints:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without torch's warning that one process saves alone, which is what was asked for."""
+    """Suppress torch's warning that one process saves alone, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -177,7 +180,7 @@ def _state(
 
 
 def _cause(failed: CheckpointException) -> str:
-    """The first line of what the lowest rank ran into."""
+    """The first line of the lowest rank's error."""
     _, wrapped = min(failed.failures.items(), key=lambda item: item[0])
     error = wrapped[0] if isinstance(wrapped, tuple) else wrapped
     if isinstance(error, OSError) and error.strerror:

@@ -1,6 +1,6 @@
 """``quorate datacenter``: train a learner by synchronous SGD on this machine's GPUs or CPUs, or under torchrun.
 
-This file reads options and prints lines; ``job`` starts the processes, ``rank`` is one of them. Importing it is quick
+This file reads options and prints lines; ``job`` starts the processes, ``rank`` is one of them. Importing it is fast
 and needs no torch.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk.terminal import Json, complain, fail, say, say_json, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, print_error, say, say_json
 from coordinator.datacenter import agent, following
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _datacenter() -> None:
     "several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
     "--steps 500"
 )
-@spoken
+@errors_as_sentences
 def train(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
     data: Annotated[str, typer.Option(metavar="NAME|FILE.npz", help="An installed data set, or a file's x and y.")],
@@ -81,16 +81,16 @@ def train(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0,
     hang_s: Annotated[float, typer.Option(help="Seconds after which a silent process counts as hung.")] = 300.0,
-    max_restarts: Annotated[int, typer.Option(min=0, help="How often died processes are started again.")] = 3,
+    max_restarts: Annotated[int, typer.Option(min=0, help="How often processes that died are started again.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Train a learner by synchronous SGD: each batch split over the processes, one gradient, one model.
 
-    Under torchrun (RANK and WORLD_SIZE in the environment) this process is one of its group, and --nproc is torchrun's
-    business. The result is the one of a single process at the same batch, beyond rounding.
+    Under torchrun (RANK and WORLD_SIZE in the environment) this process is one rank, and torchrun sets the number of
+    processes instead of --nproc. The result is that of a single process at the same batch, up to rounding.
     """
     from coordinator.datacenter.job import JobFailed, JobStopped, launch
-    from coordinator.datacenter.progress import Sparing, plain_line
+    from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
     if resume and checkpoints is None:
         fail("Name the folder to go on from with --checkpoints.")
@@ -128,12 +128,12 @@ def train(
         }
     )
 
-    sparing = Sparing()
+    throttle = ProgressThrottle()
 
     def show(message: dict[str, Any]) -> None:
         if as_json:
             say_json(message)
-        elif sys.stdout.isatty() or sparing.wants(message):
+        elif sys.stdout.isatty() or throttle.wants(message):
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
@@ -147,12 +147,12 @@ def train(
             fail(str(failed))
         except JobStopped:
             resumable = " With --resume it goes on from the last saved step." if checkpoints is not None else ""
-            complain(f"Stopped.{resumable}")
+            print_error(f"Stopped.{resumable}")
             raise typer.Exit(130) from None
 
 
 def _checked(fields: dict[str, Any]) -> JobSpec:
-    """The job; what does not fit is named by its option."""
+    """The job. An error names the option that is wrong."""
     from pydantic import ValidationError
 
     from coordinator.datacenter.job import JobSpec
@@ -162,13 +162,13 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = str(first["loc"][-1]).replace("_", "-").replace("learning-rate", "lr")
-        words = first["msg"].removeprefix("Value error, ").rstrip(".")
-        fail(f"{words[:1].upper()}{words[1:]}." if where == "recipe" else f"--{where}: {words}.")
+        text = first["msg"].removeprefix("Value error, ").rstrip(".")
+        fail(f"{text[:1].upper()}{text[1:]}." if where == "recipe" else f"--{where}: {text}.")
 
 
 def _as_a_rank(spec: JobSpec, show: OnMessage) -> NoReturn:
-    """This process's part, where torchrun started it, to its end."""
+    """Run this process as a rank that torchrun started, until it exits."""
     from client_sdk.commands.long_running import exit_process
     from coordinator.datacenter.rank import run
 
-    exit_process(run(spec, show, fail=lambda message: complain(str(message["reason"]))))
+    exit_process(run(spec, show, fail=lambda message: print_error(str(message["reason"]))))

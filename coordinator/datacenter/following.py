@@ -1,8 +1,7 @@
 """``quorate datacenter follow``: this machine trains with the one on which ``quorate datacenter join --nnodes`` runs.
 
-It needs no token and never talks to the coordinator: what is to be trained it reads in the folder that the machines
-share. This file reads options and prints what happens; ``several`` starts the processes. Importing it is quick and
-needs no torch.
+It needs no token and sends nothing to the coordinator: it reads its orders in the folder that the machines share. This
+file reads options and prints events; ``several`` starts the processes. Importing it is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, say, say_json, spoken
-from coordinator.datacenter.agent import LOST_S, note_leftovers, wanted_of
+from client_sdk.terminal import Json, errors_as_sentences, say, say_json
+from coordinator.datacenter.agent import LOST_S, note_leftovers, preflight_request
 
 if TYPE_CHECKING:
     import threading
 
     from coordinator.datacenter.machines import Follower
-    from coordinator.datacenter.preflight import Ready
+    from coordinator.datacenter.preflight import PreflightReport
 
 EPILOG = (
     "Example: quorate datacenter follow --folder /shared/worker-1 --node 1 --data proxy=public.npz --nproc 2, beside "
@@ -29,7 +28,7 @@ EPILOG = (
 LOOK_S = 0.2
 
 
-@spoken
+@errors_as_sentences
 def follow(
     folder: Annotated[Path, typer.Option(help="The leading agent's --folder, which both machines see.")],
     node: Annotated[int, typer.Option(min=1, max=1023, help="This machine's number in the group; the leader is 0.")],
@@ -50,7 +49,7 @@ def follow(
 ) -> None:
     """Train with the machine on which 'quorate datacenter join --nnodes' runs, over a folder that both see.
 
-    Needs no token: what to train is the leader's to say. It trains only learners and data that are named here or
+    Needs no token: the leader decides what to train. It trains only learners and data that are named here or
     installed. Ctrl-C stops it.
     """
     from client_sdk.commands.long_running import log_plainly, stopped_by_signals
@@ -58,7 +57,7 @@ def follow(
     from coordinator.datacenter.machines import Follower
     from coordinator.datacenter.preflight import look
 
-    wanted = wanted_of(data or [], learner or [], nproc, device)
+    wanted = preflight_request(data or [], learner or [], nproc, device)
     log_plainly("quorate.worker")
     ready = look(wanted)
     with (
@@ -76,16 +75,21 @@ def follow(
 
 
 def _until_stopped(
-    follower: Follower, folder: Path, ready: Ready, data: dict[str, str], output: _Output, stop: threading.Event
+    follower: Follower,
+    folder: Path,
+    ready: PreflightReport,
+    data: dict[str, str],
+    output: _Output,
+    stop: threading.Event,
 ) -> None:
     from coordinator.datacenter import several
 
     done: tuple[str, int] | None = None
     led = False
     while not stop.wait(LOOK_S):
-        if follower.led() != led:
+        if follower.has_leader() != led:
             led = not led
-            output.say("led" if led else "alone", "The leader is there." if led else "No leader is there.")
+            output.say("led" if led else "alone", "The leader responds." if led else "No leader responds.")
         order = follower.order()
         if order is None or order.key == done:
             continue
@@ -95,12 +99,12 @@ def _until_stopped(
         began = time.monotonic()
         reason = several.follow(follower, order, folder, ready.learners, data, stop)
         if not stop.is_set():
-            over = f"This part is over, after {time.monotonic() - began:.1f} s."
+            over = f"This part ended after {time.monotonic() - began:.1f} s."
             output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
 
 
 class _Output:
-    """Lines for people, or JSON."""
+    """Prints events as text or JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,10 +1,9 @@
-"""A training job on this machine, for whoever needs its result. Starts processes; has no torch itself.
+"""Runs a training job on this machine and returns its result. Starts processes; imports no torch.
 
-``launch`` starts torchrun with one process for each GPU or CPU, passes their messages on, and returns the result. It is
-for a process that must outlive what happens in training: the processes may be killed, and are started again from the
-last whole step that was saved; the launcher may be killed, and the processes end with it. Launched again with the same
-folder, the job goes on. With ``nproc`` 1 there is one plain process and no torchrun. ``several`` has the jobs of
-several machines.
+``launch`` starts torchrun with one process for each GPU or CPU, forwards their messages, and returns the result. Its
+process survives failures of training: killed processes are started again from the last complete saved step. Where the
+launcher is killed, the processes end with it. Launched again with the same folder, the job continues. With ``nproc`` 1
+there is one plain process and no torchrun. ``several`` runs the jobs of several machines.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ __all__ = ["JobFailed", "JobResult", "JobSpec", "JobStopped", "launch", "whole_s
 
 
 def launch(spec: JobSpec, on_progress: OnMessage | None = None, stop: threading.Event | None = None) -> JobResult:
-    """Do the job in processes of its own, and wait for its end.
+    """Run the job in separate processes, and wait for its end.
 
-    ``on_progress`` gets each message (``progress`` lists them) from this thread. ``stop`` kills all processes at once.
+    ``on_progress`` gets each message (``progress`` lists them) in this thread. ``stop`` kills all processes at once.
     Raises JobFailed and JobStopped.
     """
     if (lacking := no_torch()) is not None:
@@ -41,7 +40,7 @@ def launch(spec: JobSpec, on_progress: OnMessage | None = None, stop: threading.
             if watch.failed is not None:
                 raise JobFailed(watch.failed)
             watch.reason = watch.reason or end_of_process(code)
-            if spec.nproc > 1 and code >= 0:  # torchrun was not killed: it has used up the restarts itself
+            if spec.nproc > 1 and code >= 0:  # torchrun was not killed: it has used up the restarts
                 break
         log.seek(0)
         raise JobFailed(broke_off(spec, code, log.read()))

@@ -1,4 +1,4 @@
-"""One start of a job's processes on this machine: torchrun with its ranks, or one plain process. Needs no torch."""
+"""Starts a job's processes on this machine: torchrun with its ranks, or one plain process. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from coordinator.datacenter.spec import SHUTDOWN_S, JobSpec, Place
 ENV_JOB = "QUORATE_JOB"
 ENV_ATTEMPT = "QUORATE_ATTEMPT"
 ENV_NODE = "QUORATE_NODE"
-"""Number of the machine in its group; 0 leads."""
+"""Number of the machine in its group; 0 is the leader."""
 ENV_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-MEET_S = 120
-"""Seconds that the launchers of several machines wait for each other."""
+RENDEZVOUS_S = 120
+"""Seconds for which the launchers of several machines wait for each other."""
 
 
 def start_processes(
     spec: JobSpec, attempt: int, log: IO[str], scratch: str, place: Place | None = None
 ) -> SupervisedChild:
-    """Start the processes of a job. ``attempt`` counts the starts from 0, ``log`` takes what they complain of, and
-    ``scratch`` is a folder for torchrun's own files. ``place``: this machine's, where several do the job together.
+    """Start the processes of a job. ``attempt`` counts the starts from 0, ``log`` receives their standard error, and
+    ``scratch`` is a folder for torchrun's own files. ``place``: this machine's, where several machines run the job.
 
-    The ranks inherit torchrun's standard input, so they too end with whoever called this.
+    The ranks inherit torchrun's standard input, so they too end with the caller's process.
     """
     program = ["-m", "coordinator.datacenter.rank"]
     command = [sys.executable, *program]
@@ -40,16 +40,16 @@ def start_processes(
 def torchrun(spec: JobSpec, place: Place | None = None) -> list[str]:
     """The command that starts the processes of a job on this machine, up to the program itself.
 
-    On one machine torchrun starts them again itself. On several a lost process ends torchrun on every machine, and
-    whoever leads has all of them started again.
+    On one machine torchrun itself restarts them. On several machines a lost process ends torchrun on every machine,
+    and the leader starts all of them again.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(spec.nproc)]
     command += ["--monitor-interval", "0.1", "--shutdown-timeout", str(SHUTDOWN_S)]
     if place is None:
         return [*command, "--standalone", "--local-addr", "127.0.0.1", "--max-restarts", str(spec.max_restarts)]
     command += ["--nnodes", str(place.nnodes), "--node-rank", str(place.node), "--max-restarts", "0"]
-    command += ["--rdzv-backend", "static", "--rdzv-endpoint", place.endpoint, "--rdzv-id", place.meeting]
-    return [*command, "--rdzv-conf", f"timeout={MEET_S}"]
+    command += ["--rdzv-backend", "static", "--rdzv-endpoint", place.endpoint, "--rdzv-id", place.rendezvous_id]
+    return [*command, "--rdzv-conf", f"timeout={RENDEZVOUS_S}"]
 
 
 def _environment(spec: JobSpec, attempt: int, place: Place | None) -> dict[str, str]:

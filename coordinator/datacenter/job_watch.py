@@ -1,7 +1,8 @@
-"""The processes of a job while they run: their messages are read, and they are killed where they must not go on.
+"""Watches the processes of a job: reads their messages, and kills them on a stop request, after a hang, or after a
+failure.
 
-``coordinator.child_processes`` starts, follows and ends them. What is special about training is here: which message is
-the last, how long silence is borne, and what torchrun would wait for too long. Has no torch itself.
+``coordinator.child_processes`` starts, follows and ends them. This file adds what is specific to training: which
+message is the last, how long a silence is allowed, and when to kill what torchrun would wait for. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from coordinator.datacenter.progress import OnMessage, read_line
 from coordinator.datacenter.spec import SHUTDOWN_S, JobResult, JobSpec, JobStopped
 
 AGAIN_S = 60
-"""Seconds that torchrun has to start a broken group again, or to give up."""
+"""Seconds that torchrun has to start a failed group again, or to give up."""
 
 
 class JobWatch:
@@ -40,8 +41,8 @@ class JobWatch:
         self.reason = ""
 
     def follow(self, child: SupervisedChild, hang_s: float) -> int:
-        """Until all processes of a start are gone. Returns the exit code of the first of them; JobStopped where
-        ``stop`` was set before a result was there."""
+        """Wait until all processes of a start have ended. Returns the exit code of the first of them; JobStopped where
+        ``stop`` was set before there was a result."""
         self._silent_after = math.inf
 
         def on_line(line: str) -> bool:
@@ -53,7 +54,7 @@ class JobWatch:
             self._expect_more(message["event"], hang_s)
             if message["event"] == "lost":
                 _clear_away(child, str(message.get("attempt")))
-            return self.failed is not None or self.result is not None  # how they end takes seconds, and no matter
+            return self.failed is not None or self.result is not None  # their own end takes seconds and does not matter
 
         code = child.follow(on_line, kill_when=self._must_not_go_on, linger_s=SHUTDOWN_S)
         if self._stop.is_set() and self.result is None:
@@ -69,9 +70,9 @@ class JobWatch:
     def _expect_more(self, event: str, hang_s: float) -> None:
         """How long the processes may be silent after this message.
 
-        A rank that waits for another breaks the group itself, after ``hang_s``. Where all of them stand still, or the
-        only one, nobody is left to notice but the launcher; it gives them twice as long. How long they load before they
-        train is not known.
+        A rank that waits for another breaks the group itself, after ``hang_s``. Where all of them hang, or the only
+        one, only the launcher can notice; it allows twice as long. The time that they load before training is not
+        known.
         """
         training = event not in ("lost", "failed", "done")
         self._silence = f"no process did anything for {2 * hang_s:g} s"
@@ -103,11 +104,11 @@ class JobWatch:
 
 
 def _clear_away(child: SupervisedChild, attempt: str) -> None:
-    """SIGKILL for all processes of a broken group that have not ended after SHUTDOWN_S: torchrun sends SIGTERM to a
+    """Send SIGKILL to all processes of a failed group that still run after SHUTDOWN_S: torchrun sends SIGTERM to a
     hung one, and would wait for half a minute. A torchrun that has not started the next group after AGAIN_S is killed
     too.
 
-    ``attempt``: torchrun's count of restarts when the group broke. It may have started the next group already.
+    ``attempt``: torchrun's count of restarts when the group failed. It may have started the next group already.
     """
     group = [rank for rank, restarts in _ranks(child.pid) if restarts == attempt]
 
@@ -127,7 +128,7 @@ def _clear_away(child: SupervisedChild, attempt: str) -> None:
 
 
 def _ranks(launcher: int) -> list[tuple[psutil.Process, str | None]]:
-    """The processes that a torchrun has started, each with torchrun's count of restarts then."""
+    """The processes that a torchrun has started, each with torchrun's count of restarts at its start."""
     found = []
     with suppress(psutil.Error):
         for process in psutil.Process(launcher).children(recursive=True):
@@ -142,7 +143,7 @@ def end_of_process(code: int) -> str:
 
 
 def broke_off(spec: JobSpec, code: int, log: str, cause: str = "") -> str:
-    """The sentence for processes that died too often. ``cause``: where it is known; else torchrun's log may have it."""
+    """The sentence for processes that died too often. ``cause``: empty where it must be found in torchrun's log."""
     times = spec.max_restarts
     again = f", also after {times} restart{'s' if times > 1 else ''}" if times else ""
     saved = f" What was saved is in {spec.checkpoints}." if spec.checkpoints is not None else ""

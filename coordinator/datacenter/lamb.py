@@ -1,4 +1,4 @@
-"""LAMB: Adam with a step for each layer in proportion to its weights. Knows tensors and one paper.
+"""LAMB: Adam with each layer's step scaled to the norm of its weights.
 
 You et al. 2020, arXiv:1904.00962, Algorithm 2, with phi the identity. For each layer's weights x and gradient g::
 
@@ -8,7 +8,7 @@ You et al. 2020, arXiv:1904.00962, Algorithm 2, with phi the identity. For each 
 
 The factor is 1 where either norm is 0. For tensors of one dimension (biases, the scales of normalization layers) it is
 1 and they are not decayed, as the authors' own code does and as LARS does. Libraries differ from the paper: they clip
-||x||, or correct m after the factor was taken; hence this file.
+||x||, or correct m after computing the factor; hence this file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB as the paper has it. The state of a parameter: ``step`` (a tensor of one number), ``m`` and ``v``."""
+    """LAMB as in the paper. The state of a parameter: ``step`` (a tensor of one number), ``m`` and ``v``."""
 
     def __init__(
         self,

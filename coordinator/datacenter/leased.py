@@ -1,7 +1,4 @@
-"""A leased datacenter round as a training job: what the plan's words mean to whoever trains.
-
-Knows the words of leases and those of jobs, and arithmetic. It has never heard of processes, folders or HTTP.
-"""
+"""Translates a leased datacenter round into a training job: from the fields of the plan to those of the recipe."""
 
 from __future__ import annotations
 
@@ -9,15 +6,15 @@ from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.recipe import Recipe
 
 MOST_BETWEEN_SAVES = 100
-"""Steps between two that are saved, at most, where nobody says how many."""
+"""Most steps between two saved ones, where no number is given."""
 _PRECISION = {"float32": "full", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def recipe_of(lease: Lease) -> Recipe:
-    """What the round's plan asks for.
+    """The recipe of the round's plan.
 
     The order of the data is drawn by the task's seed plus the version that training starts from: each round of a run
-    sees the data in another order, and a round that is begun anew in the same one. Parameters may be left unused, as
+    sees the data in another order, and a round that is started again in the same one. Parameters may be left unused, as
     devices may leave them. ValueError where the plan cannot be trained.
     """
     work, task = lease.datacenter, lease.task
@@ -41,12 +38,12 @@ def recipe_of(lease: Lease) -> Recipe:
 
 
 def steps_between_saves(steps: int, asked: int | None) -> int:
-    """How often a round of ``steps`` saves what it has: as asked, else ten times, and every MOST_BETWEEN_SAVES steps at
-    least."""
+    """Steps between two saves in a round of ``steps``: ``asked``, else a tenth of the round, MOST_BETWEEN_SAVES at
+    most."""
     return asked or max(1, min(MOST_BETWEEN_SAVES, steps // 10))
 
 
 def examples_in(steps: int, batch: int, examples: int) -> int:
-    """How many examples ``steps`` batches hold, repeats counted: an epoch's last batch holds what is left."""
+    """How many examples ``steps`` batches hold, repeats counted: an epoch's last batch holds the remaining ones."""
     epochs, rest = divmod(steps, -(-examples // batch))
     return epochs * examples + rest * batch

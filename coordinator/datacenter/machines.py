@@ -1,17 +1,15 @@
-"""What the machines of one worker tell each other: small files in a folder that all of them see.
+"""The status files by which the machines of one worker coordinate, in a folder that all of them see.
 
 ::
 
-    machines/leader.json      who leads, and what is to be trained now: an Order, or nothing
+    machines/leader.json      the leader, and what is to be trained now: an Order, or null
     machines/K.json           machine K: what it has, and how its part of an order ended
-    machines/K.lock           held by the one agent that is machine K
+    machines/K.lock           locked by the one agent that is machine K
 
-Each writes its own file, whole or not at all, and again every BEAT_S with a number that rises. Who reads it looks
-whether the number moves, by its own clock: a file that stands still for ``lost_s`` is of a machine that is not there.
-No clocks are compared, and nothing listens at a port. Whoever may write into the folder may say what is trained, as
-with the saved steps beside it: keep it among your own machines.
-
-Knows files and time. It has never heard of torchrun, leases, HTTP or torch.
+Each machine writes its own file atomically, every BEAT_S seconds, with a rising counter. A reader watches the counter
+by its own clock: a machine whose counter does not change for ``lost_s`` seconds is lost. No clocks are compared, and
+no port is opened. Anyone with write access to the folder decides what is trained, as with the saved steps beside it:
+share it only among your own machines.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from coordinator.datacenter.spec import Place
 
 BEAT_S = 0.5
-"""How often a machine says that it is there."""
+"""Seconds between two writes of a machine's file."""
 LOOK_S = 0.2
-"""How often a file is read again, at most."""
+"""Least seconds between two reads of a file."""
 FOLDER = "machines"
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Words(BaseModel):
+class _StatusMessage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Order(_Words):
+class Order(_StatusMessage):
     """What the machines are to train together: one start of one job."""
 
     job: str
-    """Another word for each job."""
+    """Id of the job."""
     start: int
     """Counts the job's starts, from 0."""
     endpoint: str
@@ -63,19 +61,19 @@ class Order(_Words):
         return self.job, self.start
 
     def place(self, number: int) -> Place:
-        """Where the processes of that machine meet the others'; 0 is the leader."""
-        meeting = f"{self.job}-{self.start}"
-        return Place(node=number, nnodes=1 + len(self.members), endpoint=self.endpoint, meeting=meeting)
+        """Where the processes of machine ``number`` connect to the others; 0 is the leader."""
+        rendezvous_id = f"{self.job}-{self.start}"
+        return Place(node=number, nnodes=1 + len(self.members), endpoint=self.endpoint, rendezvous_id=rendezvous_id)
 
     def place_of(self, machine: int, member: str) -> tuple[int, int] | None:
-        """(number among the machines that take part, processes); None where this agent is not asked."""
+        """(number among the machines that take part, processes); None where this agent takes no part."""
         for number, (one, name, nproc) in enumerate(self.members, 1):
             if (one, name) == (machine, member):
                 return number, nproc
         return None
 
 
-class Ending(_Words):
+class Ending(_StatusMessage):
     """How a machine's part of an order ended."""
 
     job: str
@@ -83,10 +81,10 @@ class Ending(_Words):
     reason: str
     """What happened, for people."""
     final: bool
-    """Whether it cannot be trained at all: the same would happen again."""
+    """Whether the job cannot be trained at all: another start would fail in the same way."""
 
 
-class Leading(_Words):
+class LeaderStatus(_StatusMessage):
     """The leader's file."""
 
     member: str
@@ -94,7 +92,7 @@ class Leading(_Words):
     order: Order | None = None
 
 
-class Following(_Words):
+class FollowerStatus(_StatusMessage):
     """A follower's file."""
 
     machine: int
@@ -107,18 +105,18 @@ class Following(_Words):
     examples: dict[str, int]
     """Name of the data held there -> its training examples."""
     ending: Ending | None = None
-    """Of the last order that ended here."""
+    """The ending of the last order that ended here."""
 
 
 class MachineInUse(Exception):
-    """Another agent is this machine."""
+    """Another agent runs with this machine's number."""
 
 
-class _File:
-    """One file that is written again and again, by a thread; ``set`` changes what it says, at once."""
+class _StatusFile:
+    """A status file that a thread writes every BEAT_S seconds; ``set`` changes its content at once."""
 
-    def __init__(self, path: Path, words: Leading | Following) -> None:
-        self._path, self._words = path, words
+    def __init__(self, path: Path, status: LeaderStatus | FollowerStatus) -> None:
+        self._path, self._status = path, status
         self._lock, self._over = threading.Lock(), threading.Event()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write()
@@ -127,11 +125,11 @@ class _File:
 
     def set(self, **changes: Any) -> None:
         with self._lock:
-            self._words = self._words.model_copy(update=changes)
+            self._status = self._status.model_copy(update=changes)
         self._write()
 
     def close(self) -> None:
-        """The file goes: whoever reads knows at once that nobody is there."""
+        """Delete the file: readers see at once that this machine has stopped."""
         self._over.set()
         self._thread.join()
         with suppress(OSError):
@@ -139,42 +137,43 @@ class _File:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
-            with suppress(OSError):  # a full disk, a share that is away: the next beat may be written
+            with suppress(OSError):  # a full disk, an unreachable share: the next write may succeed
                 self._write()
 
     def _write(self) -> None:
         with self._lock:
-            self._words = self._words.model_copy(update={"beat": self._words.beat + 1})
+            self._status = self._status.model_copy(update={"beat": self._status.beat + 1})
             fresh = self._path.with_name(f".{self._path.name}.new")
-            fresh.write_text(self._words.model_dump_json())
+            fresh.write_text(self._status.model_dump_json())
             fresh.replace(self._path)
 
 
-class _Seen:
-    """Somebody else's file: what it says, while it moves."""
+class _WatchedFile:
+    """Another machine's status file: its content, while its counter rises."""
 
     def __init__(self, path: Path, lost_s: float, clock: Callable[[], float]) -> None:
         self._path, self._lost_s, self._clock = path, lost_s, clock
-        self._words: Leading | Following | None = None
+        self._status: LeaderStatus | FollowerStatus | None = None
         self._looked_at = self._moved_at = float("-inf")
 
-    def words(self, kind: type[M]) -> M | None:
-        """What it says; None where it is not there, stands still, or has not moved yet before these eyes."""
+    def status(self, kind: type[M]) -> M | None:
+        """Its content; None where the file is absent, or its counter has not risen within ``lost_s`` or since the first
+        read."""
         now = self._clock()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             try:
                 found: M | None = kind.model_validate_json(self._path.read_bytes())
             except FileNotFoundError:
-                found, self._words, self._moved_at = None, None, float("-inf")
+                found, self._status, self._moved_at = None, None, float("-inf")
             except (OSError, ValidationError):
-                found = None  # a share that hiccups is no farewell: the last words stand until they are too old
+                found = None  # a share may fail for a moment: the last status holds until it is too old
             if found is not None:
-                before, self._words = self._words, found  # type: ignore[assignment]
+                before, self._status = self._status, found  # type: ignore[assignment]
                 if before is not None and (before.member, before.beat) != (found.member, found.beat):  # type: ignore[attr-defined]
                     self._moved_at = now
         moving = now - self._moved_at < self._lost_s
-        return self._words if moving and isinstance(self._words, kind) else None
+        return self._status if moving and isinstance(self._status, kind) else None
 
 
 class Leader:
@@ -182,47 +181,47 @@ class Leader:
 
     def __init__(self, folder: Path, lost_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self.lost_s, self._clock = folder / FOLDER, lost_s, clock
-        self._file = _File(self._folder / "leader.json", Leading(member=os.urandom(8).hex(), beat=0))
-        self._seen: dict[int, _Seen] = {}
+        self._file = _StatusFile(self._folder / "leader.json", LeaderStatus(member=os.urandom(8).hex(), beat=0))
+        self._seen: dict[int, _WatchedFile] = {}
         self._looked_at = float("-inf")
         self._lock = threading.Lock()
 
-    def there(self) -> list[Following]:
-        """The followers that are there, by machine."""
+    def present(self) -> list[FollowerStatus]:
+        """The followers that respond, by machine."""
         with self._lock:
             now = self._clock()
             if now - self._looked_at >= LOOK_S:
                 self._looked_at = now
                 for path in self._folder.glob("*.json"):
                     if path.stem.isdecimal():
-                        self._seen.setdefault(int(path.stem), _Seen(path, self.lost_s, self._clock))
-            found = {machine: seen.words(Following) for machine, seen in sorted(self._seen.items())}
-        return [words for machine, words in found.items() if words is not None and words.machine == machine]
+                        self._seen.setdefault(int(path.stem), _WatchedFile(path, self.lost_s, self._clock))
+            found = {machine: seen.status(FollowerStatus) for machine, seen in sorted(self._seen.items())}
+        return [status for machine, status in found.items() if status is not None and status.machine == machine]
 
-    def give(self, order: Order) -> None:
-        """From now on this is what is trained; None of the orders before."""
+    def publish(self, order: Order) -> None:
+        """Train this order from now on, in place of any earlier one."""
         self._file.set(order=order)
 
-    def take_back(self) -> None:
-        """Nothing is to be trained."""
+    def withdraw(self) -> None:
+        """Withdraw the order: nothing is to be trained."""
         self._file.set(order=None)
 
     def endings(self, order: Order) -> dict[int, Ending]:
-        """Machine -> how its part of this very start ended."""
-        found = {words.machine: words.ending for words in self._asked(order)}
+        """Machine -> how its part of this start ended."""
+        found = {status.machine: status.ending for status in self._members_of(order)}
         return {machine: end for machine, end in found.items() if end and (end.job, end.start) == order.key}
 
     def missing(self, order: Order) -> int | None:
-        """The first machine of the order that is lost, or has been started again since; None: all are there."""
-        there = {(words.machine, words.member) for words in self._asked(order)}
+        """The first machine of the order that is lost, or has been started again since; None: all respond."""
+        there = {(status.machine, status.member) for status in self._members_of(order)}
         return next((one for one, name, _ in order.members if (one, name) not in there), None)
 
     def close(self) -> None:
         self._file.close()
 
-    def _asked(self, order: Order) -> list[Following]:
+    def _members_of(self, order: Order) -> list[FollowerStatus]:
         asked = {(one, name) for one, name, _ in order.members}
-        return [words for words in self.there() if (words.machine, words.member) in asked]
+        return [status for status in self.present() if (status.machine, status.member) in asked]
 
 
 class Follower:
@@ -250,10 +249,10 @@ class Follower:
             os.close(self._lock)
             taken = f"Another agent is machine {machine} in {folder}; give this one another number."
             raise MachineInUse(taken) from None
-        self._leader = _Seen(place / "leader.json", lost_s, clock)
-        self._file = _File(
+        self._leader = _WatchedFile(place / "leader.json", lost_s, clock)
+        self._file = _StatusFile(
             place / f"{machine}.json",
-            Following(
+            FollowerStatus(
                 machine=machine,
                 member=self.member,
                 beat=0,
@@ -264,19 +263,19 @@ class Follower:
             ),
         )
 
-    def led(self) -> bool:
-        """Whether a leader is there."""
-        return self._leader.words(Leading) is not None
+    def has_leader(self) -> bool:
+        """Whether a leader responds."""
+        return self._leader.status(LeaderStatus) is not None
 
     def order(self) -> Order | None:
-        """What this machine is to train now; None where there is no leader, or it asks for nothing of this one."""
-        leading = self._leader.words(Leading)
+        """The order in which this machine takes part; None where there is no leader or no such order."""
+        leading = self._leader.status(LeaderStatus)
         if leading is None or leading.order is None:
             return None
         return leading.order if leading.order.place_of(self.machine, self.member) is not None else None
 
     def ended(self, order: Order, reason: str, final: bool) -> None:
-        """This machine's part is over before the result was there."""
+        """Report that this machine's part ended before there was a result."""
         self._file.set(ending=Ending(job=order.job, start=order.start, reason=reason, final=final))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said of an error where people train: as everywhere, but that what is missing comes with this room's extra."""
+"""The texts of training errors: a module that is missing is named with the extra ``datacenter``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from client_sdk.terminal import sentence_of
 
 MODULES = frozenset({"torch", "pytorch_optimizer", "psutil"})
-"""Modules that ``quorate[datacenter]`` brings."""
+"""Modules that ``quorate[datacenter]`` installs."""
 
 
-def sentence_here(error: Exception) -> str:
-    """One sentence for people."""
+def training_error_text(error: Exception) -> str:
+    """The error as one sentence."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if top in MODULES:
         return f"Training here needs {top}, which is not installed: pip install 'quorate[datacenter]'"
@@ -19,5 +19,5 @@ def sentence_here(error: Exception) -> str:
 
 
 def no_torch() -> str | None:
-    """What is said where torch is not installed; None where it is. Does not import it."""
-    return None if find_spec("torch") is not None else sentence_here(ModuleNotFoundError("torch", name="torch"))
+    """The error text where torch is not installed; None where it is. Does not import torch."""
+    return None if find_spec("torch") is not None else training_error_text(ModuleNotFoundError("torch", name="torch"))

@@ -1,4 +1,4 @@
-"""The optimizer that a recipe names, made for a model's parameters. Knows torch and recipes, nothing of processes."""
+"""Makes the optimizer that a recipe names for a model's parameters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from coordinator.datacenter.recipe import Recipe
 
 
 def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) -> torch.optim.Optimizer:
-    """What moves ``params``; its state can be saved and its step size set for every step.
+    """The optimizer of ``params``; its state can be saved and its step size set for every step.
 
-    LearnerFailed, in a sentence, where the learner's own optimizer cannot be made or has no step size to set.
+    LearnerFailed where the learner's own optimizer cannot be made or has no step size to set.
     """
     lr = recipe.learning_rate_at(0)
     match recipe.optimizer:
@@ -41,7 +41,7 @@ def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) ->
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """For the step to come."""
+    """Set the step size of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 

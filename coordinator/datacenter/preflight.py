@@ -1,7 +1,7 @@
-"""Whether this machine can do what an agent would offer: torch, GPUs, learners, data. Looked at once, before it asks.
+"""Checks once, before the first poll, that this machine can do what an agent would offer: torch, GPUs, learners, data.
 
-``look`` starts a process, since the agent itself keeps torch and data out of its memory; that process loads everything
-as a training job would, and says in one sentence what is wrong, or what there is.
+``look`` starts a process, since the agent itself does not load torch and data; that process loads everything as a
+training job would, and reports the capabilities, or one sentence for an error.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pydantic import BaseModel, ConfigDict
 
 from client_sdk.terminal import Failure
 from coordinator.child_processes import SupervisedChild, when_parent_ends
-from coordinator.datacenter.missing import sentence_here
+from coordinator.datacenter.missing import training_error_text
 
-ENV_WANTED = "QUORATE_PREFLIGHT"
+ENV_REQUEST = "QUORATE_PREFLIGHT"
 _MARK = "@preflight "
 
 
-class Wanted(BaseModel):
-    """What an agent would offer."""
+class PreflightRequest(BaseModel):
+    """What an agent would offer: the learners, data and processes to check."""
 
     model_config = ConfigDict(frozen=True)
 
     learners: tuple[str, ...] = ()
-    """Learners that somebody named, beside the installed ones."""
+    """Learners that the user named, besides the installed ones."""
     data: dict[str, str]
     """Name in plans -> installed data set, or a path ending in .npz."""
     nproc: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
-class Ready(BaseModel):
-    """What there is."""
+class PreflightReport(BaseModel):
+    """The capabilities of this machine."""
 
     learners: dict[str, str]
     """Name -> version, the installed ones too."""
@@ -47,9 +47,9 @@ class Ready(BaseModel):
     gpus: int
 
 
-def look(wanted: Wanted) -> Ready:
-    """Load all that is wanted in a process of its own. Failure, in a sentence, where something is missing."""
-    env = {**os.environ, ENV_WANTED: wanted.model_dump_json()}
+def look(wanted: PreflightRequest) -> PreflightReport:
+    """Load everything requested, in a separate process. Failure, with one sentence, where something is missing."""
+    env = {**os.environ, ENV_REQUEST: wanted.model_dump_json()}
     answers: list[str] = []
 
     def on_line(line: str) -> None:
@@ -64,27 +64,27 @@ def look(wanted: Wanted) -> Ready:
         complaints = [line.strip() for line in errors.read().splitlines() if line.strip()]
     if not answers:
         last = f" ({complaints[-1][:200]})" if complaints else ""
-        raise Failure(f"This machine could not be looked at: the process {child.ending}{last}.")
+        raise Failure(f"This machine could not be checked: the process {child.ending}{last}.")
     answer = json.loads(answers[0])
     if "failed" in answer:
         raise Failure(str(answer["failed"]))
-    return Ready.model_validate(answer)
+    return PreflightReport.model_validate(answer)
 
 
 def main() -> None:
     """The process that ``look`` starts."""
     when_parent_ends(partial(os._exit, 1))
-    wanted = Wanted.model_validate_json(os.environ[ENV_WANTED])
+    wanted = PreflightRequest.model_validate_json(os.environ[ENV_REQUEST])
     try:
         answer: dict[str, Any] = _loaded(wanted).model_dump()
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
-        answer = {"failed": sentence_here(error)}
+        answer = {"failed": training_error_text(error)}
     sys.stdout.write(f"\n{_MARK}{json.dumps(answer)}\n")
 
 
-def _loaded(wanted: Wanted) -> Ready:
+def _loaded(wanted: PreflightRequest) -> PreflightReport:
     from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
 
@@ -96,11 +96,11 @@ def _loaded(wanted: Wanted) -> Ready:
     if not catalogue.versions:
         raise Failure("There is no learner here: install a package that has one, or name yours: --learner module:name.")
     examples = {name: len(load_data(source).train) for name, source in wanted.data.items()}
-    return Ready(learners=catalogue.versions, examples=examples, gpus=gpus)
+    return PreflightReport(learners=catalogue.versions, examples=examples, gpus=gpus)
 
 
-def _gpus(wanted: Wanted) -> int:
-    """How many GPUs there are. Failure where more are asked for, or any and there is none."""
+def _gpus(wanted: PreflightRequest) -> int:
+    """The number of GPUs. Failure where more are requested than there are."""
     import torch
 
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -7,10 +7,10 @@
     saved       step
     restarted   attempt, reason                       from the launcher: the processes died and were started again
     done        report, out, digest                   the last line of a job that reached its end
-    lost        reason, attempt                       from a process to the launcher: its group broke
+    lost        reason, attempt                       from a process to the launcher: its group failed
     failed      reason                                one sentence; the last line of a job that cannot be done
 
-Messages travel on standard output behind a mark, so that what a learner prints is not taken for one.
+Messages go to standard output after a mark, which separates them from what a learner prints.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 
 MARK = "@quorate "
 LOG_EVERY_S = 10.0
-"""Seconds between two messages of how far a training is, where nobody may be looking: in logs, and by agents."""
+"""Seconds between two progress messages in logs and of agents."""
 
 OnMessage = Callable[[dict[str, Any]], None]
-"""Gets the messages of a job; each has its kind under ``event``."""
+"""Receives the messages of a job; each has its kind under ``event``."""
 
 
 def write_line(message: dict[str, Any]) -> None:
-    """A message for the launcher, on standard output."""
+    """Write a message for the launcher to standard output."""
     sys.stdout.write(MARK + json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def read_line(line: str) -> dict[str, Any] | None:
-    """The message in a line; None where it is something else."""
+    """The message in a line; None where the line is not a message."""
     if not line.startswith(MARK):
         return None
     try:
@@ -47,7 +47,7 @@ def read_line(line: str) -> dict[str, Any] | None:
 
 
 def plain_line(message: dict[str, Any]) -> str:
-    """A message for people."""
+    """A message as a line of text."""
     match message["event"]:
         case "started":
             where = f"{message['world']} process{'es' if message['world'] > 1 else ''} on {message['device']}"
@@ -76,8 +76,8 @@ def plain_line(message: dict[str, Any]) -> str:
             return str(message.get("reason", message["event"]))
 
 
-class Sparing:
-    """Which messages are shown where lines stay, as in logs: all, but how far it is only now and then, and at the last
+class ProgressThrottle:
+    """Selects the messages to show in logs: all, but ``progress`` only every ``every_s`` seconds and at the last
     step."""
 
     def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +96,7 @@ class Sparing:
 
 
 class Meter:
-    """Samples a second and the share of communication, since the last message about them."""
+    """Measures samples per second and the share of communication since the last ``progress`` message."""
 
     def __init__(
         self, on_message: OnMessage, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -106,9 +106,10 @@ class Meter:
         self._samples = self._steps = 0
 
     def step(self, fields: dict[str, Any], samples: int, communication_s: Callable[[], float | None]) -> None:
-        """One step of ``samples`` examples is done. Tells it when ``every_s`` have passed, and when it is the last.
+        """One step of ``samples`` examples is done. Sends a message when ``every_s`` seconds have passed, and
+        at the last step.
 
-        ``communication_s``: seconds of a mean step that only communicate.
+        ``communication_s``: mean seconds of a step that are communication only.
         """
         self._samples += samples
         self._steps += 1

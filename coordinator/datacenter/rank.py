@@ -1,7 +1,7 @@
 """One process of a training job: finds its place in the group, loads what the job names, trains, writes the result.
 
 Started by ``job.launch`` or by torchrun by hand. It writes messages (``progress``) and ends with 0 where the job is
-done, with 1 where it is not. Torch is imported only once it is clear that somebody still waits for the result.
+done, with 1 where it is not. Torch is imported only once it is clear that the parent still runs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from client_sdk.commands.long_running import exit_process
 from coordinator.child_processes import when_parent_ends
 from coordinator.datacenter.job_start import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
-from coordinator.datacenter.missing import sentence_here
+from coordinator.datacenter.missing import training_error_text
 from coordinator.datacenter.progress import OnMessage, write_line
 from coordinator.datacenter.spec import JobSpec
 
 
 def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> int:
-    """This process's part of the job. Returns the exit code.
+    """Run this process's part of the job. Returns the exit code.
 
     ``on_message`` gets the messages of rank 0. ``fail`` gets ``failed``, on the one rank that knows why, and ``lost``,
     on each rank that found the group broken.
@@ -32,7 +32,7 @@ def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> 
     except Exception as error:
         if os.environ.get("QUORATE_DEBUG"):
             raise
-        wrong({"event": "failed", "reason": sentence_here(error)})
+        wrong({"event": "failed", "reason": training_error_text(error)})
         return 1
 
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
-    """Learner, data and first model; what is wrong with any is raised on one rank."""
+    """Learner, data and first model; an error in any of them is raised on one rank."""
     from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
     from client_sdk.tensors import TensorError, from_bytes
@@ -104,14 +104,14 @@ def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
             except TensorError as wrong:
                 raise Failure(f"{spec.init} is no checkpoint, which is a safetensors file: {wrong}.") from None
         found = (learner, data, model)
-    except Exception as problem:  # noqa: BLE001  (whatever it is, the other ranks must not wait for this one)
+    except Exception as problem:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = problem
     group.agree(error)
     return found
 
 
 def _write(model: Any, out: Path | None) -> str:
-    """Write the model, whole or not at all; its digest."""
+    """Write the model atomically. Returns its digest."""
     from client_sdk.tensors import digest, to_bytes
 
     content = to_bytes(model)
@@ -127,7 +127,7 @@ def _write(model: Any, out: Path | None) -> str:
 
 
 def _check_writable(out: Path) -> None:
-    """OSError where the result could not be written, known before hours of training and not after."""
+    """OSError where the result could not be written: checked before hours of training."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
@@ -136,7 +136,7 @@ def _check_writable(out: Path) -> None:
 
 
 def _restarted() -> bool:
-    """Whether this is not the first attempt: then what the first has saved is ours."""
+    """Whether this is a later attempt, which continues from the steps that an earlier one saved."""
     return int(os.environ.get(ENV_RESTARTS, "0")) > 0 or int(os.environ.get(ENV_ATTEMPT, "0")) > 0
 
 

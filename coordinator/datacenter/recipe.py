@@ -1,7 +1,7 @@
 """How a model is trained on a datacenter's machines: the numbers, their ranges, the learning rate of every step.
 
-Knows arithmetic only: neither torch nor processes. A recipe and a seed fix what is computed; how many processes share
-the work changes nothing beyond rounding.
+A recipe and a seed determine what is computed; the number of processes that share the work changes only rounding.
+Needs no torch.
 """
 
 from __future__ import annotations
@@ -12,53 +12,55 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BASE_BATCH = 256
-"""The batch for which the learning rate of the linear rule is meant (Goyal et al. 2017, arXiv:1706.02677)."""
+"""The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
 
 
 class Recipe(BaseModel):
-    """Everything that decides the numbers of a training job, beside learner, data and first weights."""
+    """Everything that determines the numbers of a training job, besides learner, data and first weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int = Field(ge=1, le=100_000_000)
-    """Optimizer steps, the data cycled as often as needed."""
+    """Optimizer steps; the data is repeated as often as needed."""
     batch: int = Field(default=256, ge=1, le=10_000_000)
-    """Examples of a step, over all processes. The last batch of an epoch holds what is left."""
+    """Examples of a step, over all processes. The last batch of an epoch holds the remaining examples."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size; with ``linear_scaling`` that of a batch of 256."""
     linear_scaling: bool = False
     """Linear rule (Goyal et al. 2017, section 2.1): the step size is learning_rate * batch / 256."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps in which the step size rises in equal parts to its height (Goyal et al. 2017, section 2.2): from
+    """Steps in which the step size rises linearly to its maximum (Goyal et al. 2017, section 2.2): from
     learning_rate with ``linear_scaling``, else from 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up: the step size stays, or falls to 0 at the last step along a line or half a cosine wave."""
+    """After the warm-up the step size stays constant, or falls to 0 at the last step, linearly or along half a cosine
+    wave."""
     optimizer: Literal["learner", "sgd", "lars", "lamb"] = "learner"
     """The learner's own; SGD with momentum; or LARS (You et al. 2017, arXiv:1708.03888) or LAMB (You et al. 2020,
-    arXiv:1904.00962), which give each layer a step in proportion to its weights, for large batches."""
+    arXiv:1904.00962), which scale each layer's step to the norm of its weights, for large batches."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Of sgd and lars; of lamb the decay of the first moment, beta1."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Of sgd, lars and lamb."""
     trust_coefficient: float = Field(default=0.001, gt=0, allow_inf_nan=False)
-    """Of lars: how far a layer may move in a step, in parts of its norm."""
+    """Of lars: the step of a layer, as a fraction of its norm."""
     max_grad_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Gradients are scaled down to this L2 norm. None: not clipped."""
     accumulate: int = Field(default=1, ge=1, le=100_000)
-    """Micro-batches that a process cuts its share of a batch into, where the whole does not fit its memory. Gradients
-    are exchanged once a step all the same."""
+    """Micro-batches into which a process splits its share of a batch, to save memory. Gradients are still exchanged
+    once a step."""
     precision: Literal["full", "bf16", "fp16"] = "full"
     """full: the model's own number type. bf16: autocast to bfloat16. fp16: autocast to float16 with scaled losses, on
     GPUs only."""
     bucket_mb: float = Field(default=25.0, gt=0, le=10_000)
-    """Gradients are exchanged in pieces of this size while the rest is still computed."""
+    """Gradients are exchanged in buckets of this size while the rest is still computed."""
     averaged: tuple[str, ...] | None = None
     """Shell patterns of the tensors that are trained, as a plan's task names them. None: those that the learner
     trains."""
     unused_parameters: bool = False
-    """Whether a loss may leave parameters out; their gradient is zero. Costs a walk over the graph at every step."""
+    """Whether a loss may not depend on some parameters; their gradient is zero. Costs a graph traversal at every
+    step."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Orders the data and draws what layers draw: each step's are a function of (seed, step)."""
+    """Seeds the order of the data and the random numbers of layers: each step's are a function of (seed, step)."""
 
     @model_validator(mode="after")
     def _fits(self) -> Recipe:
@@ -71,7 +73,7 @@ class Recipe(BaseModel):
     def learning_rate_at(self, step: int) -> float:
         """The step size of ``step`` (from 0).
 
-        With W warm-up steps, height h and start s, in the warm-up: s + (h - s) (step + 1) / W; it is h at step W - 1.
+        With W warm-up steps, maximum h and start s, in the warm-up: s + (h - s) (step + 1) / W; it is h at step W - 1.
         """
         height = self.learning_rate * (self.batch / BASE_BATCH if self.linear_scaling else 1.0)
         start = self.learning_rate if self.linear_scaling else 0.0
@@ -86,9 +88,9 @@ class Recipe(BaseModel):
             case "constant":
                 return height
 
-    def unlike(self, other: Recipe) -> str | None:
-        """The first field in which ``other`` would compute other numbers, as ``batch 64 there, 32 here``; None where
-        one may go on where the other stopped."""
+    def difference_from(self, other: Recipe) -> str | None:
+        """The first field by which ``other`` would compute other numbers, as ``batch is 64 there and 32 here``; None
+        where one training may continue the other."""
         how = {"accumulate", "bucket_mb", "unused_parameters", *(("steps",) if self.decay == "constant" else ())}
         for name, mine in self:
             if name not in how and getattr(other, name) != mine:

@@ -1,11 +1,11 @@
-"""A job on several machines: the leading machine's part, and a follower's. Starts processes; has no torch itself.
+"""Runs a job on several machines: the leader's part, and a follower's. Starts processes; imports no torch.
 
-Each machine runs a torchrun of its own; all meet at the leader's endpoint. Where a process dies, torchrun ends on all
-machines, and the leader has all of them started again, from the last saved step: that is one start more, of
-``max_restarts`` + 1. Where a whole machine is silent, the job is broken off: somebody else may be quicker than it.
+Each machine runs its own torchrun; all connect to the leader's endpoint. Where a process dies, torchrun ends on all
+machines, and the leader starts all of them again from the last saved step: at most ``max_restarts`` + 1 starts. Where
+a whole machine is silent, the job is aborted, since another worker may be faster.
 
-The result and the messages come from the leader's processes, which have the lowest ranks. A sentence of a follower's
-reaches the leader through the folder.
+The result and the messages come from the leader's processes, which have the lowest ranks. A follower's error reaches
+the leader through the folder.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pathlib import Path
 from coordinator.child_processes import SupervisedChild
 from coordinator.datacenter.job_start import start_processes
 from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
-from coordinator.datacenter.machines import Ending, Follower, Following, Leader, Order
+from coordinator.datacenter.machines import Ending, Follower, FollowerStatus, Leader, Order
 from coordinator.datacenter.missing import no_torch
 from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
 
 SETTLE_S = 5.0
-"""How long one machine's processes may go on when another's have ended: they break by themselves, and say why."""
+"""Seconds that one machine's processes may run after another's have ended: they fail by themselves, with a reason."""
 PATHS = ("init", "out", "checkpoints")
 
 
 class MachineLost(Exception):
-    """A machine of the group is not heard of any more: a sentence. What was saved is still there."""
+    """A machine of the group no longer responds: the message is one sentence. Saved steps remain."""
 
 
-class SetWhen(threading.Event):
-    """An event that counts as set as soon as a condition holds. Whoever waits for it must look again and again."""
+class ConditionEvent(threading.Event):
+    """An event that counts as set while a condition holds. A waiting thread must poll it."""
 
     def __init__(self, condition: Callable[[], object]) -> None:
         super().__init__()
@@ -53,25 +53,27 @@ class MachineGroup:
     leader: Leader
     endpoint: str
     folder: Path
-    """Seen by all of them; the job's paths are inside."""
-    followers: Sequence[tuple[Following, int]]
+    """All machines see it; it contains the job's paths."""
+    followers: Sequence[tuple[FollowerStatus, int]]
 
     def order(self, spec: JobSpec, data: str, job: str, start: int) -> Order:
         body = spec.model_dump(mode="json")
         for name in PATHS:
             if body[name] is not None:
                 body[name] = os.path.relpath(body[name], self.folder)
-        members = tuple((words.machine, words.member, nproc) for words, nproc in self.followers)
+        members = tuple((status.machine, status.member, nproc) for status, nproc in self.followers)
         return Order(job=job, start=start, endpoint=self.endpoint, members=members, data=data, spec=body)
 
 
-def share_out(nproc: int, here: int, others: Sequence[Following]) -> tuple[int, list[tuple[Following, int]]] | None:
-    """So many processes over the machines, filled in their order: (those here, (follower, processes)). None where there
-    are not enough places."""
+def share_out(
+    nproc: int, here: int, others: Sequence[FollowerStatus]
+) -> tuple[int, list[tuple[FollowerStatus, int]]] | None:
+    """``nproc`` processes distributed over the machines, in order: (processes here, [(follower, processes)]). None
+    where the machines allow fewer."""
     mine, left, found = min(here, nproc), nproc - min(here, nproc), []
-    for words in others:
-        if left and words.nproc:
-            found.append((words, min(left, words.nproc)))
+    for status in others:
+        if left and status.nproc:
+            found.append((status, min(left, status.nproc)))
             left -= found[-1][1]
     return None if left else (mine, found)
 
@@ -83,7 +85,7 @@ def lead(
     on_progress: OnMessage | None = None,
     stop: threading.Event | None = None,
 ) -> JobResult:
-    """Do the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
+    """Run the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
     name under which each machine holds its copy.
 
     Raises JobFailed, JobStopped, and MachineLost.
@@ -92,7 +94,7 @@ def lead(
         raise JobFailed(lacking)
     stopped, job = stop or threading.Event(), os.urandom(8).hex()
     others = _FollowerWatch(group.leader)
-    watch = JobWatch(on_progress or (lambda message: None), SetWhen(lambda: stopped.is_set() or others.broken()))
+    watch = JobWatch(on_progress or (lambda message: None), ConditionEvent(lambda: stopped.is_set() or others.broken()))
     with (
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
@@ -101,10 +103,10 @@ def lead(
         try:
             for start in range(spec.max_restarts + 1):
                 if start:
-                    group = _again(group, stopped)
+                    group = _rejoined(group, stopped)
                 order = group.order(spec, data, job, start)
                 others.begin(order)
-                group.leader.give(order)
+                group.leader.publish(order)
                 child = start_processes(spec, start, log, scratch, order.place(0))
                 code = _one_start(watch, child, spec.hang_s, stopped)
                 if watch.result is not None:
@@ -120,7 +122,7 @@ def lead(
                 guess = "" if cause else end_of_process(code)
                 watch.reason = cause or guess
         finally:
-            group.leader.take_back()
+            group.leader.withdraw()
         log.seek(0)
         raise JobFailed(broke_off(spec, code, log.read(), cause.rstrip(".")))
 
@@ -133,13 +135,13 @@ def follow(
     data: Mapping[str, str],
     stop: threading.Event,
 ) -> str | None:
-    """This machine's part of an order, until it is over or the leader wants something else. Why it broke off, which the
-    leader learns too; None where it did not."""
+    """Run this machine's part of an order until it ends or the leader replaces the order. Returns why it failed, which
+    the leader reads too; None where it did not fail."""
     place = order.place_of(follower.machine, follower.member)
     if place is None:
         return None
     number, nproc = place
-    over = SetWhen(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
+    over = ConditionEvent(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
     try:
         spec = part_of(order, folder, nproc, learners, data)
     except ValueError as error:
@@ -166,8 +168,8 @@ def follow(
 
 
 def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str], data: Mapping[str, str]) -> JobSpec:
-    """A follower's part of an order, on its own data and its own learner. ValueError, a sentence, where it asks for
-    what this machine does not have, or for files elsewhere."""
+    """A follower's part of an order, on its own data and its own learner. ValueError where the order needs what this
+    machine does not have, or names files outside the shared folder."""
     body = dict(order.spec)
     if body.get("learner") not in learners:
         raise ValueError(f"there is no learner {body.get('learner')!r} here.")
@@ -184,7 +186,7 @@ def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str],
 
 
 class _FollowerWatch:
-    """What the leader sees of the others while its own processes run."""
+    """The leader's view of the followers while its own processes run."""
 
     def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
         self._leader, self._clock = leader, clock
@@ -195,7 +197,7 @@ class _FollowerWatch:
         self._order, self._ended_at = order, None
 
     def broken(self) -> bool:
-        """Whether the processes here have nothing to wait for: another machine is lost, or its part is over."""
+        """Whether the processes here wait in vain: another machine is lost, or its part has ended."""
         if self._order is None:
             return False
         endings = self._leader.endings(self._order)
@@ -205,7 +207,7 @@ class _FollowerWatch:
         return settled or any(end.final for end in endings.values()) or self._leader.missing(self._order) is not None
 
     def settled(self) -> dict[int, Ending]:
-        """What the others say of the end, given a moment to say it."""
+        """The followers' endings, after a wait of up to SETTLE_S seconds."""
         order = self._order
         if order is None:
             return {}
@@ -219,7 +221,8 @@ class _FollowerWatch:
 
 
 def _one_start(watch: JobWatch, child: SupervisedChild, hang_s: float, stopped: threading.Event) -> int:
-    """Until the processes of a start are gone, by themselves or because of another machine. Exit code."""
+    """Wait until the processes of a start have ended, by themselves or because of another machine. Returns the exit
+    code."""
     try:
         return watch.follow(child, hang_s)
     except JobStopped:
@@ -228,19 +231,19 @@ def _one_start(watch: JobWatch, child: SupervisedChild, hang_s: float, stopped: 
         return child.returncode
 
 
-def _again(group: MachineGroup, stopped: threading.Event) -> MachineGroup:
-    """The same machines, once all are there; their agents may have been started again. MachineLost where one is not
-    back in time."""
+def _rejoined(group: MachineGroup, stopped: threading.Event) -> MachineGroup:
+    """The same machines, once all respond; their agents may have been started again. MachineLost where one does not
+    respond in time."""
     until = time.monotonic() + group.leader.lost_s
     while True:
-        there = {words.machine: words for words in group.leader.there()}
-        lacking = [words.machine for words, _ in group.followers if words.machine not in there]
+        there = {status.machine: status for status in group.leader.present()}
+        lacking = [status.machine for status, _ in group.followers if status.machine not in there]
         if not lacking:
-            return replace(group, followers=[(there[words.machine], nproc) for words, nproc in group.followers])
+            return replace(group, followers=[(there[status.machine], nproc) for status, nproc in group.followers])
         if stopped.is_set():
             raise JobStopped("The training was asked to stop.")
         if time.monotonic() >= until:
-            raise MachineLost(f"Machine {lacking[0]} of the group is not heard of any more.")
+            raise MachineLost(f"Machine {lacking[0]} of the group no longer responds.")
         time.sleep(0.1)
 
 

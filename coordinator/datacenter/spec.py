@@ -1,7 +1,5 @@
-"""A training job as words: what to train, what came of it, why not. What all that start or watch its processes share.
-
-Knows no processes and no torch.
-"""
+"""The description of a training job: what to train, its result, its errors. Shared by all modules that start or watch
+its processes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from coordinator.datacenter.recipe import Recipe
 
 STEP_FOLDER = re.compile(r"step-([0-9]{9})")
 SHUTDOWN_S = 2
-"""Seconds that the other processes of a group have to end, once one has died or hangs."""
+"""Seconds that the other processes of a group have to end after one has died or hangs."""
 
 
 class JobSpec(BaseModel):
-    """A job: a learner, its data, a recipe, and where it comes from and goes to. Paths are those of this machine."""
+    """A job: a learner, its data, a recipe, its input and its output. Paths are those of this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,21 +28,21 @@ class JobSpec(BaseModel):
     """An installed data set, or a file ending in .npz. Every process reads all of it."""
     recipe: Recipe
     init: Path | None = None
-    """The checkpoint to begin with, safetensors. None: the learner's own, drawn by the recipe's seed."""
+    """The first checkpoint, safetensors. None: the learner's own, drawn by the recipe's seed."""
     out: Path | None = None
-    """Where the trained model is written, safetensors, whole or not at all."""
+    """Where the trained model is written, atomically, as safetensors."""
     checkpoints: Path | None = None
-    """Folder for saved steps. None: a job that breaks off begins anew."""
+    """Folder for saved steps. None: a job that fails starts from the beginning."""
     checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between two that are saved; the last is saved too."""
+    """Steps between two saved ones; the last step is saved too."""
     resume: bool = True
-    """Whether to go on from what the folder holds; else a folder with steps is refused."""
+    """Whether to continue from the folder's newest step; otherwise a folder with steps is refused."""
     nproc: int = Field(default=1, ge=1, le=1024)
     """Processes on this machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     hang_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    """A process that is silent for so long counts as hung; the group is started again within SHUTDOWN_S more. Where all
-    stand still, or the only one, it takes twice as long."""
+    """A process that is silent for so many seconds counts as hung; the group is started again within SHUTDOWN_S more.
+    Where all processes hang, or the only one, detection takes twice as long."""
     max_restarts: int = Field(default=3, ge=0, le=1000)
     """How often the processes are started again before the job fails."""
 
@@ -54,7 +52,7 @@ class JobResult:
     """A job that reached its end."""
 
     report: dict[str, Any]
-    """``training.Report`` of the processes that ended it."""
+    """``training.Report`` of the last start."""
     out: Path | None
     digest: str
     """SHA-256 of the model's safetensors bytes."""
@@ -63,26 +61,26 @@ class JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This machine's place among several that do a job together."""
+    """This machine's place among several that run one job."""
 
     node: int
-    """0 leads: its processes have the lowest ranks, and hold what the others meet at."""
+    """0 is the leader: its processes have the lowest ranks, and host the rendezvous."""
     nnodes: int
     endpoint: str
-    """HOST:PORT of machine 0, where the processes meet."""
-    meeting: str
-    """Another word for each time that they meet there."""
+    """HOST:PORT of machine 0, for the rendezvous."""
+    rendezvous_id: str
+    """Id of the rendezvous, unique for each start."""
 
 
 class JobFailed(Exception):
-    """The job cannot be done: one sentence says why. What was saved is still there."""
+    """The job cannot be completed: the message is one sentence. Saved steps remain."""
 
 
 class JobStopped(Exception):
-    """It was asked to stop. Launched again with the same folder it goes on from the last whole step."""
+    """The job was stopped on request. Launched again with the same folder it continues from the last complete step."""
 
 
 def whole_steps(folder: Path) -> list[int]:
-    """The steps saved in a job's folder that were written to their end, in rising order."""
+    """The complete saved steps in a job's folder, in ascending order."""
     found = (STEP_FOLDER.fullmatch(path.parent.name) for path in folder.glob("step-*/.metadata"))
     return sorted(int(match[1]) for match in found if match is not None)

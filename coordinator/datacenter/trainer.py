@@ -1,7 +1,7 @@
 """The trainer of a datacenter's worker: each leased round is a job of processes, on this machine or on a group of them.
 
-It needs no torch: ``worker.client`` keeps the lease while a job runs. A round whose agent was killed goes on from the
-last step that was saved, since a job is found again by its run and the checkpoint that it started from.
+It needs no torch: ``worker.client`` renews the lease while a job runs. A round whose agent was killed continues from
+the last saved step, since a job is identified by its run and the checkpoint that it started from.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Literal
 
 from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
+from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
 from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
 from coordinator.datacenter.progress import OnMessage
-from coordinator.datacenter.several import MachineLost, SetWhen, lead
+from coordinator.datacenter.several import ConditionEvent, MachineLost, lead
 from coordinator.datacenter.spec import JobResult
-from coordinator.datacenter.together import Together
 from coordinator.datacenter.worker.client import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from coordinator.datacenter.worker.jobs import TrainingProgress
 
 OnLeaseMessage = Callable[[Lease, dict[str, Any]], None]
-"""Gets a job's messages (``progress``), each with the lease that it is about."""
+"""Receives a job's messages (``progress``), each with its lease."""
 MEASURES = ("loss", "samples_per_s", "communication_share")
-"""What heartbeats and the result say of a training, where it is known."""
+"""The metrics of a training that heartbeats and the result report, where known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +54,21 @@ class JobTrainer:
         data: Mapping[str, str],
         machine: Machine,
         on_lease_message: OnLeaseMessage | None = None,
-        together: Together | None = None,
+        pool: FollowerPool | None = None,
     ) -> None:
-        """``together``: the other machines, where this one leads a group."""
+        """``pool``: the other machines, where this one leads a group."""
         self._folder = folder
-        self._together = together
+        self._pool = pool
         self._data = dict(data)
         self._machine = machine
         self._on_lease_message = on_lease_message
         self._offer = WorkerOffer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
 
     def offer(self) -> WorkerOffer:
-        """What is here; with the processes of the machines that are there at this moment."""
-        if self._together is None:
+        """The capabilities here, with the processes of the machines that respond at this moment."""
+        if self._pool is None:
             return self._offer
-        others = sum(words.nproc for words in self._together.fitting())
+        others = sum(status.nproc for status in self._pool.compatible())
         return replace(self._offer, nproc=self._machine.nproc + others)
 
     def train(
@@ -89,7 +89,7 @@ class JobTrainer:
                 self._on_lease_message(lease, message)
 
         try:
-            result = self._done(lease, spec, on_message, SetWhen(halted))
+            result = self._done(lease, spec, on_message, ConditionEvent(halted))
         except JobStopped:
             raise Halted from None
         except MachineLost as lost:
@@ -106,14 +106,14 @@ class JobTrainer:
         )
 
     def _done(self, lease: Lease, spec: JobSpec, on_message: OnMessage, stop: threading.Event) -> JobResult:
-        """The job, on this machine or on several: as many as its processes need."""
-        if self._together is None or spec.nproc <= self._machine.nproc:
+        """Run the job on this machine, or on as many as its processes need."""
+        if self._pool is None or spec.nproc <= self._machine.nproc:
             return launch(spec, on_message, stop)
-        found = self._together.group(spec.nproc, self._machine.nproc)
+        found = self._pool.group(spec.nproc, self._machine.nproc)
         if found is None:
-            raise NotNow(f"The round wants {spec.nproc} processes, and a machine of the group has gone.")
+            raise NotNow(f"The round needs {spec.nproc} processes, and a machine of the group has gone.")
         mine, group = found
-        spec = JobSpec.model_validate({**spec.model_dump(), "nproc": mine, "device": self._together.device})
+        spec = JobSpec.model_validate({**spec.model_dump(), "nproc": mine, "device": self._pool.device})
         return lead(spec, group, lease.datacenter.data, on_message, stop)
 
     def job_of(self, lease: Lease, checkpoint: Path) -> JobSpec:
@@ -142,7 +142,7 @@ class JobTrainer:
 
 
 def measures(message: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a message that people follow, without those that are missing or not finite."""
+    """The MEASURES of a message, without those that are missing or not finite."""
     found = {name: message.get(name) for name in MEASURES}
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 

@@ -1,11 +1,10 @@
-"""Sync-SGD of one learner by one group of processes, from a checkpoint to a checkpoint.
+"""Trains one learner by synchronous SGD in one group of processes, from a checkpoint to a checkpoint.
 
-Knows a learner, its data, a recipe and a group. It has never heard of rounds, leases, torchrun or files, but for the
-folder in which it saves steps. With a group of one it is the plain trainer of a single device.
+Its only files are the saved steps. With a group of one it is the plain trainer of a single device.
 
-Everything is checked by all ranks together before anything trains; whatever is wrong is then raised on one rank, and
-RankFailed on the others. The data's order and what layers draw are functions of (seed, step), so that a training that
-goes on from a saved step ends as if it had never stopped.
+All ranks check everything together before training; an error is raised on one rank, and RankFailed on the others. The
+order of the data and the random numbers of layers are functions of (seed, step), so a training that continues from a
+saved step ends with the same result.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a training did, from where it began in this process."""
+    """What a training did, from its first step in this process."""
 
     steps: int
-    """Steps that the model has now."""
+    """Steps of the model in all."""
     began: int
-    """The step it went on from: 0, or what was saved."""
+    """The step from which it continued: 0, or a saved step."""
     loss: float
-    """Mean over the last step's global batch; NaN where no step was left to do."""
+    """Mean over the last step's global batch; NaN where no step remained."""
     examples_seen: int
     seconds: float
     samples_per_s: float
@@ -60,7 +59,7 @@ class Report:
 
 
 class GlobalOrder:
-    """Which examples make the global batch of each step: epoch after epoch a permutation, drawn from (seed, epoch)."""
+    """The examples of each step's global batch: for every epoch a permutation drawn from (seed, epoch)."""
 
     def __init__(self, examples: int, batch: int, seed: int) -> None:
         self._examples, self._batch, self._seed = examples, batch, seed
@@ -68,7 +67,8 @@ class GlobalOrder:
         self._drawn: tuple[int, torch.Tensor] = (-1, torch.empty(0))
 
     def at(self, step: int) -> torch.Tensor:
-        """The indices of the batch of ``step`` (from 0), int64 [batch]; the last of an epoch has what is left."""
+        """The indices of the batch of ``step`` (from 0), int64 [batch]; the last of an epoch has the
+        remaining examples."""
         epoch, place = divmod(step, self._per_epoch)
         if self._drawn[0] != epoch:
             generator = torch.Generator().manual_seed(derive_seed("global order", self._seed, epoch, ""))
@@ -97,9 +97,9 @@ def train(
     """Train ``model`` with the learner's loss on ``data`` as ``recipe`` says; the trained model, on every rank.
 
     All ranks of ``group`` (None: this process alone) call it with the same arguments and all of the data. ``name`` is
-    the learner's, for the saved steps' sake. ``checkpoints``: a folder that all ranks see, in which every
-    ``checkpoint_every``-th step and the last are saved, and from whose newest whole step it goes on with ``resume``.
-    ``on_message`` gets the progress, on rank 0.
+    the learner's, stored with the saved steps. ``checkpoints``: a folder that all ranks see, in which every
+    ``checkpoint_every``-th step and the last are saved; with ``resume`` training continues from the newest complete
+    one. ``on_message`` receives the progress, on rank 0.
 
     Raises the errors of ``client_sdk.learning.errors`` and ``.group``, each on one rank, RankFailed on the others.
     """
@@ -153,7 +153,7 @@ def train(
 
 @dataclass(eq=False, kw_only=True)
 class _Job:
-    """A module in the making, with all that moves it."""
+    """A module in training, with its optimizer and scaler."""
 
     module: nn.Module
     params: list[nn.Parameter]
@@ -183,9 +183,9 @@ class _Job:
             self.scaler.load_state_dict(scaler)
 
     def move(self, recipe: Recipe, group: Group, step: int) -> None:
-        """Clip and step. Every rank holds the same gradients, so every rank comes to the same. What the loss did not
-        reach has a gradient of zero, and so a state in the optimizer like all others. Sparse gradients are made dense
-        for a recipe's optimizer; a learner's own may want them."""
+        """Clip and step. Every rank holds the same gradients, so all results agree. A parameter that the loss did not
+        reach has a gradient of zero, and so an optimizer state like the others. Sparse gradients are made dense for
+        a recipe's optimizer; a learner's own may need them."""
         for weight in self.params:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
@@ -226,12 +226,12 @@ class _Job:
         return learner.tensors(self.module)
 
     def _overflowed(self) -> bool:
-        """Whether scaled gradients left float16's range: then the scaler skips the step, and lowers its scale."""
+        """Whether scaled gradients overflowed float16: then the scaler skips the step and lowers its scale."""
         return self.scaler is not None and any(p.grad is not None and not p.grad.isfinite().all() for p in self.params)
 
 
 def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group: Group) -> _Job:
-    """Everything that can be wrong before training, looked at by every rank, and raised by one."""
+    """Check, on every rank, everything that can be wrong before training; one rank raises the error."""
     error: Exception | None = None
     job: _Job | None = None
     count = 0
@@ -255,7 +255,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
             scaler=torch.amp.GradScaler("cuda") if recipe.precision == "fp16" else None,
             floating=floating_of(module),
         )
-    except Exception as found:  # noqa: BLE001  (whatever it is, the other ranks must not wait for this one)
+    except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found
     group.agree(error)
     group.same_data(count)
@@ -277,10 +277,10 @@ def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
 
 
 def _check_ahead(found: int, recipe: Recipe, folder: Path, group: Group) -> None:
-    """CheckpointMismatch, on rank 0, where the saved steps have gone further than this training is to go."""
+    """CheckpointMismatch, on rank 0, where the saved steps exceed the steps of this training."""
     if found > recipe.steps:
-        words = f"{folder} holds a training that has reached step {found}, and {recipe.steps} are asked for."
-        group.agree(CheckpointMismatch(words) if group.rank == 0 else None)
+        text = f"{folder} holds a training that has reached step {found}, and {recipe.steps} are asked for."
+        group.agree(CheckpointMismatch(text) if group.rank == 0 else None)
 
 
 def _about(name: str, model: Tensors, examples: int, recipe: Recipe) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _about(name: str, model: Tensors, examples: int, recipe: Recipe) -> dict[str
 
 
 def _seed_layers(seed: int, step: int, group: Group) -> None:
-    """What layers draw at a step: another stream for every rank."""
+    """Seed the random numbers of layers for a step: a different stream for every rank."""
     drawn = derive_seed("layers", seed, step, f"rank {group.rank}")
     torch.random.default_generator.manual_seed(drawn)
     if group.device.type == "cuda":

@@ -1,13 +1,14 @@
 """What can happen to a run. Time is a field of each event; tensors pass as digests.
 
 An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds
-all that ``step`` needs to decide, and nothing that it could not read again after a crash.
+all that ``step`` needs to decide, and nothing that it could not read again after a crash. ``kind`` is the name under
+which the log holds it, whatever the class is called.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -23,6 +24,7 @@ from coordinator.engine.secure.events import (
     OpeningFailed,
     Revealed,
     Rostered,
+    SecureEvent,
     Shared,
     Signed,
     Spent,
@@ -31,8 +33,8 @@ from coordinator.engine.secure.events import (
 __all__ = [
     "Advanced", "Advertised", "Announced", "ClockFell", "CommitFailed", "Committed", "Complained", "Created",
     "Delivered", "Discarded", "Drawn", "Event", "Faulted", "FleetReturned", "Heartbeat", "LeaseEnded", "Leased",
-    "Masked", "Opened", "OpeningFailed", "Paused", "Reported", "Resumed", "Revealed", "Rostered", "Scored", "Shared",
-    "Signed", "Spent", "Started", "Stopped", "Tick", "Withdrew", "from_json", "kind_of", "to_json"
+    "Masked", "Opened", "OpeningFailed", "Paused", "Reported", "Resumed", "Revealed", "Rostered", "Scored",
+    "SecureEvent", "Shared", "Signed", "Spent", "Started", "Stopped", "Tick", "Withdrew", "from_json", "to_json"
 ]  # fmt: skip
 
 
@@ -40,6 +42,7 @@ __all__ = [
 class Created:
     """The run begins."""
 
+    kind: ClassVar[str] = "Created"
     at: float
 
 
@@ -47,6 +50,7 @@ class Created:
 class Tick:
     """Time has passed. Changes the state only when a deadline has."""
 
+    kind: ClassVar[str] = "Tick"
     at: float
 
 
@@ -54,6 +58,7 @@ class Tick:
 class ClockFell:
     """The coordinator's clock went back: open deadlines move back with it."""
 
+    kind: ClassVar[str] = "ClockFell"
     at: float
     by_s: float
 
@@ -62,6 +67,7 @@ class ClockFell:
 class Drawn:
     """The cohort was drawn from the pool, and claimed in the same transaction."""
 
+    kind: ClassVar[str] = "Drawn"
     at: float
     round: int
     cohort: tuple[tuple[str, int], ...]
@@ -71,7 +77,7 @@ class Drawn:
     pool: str | None = None
     """Digest of the blob that lists the pool, so that the draw can be repeated."""
     others: str = ""
-    """What devices that asked and are not eligible were told, where too few were: for people, nothing depends on it."""
+    """Why devices that asked are not eligible, where too few were: for people, nothing depends on it."""
     unspendable: int = 0
     """Eligible devices that wait and were left out: they have signed on this checkpoint, or are barred from the run."""
 
@@ -80,6 +86,7 @@ class Drawn:
 class Started:
     """A device has the checkpoint and begins to train."""
 
+    kind: ClassVar[str] = "Started"
     at: float
     round: int
     attempt: int
@@ -90,6 +97,7 @@ class Started:
 class Reported:
     """An update was received, validated and made durable under its digest."""
 
+    kind: ClassVar[str] = "Reported"
     at: float
     round: int
     attempt: int
@@ -112,6 +120,7 @@ class Reported:
 class Withdrew:
     """A device will not report for this round."""
 
+    kind: ClassVar[str] = "Withdrew"
     at: float
     round: int
     attempt: int
@@ -123,6 +132,7 @@ class Withdrew:
 class Committed:
     """The next checkpoint is durable; with this event it becomes the model."""
 
+    kind: ClassVar[str] = "Committed"
     at: float
     round: int
     digest: str
@@ -134,6 +144,7 @@ class Committed:
 class CommitFailed:
     """The updates of a closed round could not be made into a checkpoint."""
 
+    kind: ClassVar[str] = "CommitFailed"
     at: float
     round: int
     reason: str
@@ -143,6 +154,7 @@ class CommitFailed:
 class Leased:
     """A worker asked for the datacenter round. The first grant, a takeover, or the same worker started again."""
 
+    kind: ClassVar[str] = "Leased"
     at: float
     round: int
     attempt: int
@@ -163,6 +175,7 @@ class Heartbeat:
     """The worker is at it. Changes the state, and is logged, when the last one that did is a quarter of ``lease_s``
     old: a lease of an hour makes some hundred rows, however often the worker speaks."""
 
+    kind: ClassVar[str] = "Heartbeat"
     at: float
     round: int
     attempt: int
@@ -176,6 +189,7 @@ class Heartbeat:
 class LeaseEnded:
     """The worker gives the round back, or says that it cannot be done."""
 
+    kind: ClassVar[str] = "LeaseEnded"
     at: float
     round: int
     attempt: int
@@ -189,6 +203,7 @@ class LeaseEnded:
 class Delivered:
     """A worker's checkpoint was received, validated and made durable; with this event it becomes the model."""
 
+    kind: ClassVar[str] = "Delivered"
     at: float
     round: int
     attempt: int
@@ -209,6 +224,7 @@ class Delivered:
 class FleetReturned:
     """Enough eligible devices wait while no worker has the datacenter round."""
 
+    kind: ClassVar[str] = "FleetReturned"
     at: float
     round: int
     waiting: int
@@ -218,6 +234,7 @@ class FleetReturned:
 class Scored:
     """An evaluator scored a checkpoint."""
 
+    kind: ClassVar[str] = "Scored"
     at: float
     version: int
     source: str
@@ -229,11 +246,13 @@ class Scored:
 class Paused:
     """The operator wants no new round to open. The one under way goes on."""
 
+    kind: ClassVar[str] = "Paused"
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
+    kind: ClassVar[str] = "Resumed"
     at: float
 
 
@@ -241,6 +260,7 @@ class Resumed:
 class Stopped:
     """The operator ends the run; a round under way is abandoned, unless it is committing."""
 
+    kind: ClassVar[str] = "Stopped"
     at: float
 
 
@@ -263,32 +283,15 @@ Event = (
     | Paused
     | Resumed
     | Stopped
-    | Announced
-    | Advertised
-    | Rostered
-    | Shared
-    | Masked
-    | Complained
-    | Faulted
-    | Signed
-    | Spent
-    | Revealed
-    | Opened
-    | OpeningFailed
-    | Discarded
-    | Advanced
+    | SecureEvent
 )
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.__name__: TypeAdapter(cls) for cls in get_args(Event)}
-
-
-def kind_of(event: Event) -> str:
-    return type(event).__name__
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.kind: TypeAdapter(cls) for cls in get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, object]:
     """The event as JSON, without ``at``, which the log keeps in a column of its own."""
-    body: dict[str, object] = _ADAPTERS[kind_of(event)].dump_python(event, mode="json")
+    body: dict[str, object] = _ADAPTERS[event.kind].dump_python(event, mode="json")
     del body["at"]
     return body
 

@@ -8,8 +8,8 @@
       |                  |                       |  with at least quorum        |
       +------------------+-----------------------+------------------------------+
          run paused or over; a round that cannot be made is abandoned: same model, next round
-    idle ----------> leasing -> training ----> selecting or leasing (next round): see ``datacenter``
-    collecting ----> sharing -> masking -> agreeing -> unmasking -> committing (secure rounds): see ``secagg``
+    idle ----------> leasing -> training ----> selecting or leasing (next round): see ``phases.leasing``
+    collecting ----> sharing -> masking -> agreeing -> unmasking -> committing (secure rounds): see ``secure``
 
 ==========  ======================================================================================================
 idle        No round. Publishes nothing; only the operator (or nothing, when the run is over) moves it on.
@@ -24,37 +24,34 @@ agreeing    The list of who did is fixed; they sign it, and are spent on this ch
 unmasking   They reveal shares, one of each device, until the sum of all can be opened, which is all that is seen.
 ==========  ======================================================================================================
 
-This file knows nothing of HTTP, SQL, clocks or chance. A refused event leaves the state equal (the very object) and
-says why.
+Each phase has a file, in ``phases`` or, where only secure rounds have it, in ``secure``; here is which event is decided
+where. A refused event leaves the state equal (the very object) and says why.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases import leasing as datacenter
-from coordinator.engine.phases.collecting import close, refuse, reported, started, withdrew
-from coordinator.engine.phases.committing import advance
-from coordinator.engine.phases.finishing import observe
-from coordinator.engine.phases.lifecycle import (
-    Step,
-    abandon,
-    commit_action,
-    contributions,
-    end_run,
-    open_next,
-    public_body,
-    record,
+from coordinator.engine.phases import (
+    collecting,
+    committing,
+    deadlines,
+    finishing,
+    leasing,
+    lifecycle,
+    selecting,
+    training,
 )
+from coordinator.engine.phases.public_record import public_body
+from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure import dispatch as secagg
-from coordinator.engine.secure import keying
-from coordinator.engine.secure.exhausted import origin
-from coordinator.engine.state import Member, RunState
+from coordinator.engine.secure import collecting as secure_collecting
+from coordinator.engine.secure import departures, dispatch
+from coordinator.engine.state import Round, RunState
 
-__all__ = ["Step", "begin", "contributions", "pending", "public_body", "step"]
+__all__ = ["Step", "begin", "pending", "public_body", "step"]
 
 
 def begin(run: str, plan: Plan, checkpoint: str) -> RunState:
@@ -66,50 +63,61 @@ def step(state: RunState, event: ev.Event) -> Step:
     """The next state and what is to be done. Total: an event that does not fit is refused with its reason."""
     match event:
         case ev.Created():
-            new = state.round_number == 0 and state.status == "running"
-            return open_next(state, event.at) if new else (state, [])
+            return lifecycle.created(state, event)
         case ev.Tick():
             return _tick(state, event)
         case ev.ClockFell():
-            return _clock_fell(state, event)
+            return deadlines.clock_fell(state, event)
         case ev.Drawn():
-            return _drawn(state, event)
+            secure = state.plan.secure
+            return selecting.drawn(state, event) if secure is None else secure_collecting.drawn(state, event, secure)
         case ev.Started():
-            return started(state, event)
+            return collecting.started(state, event)
         case ev.Reported():
-            return secagg.reported(state, event) if _is_secure(state) else reported(state, event)
+            return secure_collecting.reported(state, event) if _is_secure(state) else collecting.reported(state, event)
         case ev.Withdrew():
-            return secagg.withdrew(state, event) if _is_secure(state) else withdrew(state, event)
+            return departures.withdrew(state, event) if _is_secure(state) else collecting.withdrew(state, event)
         case ev.Committed():
-            return _committed(state, event)
+            return committing.committed(state, event)
         case ev.CommitFailed():
-            if state.phase != "committing" or event.round != state.round_number:
-                return refuse(state, "stale", f"round {event.round} is not committing")
-            return abandon(state, event.at, event.reason)
+            return committing.commit_failed(state, event)
         case ev.Leased():
-            return datacenter.leased(state, event)
+            return leasing.leased(state, event)
         case ev.Heartbeat():
-            return datacenter.heartbeat(state, event)
+            return training.heartbeat(state, event)
         case ev.LeaseEnded():
-            return datacenter.lease_ended(state, event)
+            return training.lease_ended(state, event)
         case ev.Delivered():
-            return datacenter.delivered(state, event)
+            return training.delivered(state, event)
         case ev.FleetReturned():
-            return datacenter.fleet_returned(state, event)
+            return leasing.fleet_returned(state, event)
         case ev.Scored():
-            return _scored(state, event)
+            return finishing.scored(state, event)
         case ev.Paused():
-            return _paused(state, event)
+            return lifecycle.paused(state, event)
         case ev.Resumed():
-            return _resumed(state, event)
+            return lifecycle.resumed(state, event)
         case ev.Stopped():
-            if state.over or state.ending is not None:
-                return refuse(
-                    state, "conflict", f"the run has ended already: {state.reason or 'it ends with this round'}"
-                )
-            return end_run(state, event.at, "stopped", "stopped by the operator")
+            return lifecycle.stopped(state, event)
+        case (
+            ev.Announced()
+            | ev.Advertised()
+            | ev.Rostered()
+            | ev.Shared()
+            | ev.Masked()
+            | ev.Complained()
+            | ev.Faulted()
+            | ev.Signed()
+            | ev.Spent()
+            | ev.Revealed()
+            | ev.Opened()
+            | ev.OpeningFailed()
+            | ev.Discarded()
+            | ev.Advanced()
+        ):
+            return dispatch.happened(state, event)
         case _:
-            return secagg.happened(state, event)
+            assert_never(event)
 
 
 def pending(state: RunState) -> list[fx.Action]:
@@ -123,122 +131,50 @@ def pending(state: RunState) -> list[fx.Action]:
     if forgotten >= 1 and forgotten not in state.leftovers:
         actions.append(fx.Discard(round=forgotten))
     actions += [fx.Discard(round=number, blobs=blobs) for number, blobs in sorted(state.leftovers.items())]
-    if current is None:
-        return actions
-    if current.phase == "selecting":
-        actions.append(fx.Draw(round=current.number))
-    elif current.secure is not None or current.advancing:
-        actions += secagg.pending(state)
-    elif current.phase == "leasing":
-        actions.append(fx.Offer(round=current.number))
-    elif current.phase == "collecting":
-        waiting_ones = tuple(
-            device for device, member in current.members.items() if member.status in ("selected", "training")
-        )
-        actions.append(fx.Wake(devices=waiting_ones))
-        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
-    elif current.phase == "committing":
-        actions += [fx.Fold(round=current.number, contribution=item) for item in contributions(current)]
-        actions.append(commit_action(state))
-    return actions
+    return actions if current is None else [*actions, *_pending_in(state, current)]
 
 
-def _clock_fell(state: RunState, event: ev.ClockFell) -> Step:
-    current = state.round
-    if current is None or current.deadline is None:
-        return state, []
-    moved = state.with_round(replace(current, deadline=current.deadline - event.by_s))
-    return datacenter.clock_fell(moved, event.by_s), []
-
-
-def _is_secure(state: RunState) -> bool:
-    """Whether what devices say is of a secure round; between two rounds, of the last one."""
-    return state.plan.secure is not None if state.round is None else state.round.kind == "secure"
-
-
-def _paused(state: RunState, event: ev.Paused) -> Step:
-    """The round under way goes on; one that waits for a worker has not begun, and does not hold the run open."""
-    if state.status != "running":
-        return refuse(state, "conflict", f"the run is {state.status} and cannot be paused")
-    state = replace(state, status="paused", reason="paused by the operator")
-    if state.phase == "leasing":
-        return abandon(state, event.at, "the run was paused while no worker had the round")
-    return state, []
-
-
-def _resumed(state: RunState, event: ev.Resumed) -> Step:
-    if state.status != "paused":
-        return refuse(state, "conflict", f"the run is {state.status}, not paused")
-    fallback = replace(state.fallback, failures=0, rests_until=None)
-    state = replace(state, status="running", reason="", fallback=fallback)
-    return open_next(state, event.at) if state.phase == "idle" else (state, [])
-
-
-def _drawn(state: RunState, event: ev.Drawn) -> Step:
-    current = state.round
-    if current is None or current.phase != "selecting" or event.round != current.number:
-        return refuse(state, "stale", f"round {event.round} is not selecting")
-    if state.plan.secure is not None:
-        return keying.drawn(state, event, state.plan.secure)
-    cohort, quorum = state.plan.cohort, state.plan.cohort.quorum_count
-    current = replace(current, waiting=event.waiting, pool=event.pool)
-    if len(event.cohort) < quorum:
-        found = f"{event.waiting} eligible devices waited; a round needs at least {quorum}"
-        return abandon(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
-    devices = tuple(device for device, _ in event.cohort)
-    deadline = event.at + cohort.collect_s
-    current = replace(
-        current,
-        phase="collecting",
-        collecting_at=event.at,
-        deadline=deadline,
-        members={device: Member(examples=examples) for device, examples in event.cohort},
-    )
-    state = state.with_round(current)
-    return state, [
-        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
-        record(state, "open"),
-        fx.Wake(devices=devices),
-    ]
+def _pending_in(state: RunState, current: Round) -> list[fx.Action]:
+    if current.secure is not None or current.advancing:
+        return dispatch.pending(state)
+    match current.phase:
+        case "selecting":
+            return selecting.pending(state)
+        case "collecting":
+            return collecting.pending(state)
+        case "committing":
+            return committing.pending(state)
+        case "leasing":
+            return leasing.pending(state)
+        case "training" | "sharing" | "masking" | "agreeing" | "unmasking":
+            return []
+        case _:
+            assert_never(current.phase)
 
 
 def _tick(state: RunState, event: ev.Tick) -> Step:
-    section, current = state.plan.datacenter, state.round
+    current = state.round
     if current is None:
         return state, []
-    if section is not None and current.phase in ("leasing", "training"):
-        return datacenter.tick(state, event.at, section)
+    if current.phase == "leasing":
+        return leasing.time_passes(state, event.at)
+    if current.phase == "training":
+        return training.time_passes(state, event.at)
     if current.deadline is None or event.at < current.deadline:
         return state, []
-    if current.phase == "selecting":
-        return state, [fx.Draw(round=current.number)]
     if current.secure is not None:
-        return secagg.time_is_up(state, event.at)
-    have, quorum = current.count("reported"), state.plan.cohort.quorum_count
-    if have >= quorum:
-        return close(state, event.at)
-    return abandon(
-        state, event.at, f"{have} of {len(current.members)} devices reported by the deadline; the quorum is {quorum}"
-    )
+        return dispatch.time_is_up(state, event.at)
+    match current.phase:
+        case "selecting":
+            return state, [*selecting.pending(state)]
+        case "collecting":
+            return collecting.time_is_up(state, event.at)
+        case "committing" | "sharing" | "masking" | "agreeing" | "unmasking":
+            return state, []
+        case _:
+            assert_never(current.phase)
 
 
-def _committed(state: RunState, event: ev.Committed) -> Step:
-    if state.phase != "committing" or event.round != state.round_number:
-        return refuse(state, "stale", f"round {event.round} is not committing")
-    source = origin(state.current) if state.current.advancing else ""
-    return advance(state, event.at, digest=event.digest, size=event.bytes, optimizer=event.optimizer, origin=source)
-
-
-def _scored(state: RunState, event: ev.Scored) -> Step:
-    if not 0 <= event.version <= state.version:
-        return refuse(
-            state, "unknown-checkpoint", f"the run has no version {event.version}: it is at version {state.version}"
-        )
-    effects: list[fx.Effect] = [
-        fx.RecordMetrics(version=event.version, source=event.source, examples=event.examples, metrics=event.metrics)
-    ]
-    seen, reason = observe(state, event.version, event.source, event.metrics)
-    if reason is None or state.over or state.ending is not None:
-        return seen, effects
-    following, more = end_run(seen, event.at, "finished", reason)
-    return following, effects + more
+def _is_secure(state: RunState) -> bool:
+    """Whether what devices send is of a secure round; between two rounds, of the last one."""
+    return state.plan.secure is not None if state.round is None else state.round.kind == "secure"

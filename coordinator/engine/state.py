@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from client_sdk.protocol.operators import Kind, Phase, Status
+from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import SecureRound
 
@@ -101,6 +102,19 @@ class Round:
     def count(self, *statuses: str) -> int:
         """How many members have one of these statuses."""
         return len([member for member in self.members.values() if member.status in statuses])
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        """The updates that were acknowledged, by device id; of a secure round the masked vectors, whose weights nobody
+        knows."""
+        if self.secure is not None:
+            masked = sorted(self.secure.masked.items())
+            return tuple(Contribution(device=device, digest=digest, weight=0) for device, digest in masked)
+        return tuple(
+            Contribution(device=device, digest=member.digest, weight=member.weight)
+            for device, member in sorted(self.members.items())
+            if member.digest is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
-"""From the updates of a round to the next checkpoint, which is written block by block.
+"""Makes the next checkpoint from the updates of a round, and writes it block by block.
 
-What holds the updates meanwhile is ``sums``. This file knows tensors and digests. It has never heard of databases,
-deadlines or HTTP.
+``sums`` holds the updates until then.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ BLOCK = 1 << 16
 
 
 class CannotAggregate(Exception):
-    """These updates cannot become a checkpoint, however often it is tried. The message says why."""
+    """These updates cannot become a checkpoint, also when it is tried again. The message has the reason."""
 
 
 class NewCheckpoint(NamedTuple):
-    """What a commit has written: durable, and named by nothing yet."""
+    """What a commit has written: durable, and without a reference yet."""
 
     digest: str
     bytes: int
     optimizer: str | None = None
-    """Digest of the server optimizer's state; None where it keeps none."""
+    """Digest of the server optimizer's state; None where it has none."""
 
 
 class MeanBlocks(Protocol):
@@ -62,7 +61,7 @@ class MeanBlocks(Protocol):
 
 @contextmanager
 def _final_errors() -> Iterator[None]:
-    """What no other try would change, as CannotAggregate."""
+    """Raises errors that a retry would not change as CannotAggregate."""
     try:
         yield
     except TensorError as error:
@@ -74,7 +73,7 @@ def _final_errors() -> Iterator[None]:
 class Aggregator:
     """The checkpoints of one run. Safe from several threads: one at a time folds or commits.
 
-    ``sums``: makes what holds the rounds' updates, from blobs, plan and the manifest of an update.
+    ``sums``: makes the ``Sums`` of the run, from blobs, plan and the manifest of an update.
     """
 
     def __init__(
@@ -88,18 +87,18 @@ class Aggregator:
         run: str = "",
     ) -> None:
         """``registry``: the rules and server optimizers of packages. ``run``: for the labels of the optimizer's state.
-        PlanError where the plan's rule or optimizer is not there."""
+        PlanError where the plan's rule or optimizer is missing."""
         self._blobs = blobs
         self._plan = plan
         self._run = run
         self._chosen = chosen(plan, registry)
         self._lock = threading.Lock()
         self.manifest: Manifest = read_header(blobs.path(checkpoint)).manifest
-        """Of every checkpoint of the run: the line never changes shape."""
+        """Manifest of every checkpoint of the run: shapes never change."""
         self.delta: Manifest = self.manifest.select(plan.task.averaged)
-        """Of an update, decoded."""
+        """Manifest of an update, decoded."""
         self.max_update_bytes = codecs.get(plan.task.codec).max_bytes(self.delta)
-        """The longest body that an update can have."""
+        """The longest body of an update in bytes."""
         self._sums = sums(blobs, plan, self.delta)
 
     def locked(self) -> bool:
@@ -107,11 +106,11 @@ class Aggregator:
         return self._lock.locked()
 
     def remember(self, digest: str, measures: Measures) -> None:
-        """What the intake measured, so that folding need not measure again."""
+        """Caches the measures of a validated update, so that folding does not measure it again."""
         self._sums.remember(digest, measures)
 
     def fold(self, round: int, item: Contribution) -> None:
-        """Adds one update to the round's running sum; a second time, or for a round that is over, does nothing."""
+        """Adds one update to the round's running sum, once; does nothing for a round that has ended."""
         if self._chosen.rule.needs == "sum":
             with self._lock:
                 self._sums.fold(round, item)
@@ -136,12 +135,12 @@ class Aggregator:
             return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)))
 
     def apply(self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None) -> NewCheckpoint:
-        """The same for a mean of deltas that was made elsewhere: under secure aggregation nobody has the updates."""
+        """The same for a mean of deltas from elsewhere: under secure aggregation nobody has the updates."""
         with self._lock, _final_errors():
             return self._write(round, parent, optimizer, mean)
 
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
-        """The whole flat delta of a rule that needs all updates at once."""
+        """Returns the flat delta of a rule that needs all updates at once."""
         weights = np.array([item.weight for item in items], dtype=np.int64)
         delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
         for columns in self._sums.columns(items):
@@ -189,7 +188,7 @@ class _MeanBlocks:
 
 
 class _FlatBlocks:
-    """A delta that is all there: tensors are read in the file's order, deltas lie in the order of their names."""
+    """A delta in memory. Tensors are read in the file's order, deltas are stored in the order of their names."""
 
     def __init__(self, delta: Vector) -> None:
         self._delta = delta

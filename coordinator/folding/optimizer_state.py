@@ -4,8 +4,8 @@ safetensors: for each averaged tensor of the model one of the same name, float32
 element and a column for each slot, in the order of the checkpoint's file. So a block of the model and its state are
 read and written together, whatever the size of either, and any reader of safetensors can look at it.
 
-Its one line of metadata names the run and the round that made it. Hence no two rounds make the same blob, and one can
-be deleted when its round is forgotten, whatever another run holds.
+Its metadata names the run and the round that made it. Hence no two rounds make the same blob, and a blob can be deleted
+with its round, whatever other runs store.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STATE_KEY = "quorate.optimizer"
 
 
 class StateReader:
-    """The blocks of a state that was kept, or of the one before the first round."""
+    """The blocks of a stored state, or of the state before the first round."""
 
     def __init__(self, blobs: Blobs, digest: str | None, averaged: Sequence[tuple[str, int]], first: Sequence[float]):
-        """``averaged``: (name, elements) of each averaged tensor. ``first``: what each slot begins with. Missing, or
-        TensorError for a state of another model or optimizer."""
+        """``averaged``: (name, elements) of each averaged tensor. ``first``: the initial value of each slot.
+        Missing, or TensorError for a state of another model or optimizer."""
         self._first = np.array(first, np.float32)
         self._header: TensorHeader | None = None
         if digest is None or not self._first.size:
@@ -42,7 +42,7 @@ class StateReader:
             self._file.close()
 
     def block(self, name: str, start: int, count: int) -> Float32:
-        """[count, slots] of this tensor from element ``start`` on, the caller's to change."""
+        """Returns [count, slots] of this tensor from element ``start``; the caller may change it."""
         if self._header is None:
             return np.tile(self._first, (count, 1))
         self._file.seek(self._header.offsets[name][0] + start * 4 * self._first.size)
@@ -53,7 +53,7 @@ class StateReader:
 
 
 class StateWriter:
-    """Writes what comes after, in the order of the checkpoint's file. Nothing where there are no slots."""
+    """Writes the next state, in the order of the checkpoint's file. Writes nothing where there are no slots."""
 
     def __init__(self, spool: Spool | None, averaged: Sequence[tuple[str, int]], slots: int, label: str) -> None:
         self._spool = spool
@@ -69,7 +69,7 @@ class StateWriter:
         self._spool.write(np.ascontiguousarray(block, "<f4").data)
 
     def commit(self) -> str | None:
-        """Makes it durable; its digest, None where there is none."""
+        """Makes the state durable and returns its digest; None where there is none."""
         return None if self._spool is None else self._spool.commit()
 
 
@@ -77,8 +77,8 @@ class StateWriter:
 def carried(
     blobs: Blobs, before: str | None, model: Mapping[str, TensorSpec], first: Sequence[float], label: str
 ) -> Iterator[tuple[StateReader, StateWriter]]:
-    """The state ``before``, and where the one after goes. ``model``: the averaged tensors in the order of the
-    checkpoint's file."""
+    """Returns the reader of the state ``before`` and the writer of the next. ``model``: the averaged tensors in the
+    order of the checkpoint's file."""
     averaged = [(name, spec.elements) for name, spec in model.items()]
     reader = StateReader(blobs, before, averaged, first)
     try:

@@ -1,4 +1,4 @@
-"""A committed round folded once more, from updates that are still kept: what an audit compares with the commit.
+"""Folds a committed round again from updates that are still stored, for an audit to compare with the commit.
 
 Reads blobs; what is written stays in memory.
 """
@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 
 class Readable(Protocol):
-    """What of the Blobs port reading needs."""
+    """The part of the Blobs port that reading needs."""
 
     def has(self, digest: str) -> bool: ...
     def path(self, digest: str) -> Path: ...
@@ -39,8 +39,8 @@ def differences(
     items: tuple[Contribution, ...],
     committed: NewCheckpoint,
 ) -> Iterator[str]:
-    """What of ``committed`` the updates do not give again, a sentence each. ``parent``: the checkpoint that they were
-    added to, and the server optimizer's state with it."""
+    """Yields a sentence for each part of ``committed`` that the updates do not give again. ``parent``: the checkpoint
+    that they were added to, with its server optimizer's state."""
     overlay: Any = _Overlay(blobs)
     try:
         found = Aggregator(overlay, plan, parent.digest, registry=registry, run=run).commit(
@@ -57,12 +57,12 @@ def differences(
 
 
 def short(digest: str | None) -> str:
-    """A digest as people compare it."""
+    """The first digits of a digest, for people."""
     return digest[:12] if digest is not None else "none"
 
 
 class _Overlay:
-    """Blobs that can be read, over which what is written stays in memory."""
+    """Readable blobs; what is written on top of them stays in memory."""
 
     def __init__(self, blobs: Readable) -> None:
         self.has, self.path, self.open = blobs.has, blobs.path, blobs.open
@@ -72,7 +72,7 @@ class _Overlay:
 
 
 def hashed(blobs: Readable, digest: str) -> tuple[str, int]:
-    """(SHA-256, bytes) of what a blob holds."""
+    """Returns (SHA-256, bytes) of the content of a blob."""
     digesting, size = hashlib.sha256(), 0
     with blobs.open(digest) as file:
         while piece := file.read(_PIECE):
@@ -82,7 +82,7 @@ def hashed(blobs: Readable, digest: str) -> tuple[str, int]:
 
 
 class BlobFolder:
-    """The blobs of a folder as ``FileBlobs`` keeps them, to be read only: nothing is made or swept."""
+    """The blobs of a folder of ``FileBlobs``, read only: no folder is made and no file is swept."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

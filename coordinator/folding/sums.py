@@ -1,11 +1,11 @@
-"""The running sum of a round, from the updates that lie as blobs.
+"""The running sum of a round, from updates that are stored as blobs.
 
-Folded as updates arrive, it lives in this process only and carries the contributions that it contains: after a crash,
-or on another replica, whatever is missing is folded again from the spooled updates, to the same bits. Memory: one exact
-sum (two models' worth), whatever the number of devices.
+It is folded as updates arrive. It exists in this process only, with the list of contributions that it contains: after a
+crash, or on another replica, missing updates are folded again from the stored updates, to the same bits. Memory: one
+exact sum (the size of two models), whatever the number of devices.
 
-``Sums`` is the port: a simulation, whose updates never become files, brings another. This file has never heard of
-checkpoints, databases or deadlines. Whoever calls sees to it that one thread does at a time.
+``Sums`` is the port: a simulation, whose updates never become files, has another implementation. The caller makes sure
+that one thread at a time uses it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from coordinator.folding.validation import Measures, measure
 
 Vector = NDArray[np.float32]
 _COLUMNS = 1 << 20
-"""Elements that a block of columns holds, over all updates together: 4 MiB."""
+"""Elements of a block of columns, over all updates together: 4 MiB."""
 
 
 class Sums(Protocol):
-    """The updates of one run's rounds, by what is made of them. TensorError where they cannot be added."""
+    """Sums and columns of the updates of one run's rounds. TensorError where updates cannot be added."""
 
     def remember(self, digest: str, measures: Measures) -> None:
-        """What the intake measured of an update, so that folding need not measure again."""
+        """Caches the measures of a validated update, so that folding does not measure it again."""
 
     def fold(self, round: int, item: Contribution) -> None:
-        """Adds one update to the round's running sum; a second time, or for a round that is over, does nothing."""
+        """Adds one update to the round's running sum, once; does nothing for a round that has ended."""
 
     def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
-        """The exact sum of just these updates."""
+        """Returns the exact sum of exactly these updates."""
 
     def columns(self, items: tuple[Contribution, ...]) -> Iterator[NDArray[np.float32]]:
         """All these updates at once, by blocks of columns: [updates, width], a row for each item, clipped as for a
         sum."""
 
     def forget(self, round: int) -> None:
-        """Frees what is kept for rounds up to this one."""
+        """Frees the memory of rounds up to this one."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class SpooledSums:
         self._measures.clear()
 
     def total(self, round: int, items: tuple[Contribution, ...]) -> ExactSum:
-        """The running sum where it is a subset of ``items``, completed; else all are folded afresh."""
+        """Completes the running sum where it is a subset of ``items``; otherwise folds all again."""
         wanted = {item.device: item for item in items}
         current = self._sum_of(round)
         if any(wanted.get(device) != item for device, item in current.folded.items()):
@@ -113,7 +113,7 @@ class SpooledSums:
         try:
             current.total.add_blocks(self._blocks(item, measures.scale), item.weight, measures.peak)
         except BaseException:
-            self._current = None  # the sum may hold part of this update: it is folded afresh
+            self._current = None  # the sum may contain part of this update: it is folded again
             raise
         current.folded[item.device] = item
 

@@ -1,9 +1,7 @@
-"""Whether the body of an update is what its task asks for: names, shapes, dtypes, values, and the report that goes with
-it.
+"""Validates the body of an update against its task: names, shapes, dtypes, values, and the report in its metadata.
 
-All of it is checked before the update is acknowledged, so that a round never fails for one device's update. The body is
-read by blocks: however many arrive at once, memory stays small. This file has never heard of rounds' states or HTTP; it
-raises problems for the peer.
+Everything is checked before the update is acknowledged, so that a round never fails because of one device's update. The
+body is read by blocks: memory stays small, however many arrive at once. Errors are problems for the peer.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from coordinator.engine.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What a pass over an update's values found."""
+    """The result of a pass over an update's values."""
 
     peak: float
-    """At least the largest magnitude, as it will be added: after clipping. Never so much that the round's sum could
-    overflow."""
+    """An upper bound of the magnitudes as they are added, after clipping. It is small enough that the round's sum
+    cannot overflow."""
     scale: float | None
     """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
 
@@ -36,9 +34,9 @@ class Measures:
 def check(
     path: Path, manifest: Manifest, plan: Plan, *, run: str, round: int, attempt: int
 ) -> tuple[UpdateReport, Measures]:
-    """The report of an update and its values' measures. ``manifest``: of an update of this run, decoded.
+    """Returns the report of an update and the measures of its values. ``manifest``: of an update of this run, decoded.
 
-    ProblemError for anything wrong.
+    ProblemError where the body is invalid.
     """
     try:
         header = read_header(path)
@@ -59,7 +57,7 @@ def check(
 
 
 def measure(path: Path, plan: Plan) -> Measures:
-    """Looks at all values of an update.
+    """Measures all values of an update.
 
     TensorError for NaN, infinity, and values that could take the round's sum out of range.
     """
@@ -69,7 +67,7 @@ def measure(path: Path, plan: Plan) -> Measures:
 
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
-    """The same for values that come in blocks, whatever they come from. ``blocks`` may be called twice."""
+    """The same for values in blocks of any source. ``blocks`` may be called twice."""
     most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
     limit = plan.aggregation.clip_norm
     if limit is None and (largest := bound(blocks())) <= most:

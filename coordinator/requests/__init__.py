@@ -1,8 +1,8 @@
-"""One table of what devices, workers and operators can ask: written once, served over HTTP, by the simulator and by the
+"""The table of requests of devices, workers and operators: written once, served over HTTP, by the simulator and by the
 fault explorer.
 
-Synchronous and without sockets. Who is asking is resolved first (``callers``); then the request has one of three shapes
-(``entry``), and whoever serves it waits and receives in a way of its own.
+It is synchronous and has no sockets. The caller is resolved first (``callers``). A request has one of three shapes
+(``entry``); each server implements in its own way how it waits for an answer and receives a body.
 """
 
 from coordinator.requests.callers import OPERATOR, Caller, Operator, Permission, identify

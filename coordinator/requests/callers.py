@@ -1,6 +1,6 @@
-"""Who is asking: a request's credentials become a caller before anything else is done with it.
+"""Resolves the credentials of a request to its caller, before anything else is done with the request.
 
-Handlers are given the caller and never see a token, so another kind of credentials is a change of this file alone.
+Handlers get the caller and never see a token, so another kind of credentials changes this file alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Permission(Enum):
     """Who may make a request."""
 
     NOBODY = "nobody"
-    """No credentials are needed: whoever asks has none yet."""
+    """No credentials are needed: the caller has none yet."""
     DEVICE = "device"
     WORKER = "worker"
     OPERATOR = "operator"
@@ -30,7 +30,8 @@ class Permission(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator. Operators have no credentials yet: whoever reaches the service on its loopback address is one."""
+    """An operator. Operators have no credentials yet: every peer that reaches the service on its loopback address is
+    one."""
 
 
 OPERATOR = Operator()
@@ -38,9 +39,10 @@ Caller = DeviceRow | WorkerRow | Operator | None
 
 
 def identify(coordinator: Coordinator, permission: Permission, token: str) -> Caller:
-    """The caller that the token stands for; ProblemError *unauthenticated* where it stands for none that may ask.
+    """Returns the caller that the token belongs to. ProblemError *unauthenticated* where no caller with this permission
+    has the token.
 
-    The token is not looked at where none is needed.
+    The token is ignored where none is needed.
     """
     match permission:
         case Permission.NOBODY:
@@ -56,7 +58,7 @@ def identify(coordinator: Coordinator, permission: Permission, token: str) -> Ca
 
 
 def _peer(coordinator: Coordinator, token: str) -> Caller:
-    """A device, or a worker where the token is no device's. A token that is nobody's is refused as a device's."""
+    """A worker where the token is a worker's, otherwise a device. An unknown token is refused as a device token."""
     try:
         return coordinator.devices.authenticate(token)
     except ProblemError:

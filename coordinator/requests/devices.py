@@ -1,4 +1,4 @@
-"""What devices can ask: enrol, check in, say *started*, send the update or withdraw, ask what became of it."""
+"""The requests of devices: enrol, check in, report *started*, send the update or withdraw, read the outcome."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Body, Direct, Entry, Held, Request
-from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.requests.entry import Attempt, Body, Direct, Entry, Held, Request, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.devices import Arrived
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow
 
 
 def enrol(to: Coordinator, caller: None, message: EnrolRequest) -> Enrolled:
-    """A new device shows its public key, the enrolment token and a signature, and gets its id and its token.
+    """A new device sends its public key, the enrolment token and a signature, and gets its id and its token.
 
-    Sent again with the same key it gives the same id and a fresh token.
+    A second request with the same key returns the same id and a new token.
     """
     return to.devices.enrol(message)
 
 
 def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | None:
-    """ "I am here and could train now." Held open until there is an assignment, or until `hold_s` has passed.
+    """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
-    The same check-in again gives the same assignment, so a lost answer costs nothing.
+    A repeated check-in returns the same assignment, so a lost answer costs nothing.
     """
     return to.devices.check_in(device, message)
 
@@ -64,17 +63,18 @@ def hold_over(to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
 
 
 def leave(to: Coordinator, device: DeviceRow, message: CheckIn) -> None:
-    to.devices.leave(device.device)
+    to.devices.stop_waiting(device.device)
 
 
 def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Noted:
-    """The device has the checkpoint and begins to train. For people only; losing it loses nothing."""
+    """The device has the checkpoint and begins to train. It is shown to people only: losing this request loses
+    nothing."""
     to.devices.started(device.device, run, round, message.attempt)
     return Noted()
 
 
 def started_together(to: Coordinator, requests: Sequence[Request]) -> list[Noted]:
-    """All of one attempt. Devices that have no place in it are passed over."""
+    """The requests must be of one attempt. Devices that have no place in it are skipped."""
     devices = [request.caller.device for request in requests if isinstance(request.caller, DeviceRow)]
     if requests:
         path, message = requests[0].path, requests[0].message
@@ -91,25 +91,25 @@ def update(
 ) -> Receipt:
     """The device's update: safetensors with an UpdateReport in its metadata. Streamed, never held in memory.
 
-    Acknowledged means durable. The same bytes again give the same receipt; other bytes are refused (*duplicate*):
-    the first update stands. `Content-Digest` is checked when it is sent.
+    An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
+    (*duplicate*): the first update counts. `Content-Digest` is checked where the request has it.
     """
     return to.devices.report(device, run, round, attempt, body)
 
 
-def updates_in_memory(to: Coordinator, arrivals: Sequence[Arrived]) -> list[Receipt | ProblemError]:
-    """All of one run."""
+def updates_in_memory(to: Coordinator, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:
+    """The updates must be of one run."""
     return to.devices.count_all(arrivals[0].report.run, arrivals) if arrivals else []
 
 
 def withdraw(to: Coordinator, device: DeviceRow, message: Withdrawal, *, run: RunId, round: RoundNumber) -> Noted:
-    """The device will not report for this round. It may check in again at once."""
+    """The device will not send an update in this round. It may check in again at once."""
     to.devices.withdraw(device.device, run, round, message.attempt, message.reason)
     return Noted()
 
 
 def outcome(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber) -> Outcome:
-    """What became of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
+    """The outcome of this device's part in a round: counted, refused, dropped, withdrawn, or still pending."""
     return to.devices.outcome(device.device, run, round)
 
 
@@ -149,7 +149,7 @@ STARTED = Entry(
     message=Started,
     answer=Noted,
     shape=Direct(started, together=started_together),
-    summary="Say that training begins",
+    summary="Report that training begins",
     group="devices",
 )
 UPDATE = Entry(
@@ -179,7 +179,7 @@ OUTCOME = Entry(
     permission=Permission.DEVICE,
     answer=Outcome,
     shape=Direct(outcome),
-    summary="Ask what became of an update",
+    summary="Read the outcome of an update",
     group="devices",
 )
 ENTRIES = (ENROL, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME)

@@ -1,14 +1,14 @@
-"""What an entry of the table of requests is.
+"""The entry of the table of requests: a route, who may ask, the message, and the shape of the answer.
 
 ::
 
-    Direct   one call, and its answer
-    Held     a first look; where it finds nothing, the request is held: look again whenever the key is woken, until the
-             hold has expired or the client has gone
-    Body     the limit, before the first byte of a long body is read; the stored body, after the last
+    Direct   one call returns the answer
+    Held     where the first call returns None, the request is held and called again whenever the key is woken, until
+             the hold has expired or the client has gone
+    Body     one call returns the limit before the first byte of a long body is read; another handles the stored body
 
 The functions of a shape are called as ``function(coordinator, caller, message, ..., **path)``, without the message
-where the entry has none. What stands in the path, or in the query, are their keyword-only parameters.
+where the entry has none. The parameters in the path and in the query are keyword-only parameters.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
-from client_sdk.protocol.names import Message
+from pydantic import Field
+
+from client_sdk.protocol.names import DeviceId, Message
 from coordinator.requests.callers import Caller, Permission
 from coordinator.runtime.coordinator import Coordinator
 
@@ -29,7 +31,7 @@ Group = Literal["runs", "fleet", "checkpoints", "devices", "workers"]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Metadata of an annotation: what a parameter is, for people."""
+    """Metadata of an annotation: the description of a parameter, for people."""
 
     text: str
 
@@ -38,7 +40,7 @@ class About:
 class Direct:
     call: Handler
     together: Handler | None = None
-    """``together(coordinator, requests)``: the answers of many, in one group commit."""
+    """``together(coordinator, requests)``: the answers to many requests, in one group commit."""
 
     @property
     def main(self) -> Handler:
@@ -47,22 +49,22 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The message says in ``hold_s`` for how long the client is willing to wait."""
+    """The field ``hold_s`` of the message limits how long the client waits, in seconds."""
 
     first: Handler
-    """The answer, or None where there is none yet."""
+    """Returns the answer, or None where there is none yet."""
     key: Handler
-    """The signal that is woken when there may be an answer."""
+    """Returns the key of the signal that is woken when there may be an answer."""
     peer: Handler
-    """Who waits: of one peer only the newest request is held."""
+    """Returns the name of the waiting peer: only the newest request of a peer is held."""
     again: Handler
-    """The same question as ``first``, asked again."""
+    """The same as ``first``, called again."""
     expired: Handler
-    """The answer when the hold has expired."""
+    """Returns the answer when the hold has expired."""
     gone: Handler | None = None
-    """What is done when the client has gone while it was held."""
+    """Called when the client has disconnected while the request was held."""
     together: Handler | None = None
-    """``together(coordinator, requests)``: the first look of many, in one group commit."""
+    """``together(coordinator, requests)``: the first call of many requests, in one group commit."""
 
     @property
     def main(self) -> Handler:
@@ -71,25 +73,26 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Where the message of a request stands whose body is something else: in a header."""
+    """The header that carries the message of a request whose body is something else."""
 
     header: str
     about: str
-    """What it is, for people."""
+    """The description, for people."""
     missing: str
-    """What a client is told that does not send it."""
+    """The detail of the error where the header is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
     limit: Handler
-    """The longest body worth reading; ProblemError where none is."""
+    """Returns the longest accepted body in bytes; ProblemError where no body is accepted."""
     stored: Handler
-    """The answer. It is called with the body's ``Spool`` after the message, and commits it where it takes it."""
+    """Returns the answer. Called with the body's ``Spool`` after the message; commits the spool where it accepts the
+    body."""
     beside: Beside | None = None
     in_memory: Handler | None = None
-    """``in_memory(coordinator, arrivals)``: the second source of a body: many that are valid and stay in the memory of
-    whoever asks, in one group commit."""
+    """``in_memory(coordinator, arrivals)``: the second source of bodies: many validated bodies that stay in the memory
+    of the caller, in one group commit."""
 
     @property
     def main(self) -> Handler:
@@ -108,14 +111,14 @@ class Entry(Generic[S]):
     permission: Permission
     shape: S
     answer: Any
-    """The type of a good answer: a message, a union or a list of messages."""
+    """The type of the answer: a message, a union or a list of messages."""
     summary: str
     group: Group
     message: type[Message] | None = None
     created: bool = False
-    """Whether a good answer means that something new is there,"""
+    """Whether a successful request creates something (status 201),"""
     location: str | None = None
-    """and the template of where: filled with the answer's fields."""
+    """and the template of its location, filled with the fields of the answer."""
     operation: str = ""
     """The name of the operation in the API's description, where it is not the name of the function."""
 
@@ -124,21 +127,21 @@ class Entry(Generic[S]):
         return step_name(self.shape.main)
 
     def together(self, coordinator: Coordinator, requests: Sequence[Request]) -> list[Any]:
-        """The answers of many requests of this entry, each a direct one or the first look of a held one: in one group
-        commit where the entry has a way to do it, else one after another. A refusal is raised, or is an answer."""
+        """Returns the answers to many requests of this entry, direct ones or the first call of held ones: in one group
+        commit where the entry supports it, otherwise one after another. A refusal is raised, or is an answer."""
         shape: Shape = self.shape
         if isinstance(shape, Body):
-            raise TypeError(f"{self.name} has a body: what stays in memory comes by from_memory")
+            raise TypeError(f"{self.name} has a body: use from_memory for bodies in memory")
         if shape.together is not None:
             answers: list[Any] = shape.together(coordinator, requests)
             return answers
         return [request.call(shape.main, coordinator) for request in requests]
 
     def from_memory(self, coordinator: Coordinator, arrivals: Sequence[Any]) -> list[Any]:
-        """The answers (ProblemError where one is refused) to many bodies that stay in memory."""
+        """Returns the answers to many bodies that stay in memory; ProblemError in the place of one that is refused."""
         shape: Shape = self.shape
         if not isinstance(shape, Body) or shape.in_memory is None:
-            raise TypeError(f"{self.name} takes nothing from memory")
+            raise TypeError(f"{self.name} has no bodies from memory")
         answers: list[Any] = shape.in_memory(coordinator, arrivals)
         return answers
 
@@ -148,7 +151,7 @@ class Entry(Generic[S]):
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What stands in the path or the query, with resolved annotations."""
+        """The parameters in the path and the query, with resolved annotations."""
         main = self.shape.main
         hints = get_type_hints(main, include_extras=True)
         return {
@@ -168,12 +171,20 @@ class Request:
     path: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, step: Handler, coordinator: Coordinator, *more: Any) -> Any:
-        """Calls a function of the entry's shape with what the request says."""
+        """Calls a function of the entry's shape with the caller, the message and the path of this request."""
         if self.entry.message is None:
             return step(coordinator, self.caller, *more, **self.path)
         return step(coordinator, self.caller, self.message, *more, **self.path)
 
 
 def step_name(step: Handler) -> str:
-    """How a function of a shape is named in logs, counts and schedules."""
+    """The name of a function of a shape in logs, counts and schedules."""
     return step.__name__.replace("_", "-")
+
+
+RoundNumber = Annotated[int, Field(ge=1), About("the round's number, from 1")]
+Attempt = Annotated[int, Field(ge=0), About("the round's attempt, 0 in plain rounds")]
+Action = Annotated[Literal["pause", "resume", "stop"], About("what to do with the run")]
+Limit = Annotated[int, Field(ge=1, le=10_000), About("at most this many")]
+AfterRound = Annotated[int, Field(ge=0, lt=2**63), About("rounds with a number above this")]
+AfterDevice = Annotated[DeviceId | Literal[""], About("devices whose id sorts after this, for paging")]

@@ -1,4 +1,4 @@
-"""What operators can ask: create, list, show, pause, resume, stop and advance runs; read what became of them; upload a
+"""The requests of operators: create, list, show, pause, resume, stop and advance runs; read their results; upload a
 first checkpoint.
 """
 
@@ -20,8 +20,7 @@ from client_sdk.protocol.operators import (
 )
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Body, Direct, Entry
-from coordinator.requests.parameters import Action, AfterDevice, AfterRound, Limit, RoundNumber
+from coordinator.requests.entry import Action, AfterDevice, AfterRound, Body, Direct, Entry, Limit, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 
 
@@ -30,7 +29,7 @@ def checkpoint_limit(to: Coordinator, operator: Operator, *, digest: Digest) -> 
 
 
 def put(to: Coordinator, operator: Operator, body: Spool, *, digest: Digest) -> Noted:
-    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest it is named by."""
+    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest in the path."""
     to.operators.put_checkpoint(body, digest)
     return Noted()
 
@@ -46,18 +45,18 @@ def runs(to: Coordinator, operator: Operator) -> list[RunView]:
 
 
 def show(to: Coordinator, operator: Operator, *, run: RunId) -> RunView:
-    """One run: its status and why, the round under way and how far its devices are."""
+    """One run: its status with the reason, the round under way and the progress of its devices."""
     return to.operators.run(run)
 
 
 def act(to: Coordinator, operator: Operator, *, run: RunId, action: Action) -> RunView:
-    """Pauses (the round under way is still finished), resumes, or stops a run for good."""
+    """Pauses a run (the round under way is still finished), resumes it, or stops it permanently."""
     acts = {"pause": to.operators.pause, "resume": to.operators.resume, "stop": to.operators.stop}
     return acts[action](run)
 
 
 def advance(to: Coordinator, operator: Operator, message: AdvanceRun, *, run: RunId) -> RunView:
-    """Lets an exhausted run commit its model moved by one unit, without contributions. Who asked is audited."""
+    """Lets an exhausted run commit its model moved by one unit, without contributions. The audit names the operator."""
     return to.operators.advance(run, message.by)
 
 
@@ -69,7 +68,7 @@ def rounds(
 
 
 def one_round(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNumber) -> RoundView:
-    """One round: how it ended and why, its funnel, its checkpoint."""
+    """One round: its end with the reason, its funnel, its checkpoint."""
     return to.operators.round(run, round)
 
 
@@ -84,12 +83,12 @@ def metrics(to: Coordinator, operator: Operator, *, run: RunId) -> list[MetricVi
 
 
 def report_metrics(to: Coordinator, operator: Operator, message: MetricReport, *, run: RunId) -> list[MetricView]:
-    """An evaluator's scores for one checkpoint. Reported again they replace the earlier ones."""
+    """An evaluator's scores for one checkpoint. A second report of the same source replaces the first."""
     return to.operators.report_metrics(run, message)
 
 
 def devices(to: Coordinator, operator: Operator, *, after: AfterDevice = "", limit: Limit = 1000) -> list[DeviceView]:
-    """Enrolled devices in order of id: when they were last seen and what they do now."""
+    """Enrolled devices in order of id: when each was last seen and what it does now."""
     return to.operators.devices(limit, after)
 
 
@@ -161,4 +160,4 @@ DEVICES = _entry(
 ENTRIES = (
     PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, ADVANCE, ACT, DEVICES,
 )  # fmt: skip
-"""In this order: the template of ``ACT`` takes what ``ADVANCE`` has not taken."""
+"""The order matters: the template of ``ACT`` also matches the route of ``ADVANCE``."""

@@ -1,6 +1,6 @@
-"""The table: every request that devices, workers and operators can make of a coordinator, found by method and route.
+"""The table of all requests of devices, workers and operators to a coordinator, by method and route.
 
-Not in it, since they are HTTP's alone: the stream of a run's events, and the download of a checkpoint's bytes.
+It leaves out what only HTTP has: the stream of a run's events and the download of a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Table:
         return iter(self._entries.values())
 
     def find(self, method: str, route: str) -> Entry[Shape]:
-        """KeyError where there is none."""
+        """Returns the entry. KeyError where there is none."""
         return self._entries[method, str(route)]
 
     def with_entry(self, entry: Entry[Shape]) -> Table:
-        """A table that has this entry too."""
+        """Returns a table that has this entry too."""
         return Table([*self, entry])
 
 

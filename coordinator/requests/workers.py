@@ -1,5 +1,5 @@
-"""What datacenter workers can ask: a round, more time, to hand in the result or give the round back. And how operators
-register them.
+"""The requests of datacenter workers: poll for a round, renew the lease, send the result, end the lease; and those of
+operators who register workers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from client_sdk.protocol.workers import (
 )
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Beside, Body, Direct, Entry, Held
-from coordinator.requests.parameters import Attempt, RoundNumber
+from coordinator.requests.entry import Attempt, Beside, Body, Direct, Entry, Held, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
 
 
 def create(to: Coordinator, operator: Operator, message: CreateWorker) -> WorkerCreated:
-    """Registers a worker. Its token is in this answer, and nowhere else."""
+    """Registers a worker. Only this answer has its token."""
     return to.workers.create(message)
 
 
@@ -38,15 +37,15 @@ def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
 
 
 def revoke(to: Coordinator, operator: Operator, *, worker: WorkerId) -> WorkerView:
-    """Makes a worker's token worthless, for good. A lease that it holds ends as if it had fallen silent."""
+    """Revokes a worker's token permanently. A lease that the worker holds expires as if its heartbeats had stopped."""
     return to.workers.revoke(worker)
 
 
 def poll(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Lease | Wait | None:
-    """ "I could take a datacenter round." Held open until one is to be had, or until `hold_s` has passed.
+    """The worker is available for a datacenter round. Held open until there is one, or until `hold_s` has passed.
 
-    The same instance asking again gets the lease that it has; the same installation started again a new one, at
-    once; any other waits until the lease has ended.
+    The instance that has a lease gets it again. A restart of the same installation gets a new lease at once; any
+    other instance waits until the lease has ended.
     """
     return to.workers.poll(worker, message)
 
@@ -70,12 +69,12 @@ def poll_over(to: Coordinator, worker: WorkerRow, message: WorkerPoll) -> Wait:
 def heartbeat(
     to: Coordinator, worker: WorkerRow, message: Heartbeat, *, run: RunId, round: RoundNumber
 ) -> LeaseRenewed:
-    """Keeps the lease for another `lease_s`, and says how far the training is."""
+    """Renews the lease for another `lease_s` seconds, and reports the progress of the training."""
     return to.workers.heartbeat(worker, run, round, message)
 
 
 def lease_end(to: Coordinator, worker: WorkerRow, message: LeaseEnd, *, run: RunId, round: RoundNumber) -> Noted:
-    """The worker gives the round back, or says that it cannot be done."""
+    """The worker returns the round, or reports that it cannot be trained."""
     to.workers.end_lease(worker, run, round, message)
     return Noted()
 
@@ -96,10 +95,10 @@ def result(
     round: RoundNumber,
     attempt: Attempt,
 ) -> ResultReceipt:
-    """The worker's result: the next checkpoint, whole, with its buffers, committed as it is.
+    """The worker's result: the complete next checkpoint, with its buffers, committed unchanged.
 
-    The receipt means that it is durable and the model. The same bytes again give the same receipt; other bytes are
-    refused (*duplicate*), and so is what comes under a lease that is over (*lease-lost*).
+    The receipt confirms that the result is durable and is the model. The same bytes again get the same receipt; other
+    bytes are refused (*duplicate*), and so is a result under a lease that has ended (*lease-lost*).
     """
     return to.workers.result(worker, run, round, attempt, message, body)
 
@@ -145,7 +144,7 @@ POLL = Entry(
     message=WorkerPoll,
     answer=Lease | Wait,
     shape=Held(poll, key=waits_for, peer=is_process, again=lease, expired=poll_over),
-    summary="Ask for a datacenter round",
+    summary="Poll for a datacenter round",
     group="workers",
     operation="lease",
 )
@@ -156,7 +155,7 @@ HEARTBEAT = Entry(
     message=Heartbeat,
     answer=LeaseRenewed,
     shape=Direct(heartbeat),
-    summary="Keep the lease",
+    summary="Renew the lease",
     group="workers",
 )
 RESULT = Entry(

@@ -1,4 +1,4 @@
-"""What a ``Coordinator`` is made of: run logs, the fleet, and what devices, operators and workers ask of it.
+"""The parts of a ``Coordinator``: run logs, the fleet, and the requests of devices, operators and workers.
 
-Synchronous and safe from any thread. No HTTP, no SQL.
+They are synchronous and safe from any thread. There is no HTTP and no SQL here.
 """

@@ -1,4 +1,4 @@
-"""Performs the actions that come of an event: draws cohorts, folds updates, commits checkpoints, deletes blobs."""
+"""Performs the actions that follow from events: draws cohorts, folds updates, commits checkpoints, deletes blobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinator.secure.committing import advance
 
 
 class NotServed(Exception):
-    """An action of a secure round: this coordinator creates no run that has any."""
+    """Raised for an action of a secure round: this coordinator creates no runs with secure rounds."""
 
 
 class Actions:
@@ -28,7 +28,7 @@ class Actions:
         self._commits = commits
 
     def perform(self, task: Task) -> None:
-        """Performs one action. StoreError or BlobError when the machine could not."""
+        """Performs one action. StoreError or BlobError where the database or the disk failed."""
         run, action = task
         core = self._core
         match action:

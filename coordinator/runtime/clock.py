@@ -1,4 +1,4 @@
-"""The Clock port: the only place where the coordinator asks what time it is."""
+"""The Clock port: the only source of the current time in the coordinator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Counts who waits, in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from and
-claimed), or to end a datacenter round that no worker has. Devices that are spent on the run's checkpoint or barred from
-it are not drawn, and counted apart.
+"""Counts the waiting devices in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from
+and claimed), or to end a datacenter round that no worker has. Devices that may not train on the run's checkpoint any
+more, or that are barred from the run, are not drawn and are counted apart.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from coordinator.store.port import Transaction
 
 
 def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
-    """Draws if the run is selecting and its pool is full or its time is up; else does nothing, so a wrong hint does no
-    harm.
+    """Draws a cohort if the run is selecting and its pool is full or its time is over; otherwise does nothing, so a
+    wrong hint does no harm.
     """
 
     def make(tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
@@ -59,7 +59,7 @@ def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
 
 
 def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
-    """Ends a datacenter round that no worker has, if enough eligible devices wait; else does nothing."""
+    """Ends a datacenter round that no worker has, if enough eligible devices wait; otherwise does nothing."""
 
     def make(tx: Transaction, state: RunState, now: float) -> ev.FleetReturned | None:
         if state.phase != "leasing":

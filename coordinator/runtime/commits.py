@@ -1,6 +1,7 @@
-"""The one way in which a round's checkpoint is committed, and the one in which its blobs are deleted.
+"""Commits the checkpoint of a round, and deletes the blobs of a round: the only code that does either.
 
-A commit runs under a fence: whoever takes it raises the run's fence, and only the last who did may append the event.
+A commit runs under a fence: the committing thread raises the run's fence, and only the thread that raised it last may
+append the event.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from coordinator.runtime.optimizer_states import optimizer_state_before
 from coordinator.store.port import FenceLost
 
 MakeCheckpoint = Callable[[], NewCheckpoint]
-"""Writes a checkpoint durably; CannotAggregate, or Missing, where there can be none."""
+"""Writes a checkpoint durably. CannotAggregate, or Missing, where the round can have none."""
 
 
 class Commits:
@@ -28,13 +29,13 @@ class Commits:
         self._under_way: set[str] = set()
 
     def under_way(self, run: str) -> bool:
-        """Whether a thread of this process is at a commit of the run."""
+        """Whether a thread of this process commits a round of the run."""
         return run in self._under_way
 
     def commit(self, run: str, round: int, make: MakeCheckpoint) -> bool:
-        """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there can be none.
+        """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there is none.
 
-        False where it is not this replica's to commit, or not any more.
+        Returns False where this replica may not commit the round, or may not any more.
         """
         with self._at(run):
             log = self._core.log(run)
@@ -60,10 +61,10 @@ class Commits:
             return True
 
     def discard(self, run: str, action: fx.Discard) -> None:
-        """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were added
-        with, and every blob of a secure round that has ended.
+        """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were
+        folded with, and every blob of a secure round that has ended.
 
-        Of the latter the log says so: until then they are named again.
+        The deletion of the latter is logged: until then the action is issued again.
         """
         for digest in self._updates(run, action.round):
             self._core.blobs.delete(digest)
@@ -76,8 +77,8 @@ class Commits:
             self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
 
     def _updates(self, run: str, round: int) -> list[str]:
-        """The raw updates of a round. A datacenter round has none: what it refused may be, byte for byte, what it
-        took."""
+        """The raw updates of a round. A datacenter round has none: the bytes of a result that it refused may equal
+        those of the result that it committed."""
         store = self._core.store
         row = store.round(run, round)
         if row is not None and row.kind == "datacenter":

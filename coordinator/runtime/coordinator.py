@@ -1,12 +1,13 @@
-"""The Coordinator: events in, effects performed. One object a process, synchronous, safe from any thread.
+"""The Coordinator: it makes events durable and performs their effects. One object per process, synchronous, safe from
+any thread.
 
-It is composed: a core (ports, logs, the queue of actions), and collaborators over it that answer devices, operators
-and workers, let time pass, and perform actions. ``RunLog`` makes an event durable; the collaborators decide which event
-a request is. They raise ``ProblemError`` for what a peer did wrong, and let ``StoreError`` and ``BlobError`` pass for
-what the machine could not do.
+It is composed of a core (ports, logs, the queue of actions) and collaborators over it that answer devices, operators
+and workers, handle the passing of time, and perform actions. ``RunLog`` makes an event durable; the collaborators
+translate requests to events. They raise ``ProblemError`` for an error of the peer; ``StoreError`` and ``BlobError``
+pass through them where the database or the disk failed.
 
-Who calls ``tick`` and ``perform``, and when, is decided elsewhere: the service runs a ``Driver`` with threads, the
-simulator a virtual clock, the fault explorer one call at a time with crashes between.
+The caller decides when ``tick`` and ``perform`` run: the service has a ``Driver`` with threads, the simulator a virtual
+clock, the fault explorer makes one call at a time with crashes in between.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``operators`` and ``workers`` answer requests; what happens without a request is here."""
+    """``devices``, ``operators`` and ``workers`` answer requests; the methods here serve the process itself."""
 
     def __init__(
         self,
@@ -67,13 +68,14 @@ class Coordinator:
         self._time = Timekeeping(self.core, self.fleet, commits)
 
     def recover(self) -> None:
-        """After a start: whatever was in flight is in flight again. MissingExtension where a run of the store cannot go
-        on here."""
+        """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on
+        this installation."""
         self.core.require_extensions()
         self._time.recover()
 
     def tick(self) -> float | None:
-        """Lets time pass. Returns the next deadline in the clock's time, None when there is none."""
+        """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
+        none."""
         return self._time.tick()
 
     def take_task(self) -> Task | None:
@@ -81,18 +83,18 @@ class Coordinator:
         return self.core.take_task()
 
     def put_back(self, task: Task) -> None:
-        """A task that could not be performed waits for another try."""
+        """Returns a task that could not be performed to the queue."""
         self.core.put_back(task)
 
     def perform(self, task: Task) -> None:
         """Performs one action.
 
-        Raises StoreError or BlobError when the machine could not; the action may then be performed again.
+        Raises StoreError or BlobError where the database or the disk failed; the action may then be performed again.
         """
         self._actions.perform(task)
 
     def healthy(self) -> dict[str, object]:
-        """What readiness looks at: raises StoreError when the database does not answer."""
+        """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
         return {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks()), "waiting": waiting}
 

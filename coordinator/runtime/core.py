@@ -1,5 +1,5 @@
-"""What the collaborators of a coordinator share: its ports, one log and one aggregator a run, and the queue of actions
-that wait to be performed.
+"""What the collaborators of a coordinator share: its ports, one log and one aggregator per run, and the queue of
+pending actions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coordinator.store.port import Store
 
 Entropy = Callable[[int], bytes]
 Task = tuple[str, fx.Action]
-"""(run, action) that waits to be performed."""
+"""(run, action): a pending action."""
 
 
 class Core:
@@ -73,7 +73,7 @@ class Core:
             return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out))
 
     def logs(self) -> list[RunLog]:
-        """The logs of all runs that this process knows."""
+        """The logs of all runs that this process has read."""
         return list(self._logs.values())
 
     def aggregator(self, run: str) -> Aggregator:
@@ -87,7 +87,8 @@ class Core:
             return self._aggregators[run]
 
     def require_extensions(self) -> None:
-        """MissingExtension where a run goes on and its plan names what is not installed here in that version."""
+        """MissingExtension where a run is not over and its plan names an extension that is not installed here in that
+        version."""
         for row in self.store.runs():
             state = self.log(row.run).catch_up()
             if state.over:
@@ -99,7 +100,7 @@ class Core:
                 raise missing(row.run, error) from None
 
     def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
-        """MissingExtension where another replica took on a run that this one cannot fold."""
+        """MissingExtension where another replica created a run that this one cannot fold."""
         try:
             registry = self.extensions(state.plan)
             return Aggregator(self.blobs, state.plan, state.checkpoint, self._sums, registry=registry, run=run)
@@ -111,21 +112,21 @@ class Core:
         return self.log(run).catch_up()
 
     def states(self) -> list[RunState]:
-        """The states of all runs, as far as this process knows them."""
+        """The states of all runs that this process has read."""
         return [log.state for log in self.logs()]
 
     def submit(self, run: str, make: Callable[[float], ev.Event]) -> list[fx.Effect]:
-        """Has the event applied and returns its effects, once they are durable; ProblemError where it is refused."""
+        """Applies the event and returns its effects once they are durable. ProblemError where the event is refused."""
         effects = self.log(run).submit(lambda tx, state, at: make(at))
         for effect in effects:
             if isinstance(effect, fx.Refused):
                 raise problem(effect.kind, effect.reason)
         return effects
 
-    # ------------------------------------------------------------ actions that wait
+    # ------------------------------------------------------------ pending actions
 
     def hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
-        """Puts the actions in the queue; the hints among them are passed on at once."""
+        """Puts the actions in the queue; hints among them are signalled at once."""
         for action in actions:
             if isinstance(action, fx.Wake | fx.Offer):
                 self.hint(action)
@@ -134,12 +135,12 @@ class Core:
         self.signals.wake_many(("tasks", f"run:{run}"))
 
     def hand_out_once(self, run: str, action: fx.Action) -> None:
-        """The same, unless the action waits to be performed already."""
+        """The same, unless the action is in the queue already."""
         if (run, action) not in list(self._tasks):
             self.hand_out(run, [action])
 
     def hint(self, action: fx.Wake | fx.Offer) -> None:
-        """Wakes those for whom there is work."""
+        """Wakes the devices and workers for whom there is work."""
         if isinstance(action, fx.Offer):
             self.signals.wake("workers")
         else:
@@ -153,12 +154,12 @@ class Core:
             return None
 
     def put_back(self, task: Task) -> None:
-        """A task that could not be performed waits for another try."""
+        """Returns a task that could not be performed to the queue."""
         self._tasks.append(task)
         self.signals.wake("tasks")
 
     def tasks(self) -> list[Task]:
-        """What waits to be performed."""
+        """The pending actions."""
         return list(self._tasks)
 
     # ------------------------------------------------------------ locks

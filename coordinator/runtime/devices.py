@@ -1,8 +1,8 @@
-"""What devices ask of the coordinator: enrolment, check-ins, updates, outcomes. Decides which event a request is, and
-what is answered.
+"""Answers the requests of devices: enrolment, check-ins, updates, outcomes. Translates a request to an event, and the
+event's effects to the answer.
 
-Raises ``ProblemError`` for what the device did wrong; lets ``StoreError`` and ``BlobError`` pass for what the machine
-could not do.
+Raises ``ProblemError`` for an error of the device; ``StoreError`` and ``BlobError`` pass through where the database or
+the disk failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.collecting import membership
+from coordinator.engine.phases.refusing import membership
 from coordinator.engine.state import RunState
 from coordinator.folding import validation
 from coordinator.runtime.core import Core
@@ -36,15 +36,15 @@ from coordinator.store.port import DeviceRow, Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A validated update, and whose it is."""
+class ArrivedUpdate:
+    """A validated update with its device."""
 
     device: DeviceRow
     report: UpdateReport
     digest: str
     size: int
     at: float | None = None
-    """When it arrived; None: now."""
+    """Unix time of its arrival in seconds; None: now."""
 
 
 class DeviceRequests:
@@ -53,7 +53,7 @@ class DeviceRequests:
         self._fleet = fleet
         self._outcomes = Outcomes(core)
         self._offered: dict[str, CheckpointRef] = {}
-        """What the devices of the round under way fetch, by run."""
+        """The checkpoint that devices of the round under way fetch, by run."""
 
     def enrol(self, request: EnrolRequest) -> Enrolled:
         return self._fleet.enrol(request)
@@ -62,11 +62,12 @@ class DeviceRequests:
         return self._fleet.authenticate(token)
 
     def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | None:
-        """Work, or why there is none for this device; None: it waits in the pool, and its signal wakes it."""
+        """Returns an assignment, or why there is none for this device. None: the device waits in the pool, and its
+        signal wakes it."""
         return self.check_in_all([(device, check_in)])[0]
 
     def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | None]:
-        """The same for devices that arrive together."""
+        """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
         waiting = []
         for device, check_in in arrivals:
@@ -106,20 +107,20 @@ class DeviceRequests:
         )
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
-        """The answer when a check-in was held to its end."""
+        """Returns the answer to a check-in whose hold has expired."""
         return self._fleet.refusal(device, check_in, self._core.states()) or self._fleet.hold_over(
             check_in, self._core.states()
         )
 
-    def leave(self, device: str) -> None:
-        """The device no longer waits in the pool."""
-        self._fleet.leave(device)
+    def stop_waiting(self, device: str) -> None:
+        """Removes the device from the pool."""
+        self._fleet.stop_waiting(device)
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
         self._core.submit(run, lambda at: ev.Started(at=at, round=round, attempt=attempt, device=device))
 
     def started_all(self, run: str, round: int, attempt: int, devices: Sequence[str]) -> None:
-        """The same for devices that start together. Those that have no place in the round are passed over."""
+        """The same for many devices. Those that have no place in the round are skipped."""
 
         def started(device: str) -> Make:
             return lambda tx, state, at: ev.Started(at=at, round=round, attempt=attempt, device=device)
@@ -134,9 +135,9 @@ class DeviceRequests:
         )
 
     def update_limit(self, device: str, run: str, round: int, attempt: int) -> int:
-        """The longest body worth reading from this device; ProblemError when no body can count.
+        """Returns the longest accepted body of this device in bytes. ProblemError where no body can count.
 
-        For a round that is over the body of a device whose update was acknowledged is still read: the same bytes get
+        After the end of a round the body of a device whose update was acknowledged is still read: the same bytes get
         the same receipt.
         """
         state = self._core.log(run).state
@@ -152,7 +153,7 @@ class DeviceRequests:
         raise problem(*against)
 
     def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
-        """Validates a spooled update, makes it durable, and has it counted.
+        """Validates a spooled update, makes it durable, and counts it.
 
         The same digest again gives the same receipt.
         """
@@ -183,22 +184,22 @@ class DeviceRequests:
         *,
         still_there: Callable[[], bool] = lambda: True,
     ) -> Receipt:
-        """Has an update counted that was validated, and that ``Sums`` holds under this digest. ProblemError.
+        """Counts a validated update that ``Sums`` can read under this digest. ProblemError where it is refused.
 
-        ``still_there`` is asked under the run's lock.
+        ``still_there`` is called under the run's lock.
         """
 
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return _reported(Arrived(device, report, digest, size), at)
+            return _reported(ArrivedUpdate(device, report, digest, size), at)
 
         return _receipt(report, device.device, digest, self._core.submit(report.run, reported))
 
-    def count_all(self, run: str, arrivals: Sequence[Arrived]) -> list[Receipt | ProblemError]:
-        """The same for validated updates of one run that arrived one after another, each at its own time."""
+    def count_all(self, run: str, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:
+        """The same for many validated updates of one run, each with its own time of arrival."""
 
-        def reported(arrived: Arrived) -> Make:
+        def reported(arrived: ArrivedUpdate) -> Make:
             return lambda tx, state, now: _reported(arrived, now if arrived.at is None else arrived.at)
 
         answers: list[Receipt | ProblemError] = []
@@ -214,13 +215,13 @@ class DeviceRequests:
         return answers
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
-        """What became of this device's part in a round."""
+        """Returns the outcome of this device's part in a round."""
         return self._outcomes.outcome(device, run, round)
 
     # ------------------------------------------------------------ inside
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
-        """What every device of the round fetches: its size is looked up once."""
+        """Returns the checkpoint that every device of the round fetches; its size is read once."""
         offered = self._offered.get(state.run)
         if offered is None or (offered.version, offered.digest) != (state.version, state.checkpoint):
             size = self._core.blobs.size(state.checkpoint)
@@ -232,9 +233,10 @@ class DeviceRequests:
         return min(self._core.aggregator(run).max_update_bytes, self._core.settings.max_update_bytes)
 
     def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
-        """A refused update's bytes go, unless the same bytes are acknowledged under another request, and still kept.
+        """Deletes the bytes of a refused update, unless the same bytes are acknowledged under another request and
+        stored.
 
-        Looked up and deleted under the run's lock, so that nobody acknowledges them in between.
+        Both steps run under the run's lock, so that nobody acknowledges the bytes in between.
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
@@ -248,7 +250,7 @@ class DeviceRequests:
         self._core.log(run).submit(drop)
 
 
-def _reported(arrived: Arrived, at: float) -> ev.Reported:
+def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
     report, most = arrived.report, arrived.device.examples_cap
     return ev.Reported(
         at=at,

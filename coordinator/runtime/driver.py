@@ -1,7 +1,7 @@
-"""Threads that drive a Coordinator in a process: one lets time pass, a few perform actions.
+"""The threads that drive a Coordinator in a process: one calls ``tick``, a few perform actions.
 
-A task that fails because the machine could not (disk full, database locked) is tried again later, with nothing lost;
-the round's deadline still holds. This file knows nothing of what a task is.
+A task that fails because of the machine (disk full, database locked) is tried again later, and nothing is lost; the
+round's deadline still applies.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from coordinator.store.port import StoreError
 
 _LOG = logging.getLogger("quorate.driver")
 _IDLE_S = 1.0
-"""The longest sleep between two looks at the clock: a wall clock may jump, and another replica may open a round."""
+"""The longest sleep between two calls of ``tick``, in seconds: a wall clock may jump, and another replica may open a
+round."""
 _GATHER_S = 0.02
-"""Check-ins come in crowds: the pool is counted once for all that arrive within this time."""
+"""Many check-ins arrive together: the pool is counted once for all that arrive within this time in seconds."""
 _OVERDUE_S = 0.1
-"""Between two looks while a deadline has passed and what it asks for could not be done yet."""
+"""Seconds between two calls of ``tick`` while a deadline has passed and its action could not be performed yet."""
 _RETRY_S = 2.0
-"""A task that failed goes back to the queue after this. No thread waits for it, so a library of blocking retries does
-not serve here; SQLite waits for locks itself, and sessions of devices have a pure backoff."""
+"""Seconds until a failed task returns to the queue. No thread waits for it, so a library of blocking retries does not
+fit here; SQLite waits for locks itself, and sessions of devices have a pure backoff."""
 
 
 class Driver:
-    """``start`` recovers what was in flight and runs until ``close``."""
+    """``start`` recovers pending work and runs until ``close``."""
 
     def __init__(self, coordinator: Coordinator, *, workers: int = 2) -> None:
         self._coordinator = coordinator
@@ -48,7 +49,7 @@ class Driver:
             thread.start()
 
     def close(self) -> None:
-        """Ends the threads after the tasks they are at. Undone tasks are found again by the next start."""
+        """Ends the threads after their current tasks. The next start recovers pending tasks."""
         self._stopping.set()
         self._coordinator.core.signals.wake_many(("tasks", "fleet"))
         for thread in self._threads:
@@ -61,10 +62,10 @@ class Driver:
             try:
                 deadline = coordinator.tick()
             except StoreError as error:
-                _LOG.warning("could not let time pass: %s", error)
+                _LOG.warning("could not handle the passing of time: %s", error)
                 deadline = None
-            except Exception:  # noqa: BLE001 - whatever it was, other runs' deadlines must still be kept
-                _LOG.exception("a bug: could not let time pass")
+            except Exception:  # noqa: BLE001 - deadlines of other runs must still be handled
+                _LOG.exception("a bug: could not handle the passing of time")
                 deadline = None
             self._put_back_due()
             sleep_s = _IDLE_S
@@ -92,7 +93,7 @@ class Driver:
                 self._try_later(task)
 
     def _try_later(self, task: Task) -> None:
-        """Once, however often it failed meanwhile: an overdue draw is handed out anew at each look at the clock."""
+        """Queues the task once, however often it failed: an overdue draw is issued again by each call of ``tick``."""
         with self._retrying:
             if all(waiting != task for _, waiting in self._retries):
                 self._retries.append((time.monotonic() + _RETRY_S, task))

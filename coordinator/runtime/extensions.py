@@ -1,8 +1,8 @@
-"""Rules and server optimizers of installed packages, for the engine, which looks at no machine itself.
+"""Loads rules and server optimizers of installed packages, for the engine, which is pure and imports nothing itself.
 
-Groups of entry points: ``quorate.rules`` and ``quorate.server_optimizers``. An entry gives the object itself. Its
-version is the object's own ``version``, where it has one, so that a package may change without its arithmetic; else the
-package's. Only what a plan names is imported.
+The groups of entry points are ``quorate.rules`` and ``quorate.server_optimizers``. An entry point returns the object
+itself. Its version is the object's own ``version``, where it has one, so that a package may change without its
+arithmetic; otherwise the version of the package. Only what a plan names is imported.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ RULES_GROUP = "quorate.rules"
 OPTIMIZERS_GROUP = "quorate.server_optimizers"
 
 _ELSEWHERE_S = 30.0
-"""When a peer asks again, hoping for a replica that has what the plan names."""
+"""Seconds after which a peer asks again: another replica may have what the plan names."""
 _PARTS = {
     "rule": ("needs", "takes_weights", "parameters", "combine"),
     "server_optimizer": ("slots", "parameters", "first", "apply"),
 }
 
 FindExtensions = Callable[[Plan], Registry]
-"""What of this machine's packages a plan may use. PlanError where one that it names cannot be loaded."""
+"""Returns what installed packages provide for a plan. PlanError where one that the plan names cannot be loaded."""
 
 
 class MissingExtension(ProblemError):
-    """A run of the store names a rule, a server optimizer or a codec that is not installed here in that version. For
-    devices and workers the replica is busy: another one may have it."""
+    """A run of the store names a rule, a server optimizer or a codec that is not installed here in that version.
+    Devices and workers get *busy*: another replica may have it."""
 
 
 def missing(run: str, reason: Exception) -> MissingExtension:
-    """The error to raise."""
-    detail = f"this coordinator cannot go on with run {run}: {reason}"
+    """Returns the error to raise."""
+    detail = f"this coordinator cannot continue run {run}: {reason}"
     return MissingExtension(problem("busy", detail, retry_after_s=_ELSEWHERE_S).problem)
 
 
 def installed(plan: Plan) -> Registry:
-    """The rule and the server optimizer that the plan names, where packages bring them."""
+    """Returns the rule and the server optimizer that the plan names, where packages provide them."""
     if not needs_package(plan.aggregation):
         return BUILT_IN
     return Registry(
@@ -60,6 +60,6 @@ def _named(group: str, name: str, field: str) -> dict[str, Installed[Any]]:
         raise PlanError(f"aggregation.{field}: {error}") from None
     lacking = [part for part in _PARTS[field] if not hasattr(made, part)]
     if isinstance(made, type) or lacking:
-        what = "a class, where an object of it is wanted" if isinstance(made, type) else f"without {lacking[0]}"
-        raise PlanError(f"aggregation.{field}: {name} cannot be used: its entry point gives {what}")
+        what = "a class instead of an object of it" if isinstance(made, type) else f"without {lacking[0]}"
+        raise PlanError(f"aggregation.{field}: {name} cannot be used: its entry point returns {what}")
     return {name: Installed(str(getattr(made, "version", entry.version)), made)}

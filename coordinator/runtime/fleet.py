@@ -1,6 +1,6 @@
-"""The fleet: who is enrolled, who waits, who works on what. Waiting belongs to the fleet, not to a run.
+"""The fleet: which devices are enrolled, which wait, and why others get no work. All runs share the waiting devices.
 
-Check-ins that arrive together are written in one transaction. Nothing here decides who is selected.
+Check-ins that arrive together are written in one transaction. Cohorts are drawn in ``cohort_selection``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from coordinator.settings import Settings
 from coordinator.store.port import Conflict, DeviceRow, Store, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
-"""Window after a check-in was held to its end: the device keeps its place in the pool if it comes back at once."""
+"""Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
 
 _TOKEN_S = 5.0
-"""How long a token that was looked up is known without looking again: a round is four requests in a row."""
+"""Seconds for which a token is cached after it was read: a round has four requests in a row."""
 _TOKENS = 20_000
-"""The most tokens known at a time."""
+"""The most cached tokens."""
 
 
 class Fleet:
@@ -50,7 +50,7 @@ class Fleet:
     # ------------------------------------------------------------ enrolment
 
     def enrol(self, request: EnrolRequest) -> Enrolled:
-        """The same key again gives the same id and a fresh token, so an answer that was lost costs nothing."""
+        """The same key again returns the same id and a new token, so a lost answer costs nothing."""
         wanted = self._settings.enrolment_token or ""
         if not wanted or not hmac.compare_digest(wanted.encode(), request.enrolment_token.encode()):
             raise problem(
@@ -87,7 +87,8 @@ class Fleet:
         return Enrolled(device=row.device, token=token, examples_cap=cap)
 
     def authenticate(self, token: str) -> DeviceRow:
-        """The device of a token. One that another replica has replaced is taken for up to ``_TOKEN_S`` more."""
+        """Returns the device of a token. A token that another replica has replaced is valid for up to ``_TOKEN_S``
+        more."""
         hashed, now = _hash(token), self._clock.now()
         row, until = self._tokens.get(hashed, (None, 0.0))
         if row is not None and 0 <= until - now <= _TOKEN_S:
@@ -103,9 +104,9 @@ class Fleet:
     # ------------------------------------------------------------ waiting
 
     def wait(self, device: DeviceRow, check_in: CheckIn) -> None:
-        """Puts the device into the pool until its hold, and some time to come back, have passed.
+        """Adds the device to the pool until its hold, and some time for its next check-in, have passed.
 
-        ``check_in.examples`` is capped already.
+        ``check_in.examples`` is already capped.
         """
         self.wait_all([(device, check_in)])
 
@@ -127,13 +128,14 @@ class Fleet:
                 raise result
         self._signals.wake("fleet")
 
-    def leave(self, device: str) -> None:
-        """The device no longer waits."""
+    def stop_waiting(self, device: str) -> None:
+        """Removes the device from the pool."""
         with self._store.transaction() as tx:
             tx.drop_waiting([device])
 
     def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
-        """Why no running run can use this device, with a window; None when one can, or when there is none to ask."""
+        """Returns why no running run can use this device, with a window for the next check-in. None where a run can use
+        it, or where no run is running."""
         open_runs = [state for state in states if state.status == "running"]
         if not open_runs:
             return None
@@ -148,8 +150,8 @@ class Fleet:
         return self.pace("; ".join(f"run {run}: {against}" for run, against in reasons.items()))
 
     def reasons_of_ineligible(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
-        """What the devices that asked during this round's selection, or wait for other runs, were told about this run;
-        empty when there are none.
+        """Returns why devices that checked in during this round's selection, or wait for other runs, cannot work for
+        this run; empty where there are none.
         """
         for row in rows:
             against = _against(state, row.offer, row.examples)
@@ -161,7 +163,8 @@ class Fleet:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
 
     def hold_over(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait:
-        """The answer to a check-in whose hold ran out: what the runs that this device may work for are doing."""
+        """Returns the answer to a check-in whose hold has expired: the phases of the runs that this device may work
+        for."""
         offer = offer_of(check_in)
         running = [s for s in states if s.status == "running" and _unfit(s, offer) is None]
         if not running:
@@ -171,8 +174,8 @@ class Fleet:
         return Wait(reason=f"not selected yet: {found}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:
-        """(device, examples) of those who may work for the run, by device id. Nobody who is spent on its checkpoint,
-        or barred from it."""
+        """Returns (device, examples) of the devices that may work for the run, by device id. Devices that may not train
+        on its checkpoint any more, or are barred from it, are left out."""
         verdicts: dict[str, bool] = {}
         left_out = {*state.spent, *state.barred}
         chosen = []
@@ -189,7 +192,8 @@ class Fleet:
         return self._store.waiting_by_offer(self._clock.now())
 
     def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
-        """About how many waiting devices may work for the run: sizes are looked at when the cohort is drawn."""
+        """Returns an estimate of the waiting devices that may work for the run: their examples are checked when the
+        cohort is drawn."""
         return sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
 
     # ------------------------------------------------------------ for people
@@ -222,12 +226,12 @@ class Fleet:
 
 
 def _unfit(state: RunState, offer: str) -> str | None:
-    """Why a device with this offer may not work for the run, whatever it holds; None: it may."""
+    """Returns why a device with this offer may not work for the run, whatever its examples; None: it may."""
     return reason_against(state.plan.task, offer, state.plan.terms)
 
 
 def _against(state: RunState, offer: str, examples: int) -> str | None:
-    """Why a device with this offer and so many examples may not work for the run; None: it may."""
+    """Returns why a device with this offer and number of examples may not work for the run; None: it may."""
     against = _unfit(state, offer)
     least = state.plan.cohort.min_examples
     if against is None and examples < least:

@@ -1,9 +1,10 @@
-"""Group commit: what many threads want done at once is done in one transaction.
+"""Group commit: the items that many threads submit at the same time are committed in one transaction.
 
-A durable transaction costs a disk sync, and a round brings hundreds of reports at a time. So a thread puts its item in
-a queue and waits for the lock; whoever gets the lock first takes everything that is queued, does it in one go, and
-leaves each result where its owner finds it ("flat combining", Hendler et al. 2010, doi 10.1145/1810479.1810540). No
-thread of its own, no waiting for a batch to fill: a lone item is done at once.
+A durable transaction costs a disk sync, and a round has hundreds of reports at a time. So a thread puts its item in a
+queue and waits for the lock; the thread that gets the lock first takes all queued items, commits them in one batch, and
+stores each result for the thread that submitted it ("flat combining", Hendler et al. 2010, doi
+10.1145/1810479.1810540). There is no thread of its own and no wait for a full batch: a single item is committed at
+once.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ class GroupCommit(Generic[T, R]):
         self._turn = threading.Lock()
 
     def locked(self) -> bool:
-        """Whether a thread is at a batch."""
+        """Whether a thread commits a batch."""
         return self._turn.locked()
 
     def submit(self, item: T) -> R:
-        """Does the item, alone or with others, and returns its result or raises its error once it is durable."""
+        """Commits the item, alone or with others. Returns its result, or raises its error, once it is durable."""
         result = self.submit_all([item])[0]
         if isinstance(result, BaseException):
             raise result
         return result
 
     def submit_all(self, items: Sequence[T]) -> list[R | BaseException]:
-        """Does these items together; the result or the error of each, in order, once they are durable."""
+        """Commits these items together. Returns the result or the error of each, in order, once they are durable."""
         tickets: list[_Ticket[T, R]] = [_Ticket(item) for item in items]
         with self._queue_lock:
             self._queue += tickets

@@ -1,7 +1,7 @@
-"""Why devices that asked for work could not have it, for the people who run a round that found too few.
+"""Why devices that checked in were ineligible: a hint for the operator of a round that had too few devices.
 
-Kept in memory and bounded: a hint for people, lost with a restart and not shared among replicas. Nothing is decided by
-it.
+The reasons are in memory and bounded. They are lost at a restart and not shared among replicas, and they decide
+nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import threading
 from collections import Counter, OrderedDict
 
 _MOST = 10_000
-"""Devices remembered, all runs together; the oldest make room."""
+"""The most reasons in memory, of all runs together; the oldest are dropped."""
 _SHOWN = 3
 """Reasons shown at once, the most common first."""
 _LONGEST = 240
-"""Characters of a reason: part of it is the device's own words."""
+"""Characters of a reason: part of it is text of the device."""
 
 
 class Ineligible:
@@ -25,7 +25,7 @@ class Ineligible:
         self._lock = threading.Lock()
 
     def note(self, run: str, device: str, reason: str, at: float) -> None:
-        """``device`` asked at ``at`` and could not work for ``run``."""
+        """Records that ``device`` checked in at ``at`` and could not work for ``run``."""
         with self._lock:
             self._last[run, device] = (at, reason)
             self._last.move_to_end((run, device))
@@ -33,11 +33,11 @@ class Ineligible:
                 self._last.popitem(last=False)
 
     def reasons(self, run: str, since: float) -> str:
-        """What devices were told of the run since then: ``2 devices were told: the plan wants ...``; empty if none."""
+        """The reasons for the run since then: ``2 devices were ineligible: the plan wants ...``; empty if none."""
         with self._lock:
             reasons = [reason for (of, _), (at, reason) in self._last.items() if of == run and at >= since]
         common = Counter(reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..." for reason in reasons)
         return ". ".join(
-            f"{count} device{'s were' if count > 1 else ' was'} told: {reason}"
+            f"{count} device{'s were' if count > 1 else ' was'} ineligible: {reason}"
             for reason, count in common.most_common(_SHOWN)
         )

@@ -1,6 +1,6 @@
-"""What operators ask of the coordinator: runs, rounds, checkpoints, metrics, devices, the event log.
+"""Answers the requests of operators: runs, rounds, checkpoints, metrics, devices, the event log.
 
-Raises ``ProblemError`` for what cannot be done.
+Raises ``ProblemError`` for a request that is refused.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class OperatorRequests:
         self._core = core
         self._fleet = fleet
         self._known: set[str] = set()
-        """Digests that are known to be checkpoints."""
+        """Digests of blobs that were found to be checkpoints."""
 
     def put_checkpoint(self, spool: Spool, digest: str) -> None:
-        """Takes an initial checkpoint, checked to be what its digest says and readable as a model."""
+        """Stores an initial checkpoint. Its digest and its format are checked."""
         run_creation.check_checkpoint(spool.path)
         spool.commit(digest)
 
     def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
-        """``taken``: ids that the run must not have, beside those of this store."""
+        """Creates a run. ``taken``: ids that are in use beside those of this store."""
         row = run_creation.create_run(request, self._core, taken)
         self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
         return self.run(row.run)
@@ -66,8 +66,8 @@ class OperatorRequests:
         return self.run(run)
 
     def advance(self, run: str, by: str) -> RunView:
-        """The owner's way out of an exhausted run: this round commits the model moved by one unit of the exact scale.
-        ``by`` goes into the audit."""
+        """Continues an exhausted run for its owner: this round commits the model moved by one unit of the exact scale.
+        ``by`` is written to the audit."""
         number = self._core.state(run).round_number
         self._core.submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
         return self.run(run)
@@ -102,7 +102,7 @@ class OperatorRequests:
         return [views.metric_view(row) for row in self._core.store.metrics(run)]
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
-        """Keeps an evaluator's scores; the run may be finished by them."""
+        """Stores an evaluator's scores; they may finish the run."""
         state = self._core.log(run).catch_up()
         row = self._core.store.checkpoint(run, report.version) if report.version <= state.version else None
         if row is None:
@@ -113,7 +113,7 @@ class OperatorRequests:
             )
         if report.source == "devices":
             raise problem(
-                "conflict", 'the source "devices" is kept for the scores that devices report with their updates'
+                "conflict", 'the source "devices" is reserved for the scores that devices report with their updates'
             )
         self._core.submit(
             run,

@@ -1,9 +1,9 @@
-"""Which states of a run's server optimizer may be read again: the newest, and those with which a round that is kept for
-an audit was folded. All others go with the updates of the round that read them.
+"""Which states of a run's server optimizer may be read again: the newest, and those with which a round was folded whose
+updates are stored for an audit. All others are deleted with the updates of the round that read them.
 
 A state belongs to the round that made it (``coordinator.folding.optimizer_state``). The versions that carry it over
-unchanged, made in a datacenter or by the run's owner, follow it directly, so one look at the next version says whether
-it is still of use.
+unchanged, made in a datacenter or by the run's owner, follow it directly, so the next version alone shows
+whether it is still needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.store.port import CheckpointRow, Reader, RoundRow
 
 
 def optimizer_state_before(store: Reader, run: str, row: RoundRow | None) -> str | None:
-    """Digest of the state that only this round and those before it have read; None where there is none."""
+    """Returns the digest of the state that only this round and earlier ones have read; None where there is none."""
     version = None if row is None else row.body.get("version")
     if row is None or row.status != "committed" or not isinstance(version, int):
         return None
@@ -26,7 +26,8 @@ def optimizer_state_before(store: Reader, run: str, row: RoundRow | None) -> str
 
 
 def optimizer_states(line: Sequence[CheckpointRow], forgotten: int) -> set[str]:
-    """Digests of the states that may be read again. ``forgotten``: the last round whose updates are kept no more."""
+    """Returns the digests of the states that may be read again. ``forgotten``: the last round whose updates are
+    deleted."""
     kept = {row.optimizer for row in line[-1:]}
     for before, after in pairwise(line):
         if after.round is not None and after.round > forgotten:

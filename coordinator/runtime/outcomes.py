@@ -1,6 +1,6 @@
-"""What became of a device's part in a round: counted, refused, dropped, withdrawn, or still pending.
+"""The outcome of a device's part in a round: counted, refused, dropped, withdrawn, or still pending.
 
-Reads the run's state and the store. The same facts answer bytes that are sent again after their round has ended.
+Reads the run's state and the store. The same facts answer bytes that are sent again after the end of their round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Outcomes:
         self._core = core
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
-        """What became of this device's part in a round."""
+        """Returns the outcome of this device's part in a round."""
         state = self._core.log(run).catch_up()
         if not 1 <= round <= state.round_number:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
@@ -44,13 +44,13 @@ class Outcomes:
         return Outcome(run=run, round=round, device=device, result="unknown", reason=reason)
 
     def was_selected(self, device: str, run: str, round: int) -> bool:
-        """Whether the device was of the cohort of a round that has ended."""
+        """Whether the device was in the cohort of a round that has ended."""
         row = self._core.store.round(run, round)
         cohort = row.body.get("cohort") if row is not None else None
         return isinstance(cohort, list) and device in cohort
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
-        """What the database says of this device's acknowledged update in a round that has ended, or None."""
+        """Returns the stored outcome of this device's acknowledged update in a round that has ended, or None."""
         for row in self._core.store.contributions(run, round):
             if row.device == device:
                 return Outcome(
@@ -66,7 +66,7 @@ class Outcomes:
         return None
 
     def receipt(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
-        """The answer to bytes sent again after their round has ended."""
+        """Returns the answer to bytes that are sent again after the end of their round."""
         if outcome.digest != digest:
             raise problem("duplicate", "another update of this device was received in this round; the first one counts")
         if outcome.result == "refused":

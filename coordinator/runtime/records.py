@@ -1,9 +1,9 @@
-"""The engine's records as rows of the store, written inside the transaction that appends their event."""
+"""Writes the engine's records as rows of the store, inside the transaction that appends their event."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
@@ -78,6 +78,8 @@ def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]])
                     )
                     for name, value in record.metrics.items()
                 )
+            case _:
+                assert_never(record)
     for row in rounds.values():
         tx.put_round(row)
     if refusals:

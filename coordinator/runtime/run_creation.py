@@ -1,4 +1,4 @@
-"""How a run begins: a plan that makes sense, an initial checkpoint that fits it, a free name, a selection seed."""
+"""Creates a run: checks the plan and the initial checkpoint, and chooses the run's id and its selection seed."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check_checkpoint(path: Path) -> None:
 
 
 def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> RunRow:
-    """Writes the run and version 0 of its line in one transaction. ``taken``: ids that it must not have, beside those
-    of the store."""
+    """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
+    store. ProblemError where the plan or the checkpoint is refused."""
     store, blobs = core.store, core.blobs
     try:
         plan = Plan.parse(request.plan)

@@ -1,9 +1,8 @@
 """One run's state in this process: a cache of the fold of its log, tagged with the last sequence number.
 
-Whoever wants the run to change submits a proposal. Proposals that arrive together share one transaction, which holds
-the run's lock in the store: catch up with what other replicas appended, step, append, write the records. Only when that
-is durable does the cache move on, are proposers answered, and are actions handed out. Nothing here knows what an event
-means.
+A change of the run is submitted as a proposal. Proposals that arrive together share one transaction, which holds the
+run's lock in the store: catch up with the events of other replicas, step, append, write the records. Only when that is
+durable, the cache is updated, the proposals are answered, and the actions are issued.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from coordinator.runtime.group_commit import GroupCommit
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
 Make = Callable[[Transaction, RunState, float], events.Event | None]
-"""An event from the caught-up state and the time, or None for nothing. Reads the transaction, never writes to it."""
+"""Makes an event from the newest state and the time, or None for no event. May read the transaction, but not write."""
 
 _ACTIONS = get_args(fx.Action)
 _PAGE = 5000
 
 
 def start_of(row: RunRow) -> tuple[RunState, int]:
-    """(state, seq) from which the run's log is to be folded: its snapshot, or its beginning where there is none yet, or
-    another version of the coordinator wrote it."""
+    """Returns (state, seq) from which the run's log is folded: its snapshot, or its beginning where there is none yet
+    or another version of the coordinator wrote it."""
     state = None if row.snapshot is None else states.from_json(row.snapshot)
     if state is None:
         return rounds.begin(row.run, Plan.parse(row.plan), row.init), 0
@@ -45,7 +44,7 @@ class _Proposal:
 
 
 class RunLog:
-    """``submit`` is safe from any thread; ``state`` is the newest durable state that this process knows."""
+    """``submit`` is safe from any thread; ``state`` is the newest durable state that this process has read."""
 
     def __init__(
         self, row: RunRow, store: Store, clock: Clock, hand_out: Callable[[str, list[fx.Action]], None]
@@ -67,13 +66,13 @@ class RunLog:
         return self._cache[1]
 
     def locked(self) -> bool:
-        """Whether a thread of this process is at a transaction of the run."""
+        """Whether a thread of this process has a transaction of the run open."""
         return self._commits.locked()
 
     def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
-        """Has the event applied and returns its effects, once they are durable.
+        """Applies the event and returns its effects once they are durable.
 
-        ``fence``: refused with FenceLost unless it is the run's.
+        ``fence``: FenceLost unless it is the run's newest.
         """
         return self._commits.submit(_Proposal(make, fence))
 
@@ -82,7 +81,7 @@ class RunLog:
         return self._commits.submit_all([_Proposal(make, None) for make in makes])
 
     def caught_up(self) -> tuple[RunState, int]:
-        """(state, seq) with whatever other replicas appended: one cheap read when they appended nothing."""
+        """Returns (state, seq) with the events of other replicas: one cheap read where there are none."""
         if self._store.head(self.run) != self._cache[1]:
             self.submit(lambda tx, state, now: None)
         return self._cache
@@ -91,9 +90,9 @@ class RunLog:
         return self.caught_up()[0]
 
     def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
-        """Raises the run's fence and returns it; None where the newest state is not one that is ``wanted``.
+        """Raises the run's fence and returns it; None where ``wanted`` is false for the newest state.
 
-        It is raised only in that very state: raised later it would break into what another replica is at by then.
+        Both happen in one transaction: raised later, the fence could interrupt the work of another replica.
         """
         while True:
             state, seq = self.caught_up()
@@ -133,7 +132,7 @@ class RunLog:
                     elif isinstance(effect, fx.Refused):
                         refused = True
                 if following is not state or (recorded and not refused):
-                    logged.append((event.at, events.kind_of(event), events.to_json(event)))
+                    logged.append((event.at, event.kind, events.to_json(event)))
                 results.append(effects)
                 state = following
             records.write(tx, self.run, rows)
@@ -147,9 +146,9 @@ class RunLog:
         return results
 
     def _hold_fence(self, tx: Transaction, fence: int | None) -> None:
-        """FenceLost for a proposal whose fence is not the run's.
+        """FenceLost for a proposal whose fence is not the run's newest.
 
-        Looked up first: a store's refusal would end the batch.
+        It is checked first: a refusal by the store would end the batch.
         """
         if fence is None:
             return

@@ -1,12 +1,13 @@
-"""The secure rounds of one run: what devices ask, what the engine asks for, and the commit that every round has.
+"""The secure rounds of one run: the requests of devices, the actions of the engine, and the commit path of all rounds.
 
-A Coordinator has none yet: its ``perform`` raises for their actions until devices can reach them over HTTP.
+A Coordinator has none yet: its ``perform`` raises for their actions until their requests are served over HTTP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import assert_never
 
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
@@ -24,7 +25,7 @@ SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | f
 
 
 class SecureLog:
-    """A run's log, as secure rounds see it."""
+    """A run's log as the port that secure rounds use."""
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
@@ -50,19 +51,22 @@ class SecureRounds:
         commits: Commits,
         workers: int = WORKERS,
     ) -> None:
-        """``authority``: asked whenever somebody is to be vouched for; ``workers``: threads that unmask."""
+        """``authority``: certifies devices; ``workers``: number of threads that unmask."""
         attempts = Attempts(blobs, lambda device, certificate: authority().vouched(device, certificate))
         self.requests = SecureRequests(log, blobs, authority, attempts)
         self._run, self._commits = run, commits
         self._work = SecureWork(log, blobs, aggregator, authority, attempts, workers)
 
     def perform(self, action: SecureAction) -> None:
-        """Performs one action. StoreError or BlobError when the machine could not: it may then be performed again."""
+        """Performs one action. StoreError or BlobError where the database or the disk failed: it may then be performed
+        again."""
         match action:
             case fx.CommitSum() | fx.Advance():
                 self._commits.commit(self._run, action.round, partial(self._work.checkpoint, action))
             case fx.Discard():
                 self._work.forget()
                 self._commits.discard(self._run, action)
-            case _:
+            case fx.Announce() | fx.Gather() | fx.Open():
                 self._work.perform(action)
+            case _:
+                assert_never(action)

@@ -1,18 +1,18 @@
-"""Wakes whoever waits for something to change: threads, and asyncio tasks of any event loop.
+"""Wakes threads and asyncio tasks of any event loop that wait for a change.
 
-A signal is a hint that reading again may be worth it. It carries nothing, may come without cause, and may get lost
-(another replica made the change), so whoever waits also reads again on a timer. Nothing here knows what a key means;
-the coordinator's are ``device:<id>``, ``run:<id>`` and ``fleet``.
+A signal is a hint to read again. It carries no data, may come without cause, and may get lost (another replica made the
+change), so a waiter also reads again on a timer. A key is any text; the coordinator's are ``device:<id>``, ``run:<id>``
+and ``fleet``.
 
 How to wait without missing a change::
 
     seen = signals.version(key)                       # 1. before reading
-    state = read()                                    # 2. nothing there yet?
+    state = read()                                    # 2. no result yet?
     await signals.async_wait(key, seen, timeout_s)    # 3. returns at once if anybody woke the key since 1.
 
-What it costs: a waiting task is one future and one timer, a waiting thread one event. ``wake_many`` of 300 keys from
+The cost: a waiting task is one future and one timer, a waiting thread one event. ``wake_many`` of 300 keys from
 another thread crosses into the event loop once, not 300 times. Versions live in a fixed table of counters that keys
-share by hash, so memory does not grow with the fleet; two keys in one cell only make a waiter read once too often.
+share by hash, so memory does not grow with the fleet; two keys in one cell only cause an unnecessary read.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Signals:
         return self._versions[hash(key) % _CELLS]
 
     def wake(self, key: str) -> None:
-        """Wakes all that wait for ``key``, and those that asked for its version before and have yet to wait."""
+        """Wakes all waiters for ``key``, and those that have read its version and do not wait yet."""
         self.wake_many((key,))
 
     def wake_many(self, keys: Iterable[str]) -> None:
-        """``wake`` for many keys, with one crossing into each event loop that has somebody to wake."""
+        """``wake`` for many keys, with one crossing into each event loop that has a waiter."""
         with self._lock:
             loops: dict[asyncio.AbstractEventLoop, _LoopFutures] = {}
             for key in keys:
@@ -63,12 +63,12 @@ class Signals:
         for loop in fresh:
             try:
                 loop.call_soon_threadsafe(self._arrive, loop)
-            except RuntimeError:  # the loop closed while somebody still waited in it: nobody is left to wake
+            except RuntimeError:  # the loop closed with waiters in it: none is left to wake
                 with self._lock:
                     self._crossing.pop(loop, None)
 
     def wake_all(self) -> None:
-        """Wakes every waiter there is."""
+        """Wakes every waiter."""
         with self._lock:
             keys = [*self._events, *self._futures]
         self.wake_many(keys)
@@ -80,7 +80,7 @@ class Signals:
             return sum(map(len, self._events.values())) + sum(map(len, self._futures.values()))
 
     def wait(self, key: str, seen: int, timeout_s: float) -> bool:
-        """Holds this thread until ``key`` is woken (True) or ``timeout_s`` seconds have passed (False).
+        """Blocks this thread until ``key`` is woken (True) or ``timeout_s`` seconds have passed (False).
 
         Returns True at once when the version is no longer ``seen``.
         """
@@ -96,7 +96,7 @@ class Signals:
                 _forget(self._events, key, event)
 
     async def async_wait(self, key: str, seen: int, timeout_s: float) -> bool:
-        """The same for a task: the event loop does nothing for it until then. Cancelling it leaves nothing behind."""
+        """The same for a task: the event loop does nothing for it until then. It may be cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         with self._lock:

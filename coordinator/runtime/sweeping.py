@@ -1,6 +1,7 @@
-"""Deletes the blobs that nothing refers to: left when a coordinator died between a file and its event.
+"""Deletes blobs without a reference: they remain where a coordinator died between writing a file and its event.
 
-Only for whoever has the blobs to itself, before it serves: a replica could be storing what it is about to refer to.
+It runs only where one process has the blobs to itself, before it serves: another replica could have stored a blob whose
+event is not written yet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from coordinator.store.port import RoundRow
 
 
 def sweep(core: Core) -> int:
-    """Returns how many blobs went. An initial checkpoint whose run was never created goes too."""
+    """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too."""
     kept: set[str | None] = set()
     for row in core.store.runs():
         kept |= _of_run(core, row.run)
@@ -24,10 +25,10 @@ def sweep(core: Core) -> int:
 
 
 def _of_run(core: Core, run: str) -> set[str | None]:
-    """Checkpoints, the server optimizer's states that may be read again, the lists of who waited, the blobs of a secure
-    round under way, and the raw updates of the open round and of those under retention.
+    """Checkpoints, the server optimizer's states that may be read again, the lists of waiting devices, the blobs of a
+    secure round under way, and the raw updates of the open round and of those under retention.
 
-    Of the refused ones only those that had been acknowledged: the bytes of all others go when they are refused.
+    Of refused updates only those that had been acknowledged: the bytes of others are deleted with the refusal.
     """
     state, store = core.state(run), core.store
     kept: set[str | None] = set()

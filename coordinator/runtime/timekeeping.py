@@ -1,5 +1,5 @@
-"""What time does: recovery after a start, deadlines, pools that filled up, commits that nobody finishes, runs of other
-replicas, rows that expired.
+"""What happens with the passing of time: recovery after a start, deadlines, full pools, commits that nobody finishes,
+runs of other replicas, expired rows.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.leasing import fleet_is_back
-from coordinator.engine.phases.lifecycle import phase_s
 from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
@@ -16,13 +16,13 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.run_log import RunLog
 
 _HOUSEKEEPING_S = 30.0
-"""How often runs that other replicas created are looked for, and expired rows deleted."""
+"""Seconds between two searches for runs of other replicas, with which expired rows are deleted."""
 _AGAIN_S = 0.1
-"""The soonest that a deadline is looked at again: a draw may still wait for a free thread, or for the disk."""
+"""The least number of seconds until a deadline is checked again: a draw may wait for a free thread, or for the disk."""
 _COMMIT_S = 10.0
-"""How long a round may be committing before its commit is asked for again; doubled each time."""
+"""Seconds for which a round may be committing before its commit is issued again; doubled each time."""
 _SKEW_S = 5.0
-"""How far the clocks of two replicas may differ before a deadline looks as if the clock had fallen."""
+"""Seconds by which the clocks of two replicas may differ before a deadline seems to show that the clock has fallen."""
 
 
 class Timekeeping:
@@ -35,19 +35,20 @@ class Timekeeping:
         self._latest_now = core.clock.now()
         self._cleaned_at = self._latest_now
         self._committing: dict[str, tuple[int, float, float]] = {}
-        """Of runs that are committing: (round, since when, seconds until it is asked for again)."""
+        """For runs that are committing: (round, since when, seconds until the commit is issued again)."""
 
     def recover(self) -> None:
-        """Whatever was in flight is in flight again."""
+        """Issues pending actions again."""
         for row in self._core.store.runs():
             log = self._begun(row.run)
             self._core.hand_out(row.run, rounds.pending(log.catch_up()))
 
     def tick(self) -> float | None:
-        """Lets time pass. Returns the next deadline in the clock's time, None when there is none."""
+        """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
+        none."""
         now = self._core.clock.now()
         fell, self._latest_now = self._latest_now - now, now
-        self._keep_house(now)
+        self._clean_up(now)
         counts: dict[str, int] | None = None
         deadlines = []
         for log in self._core.logs():
@@ -58,7 +59,7 @@ class Timekeeping:
                 log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
             state = log.state
             if state.phase == "committing":
-                self._see_through(log.run, state, now)
+                self._retry_commit(log.run, state, now)
             if state.deadline is None:
                 continue
             if state.phase == "leasing":
@@ -76,7 +77,7 @@ class Timekeeping:
                 deadlines.append(max(log.state.deadline, now + _AGAIN_S))
         return min(deadlines, default=None)
 
-    def _keep_house(self, now: float) -> None:
+    def _clean_up(self, now: float) -> None:
         if 0 <= now - self._cleaned_at < _HOUSEKEEPING_S:
             return
         self._cleaned_at = now
@@ -86,9 +87,9 @@ class Timekeeping:
             tx.expire_waiting(now)
 
     def _let_wait(self, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
-        """A datacenter round that waits for a worker: given up when it is time, or when enough devices wait.
+        """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.
 
-        Returns when to look again, where that is known: once a quorum is enough, devices' arrivals say.
+        Returns the next times to check, where they are known: once a quorum is enough, each check-in triggers a check.
         """
         state = log.state
         give_up_at = None if state.round is None else state.round.give_up_at
@@ -103,15 +104,15 @@ class Timekeeping:
         return self._fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
 
     def _begun(self, run: str) -> RunLog:
-        """The run's log; begins the run where whoever created it died, or was cut off, before its first event."""
+        """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""
         log = self._core.log(run)
         if not log.state.round_number and not log.catch_up().round_number:
             log.submit(lambda tx, state, at: ev.Created(at=at))
         return log
 
-    def _see_through(self, run: str, state: RunState, now: float) -> None:
-        """Asks again for a commit that nobody may be at: its task died with another replica, or with an answer of the
-        database that was lost. Each time later, so that replicas never keep taking one long commit from each other.
+    def _retry_commit(self, run: str, state: RunState, now: float) -> None:
+        """Issues a commit again that may have no thread: its task was lost with another replica, or with a lost answer
+        of the database. Each retry waits longer, so that replicas do not take one long commit from each other for ever.
         """
         number, since, patience_s = self._committing.get(run, (0, now, _COMMIT_S))
         if number != state.round_number or now < since:
@@ -123,14 +124,16 @@ class Timekeeping:
 
 
 def _beyond_s(state: RunState, now: float) -> float:
-    """By how much the open deadline lies further ahead than its phase is long: the clock fell while nobody looked."""
+    """Returns by how many seconds the open deadline is further ahead than its phase is long: the clock fell between two
+    checks."""
     if state.round is None or state.round.deadline is None:
         return 0.0
     return state.round.deadline - now - phase_s(state.plan, state.round)
 
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:
-    """The event, where there is an open deadline to move: back by what was seen, or to where it could be at most."""
+    """Returns the event, where there is an open deadline to move: back by ``fell_s``, or to the latest possible
+    time."""
     if state.deadline is None:
         return None
     by_s = max(fell_s, _beyond_s(state, at))

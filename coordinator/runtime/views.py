@@ -1,7 +1,4 @@
-"""What operators read: rows of the store and states of runs as messages of the protocol.
-
-Decides nothing, changes nothing.
-"""
+"""Messages for operators, made from rows of the store and states of runs. Reads only."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
 
 
 def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
-    """A round's row; the one under way as it is at this moment."""
+    """Returns the view of a round; for the round under way, with its current state."""
     live = row.status == "open" and row.round == state.round_number and state.phase != "idle"
     body = cast("dict[str, Any]", public_body(state) if live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
@@ -90,6 +87,6 @@ def event_view(row: EventRow) -> EventView:
 
 
 def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:
-    """The last word on this device's update in a round, if it was refused."""
+    """Returns the newest refusal of this device's update in a round, or None."""
     mine = [item for item in refusals if item.device == device]
     return mine[-1] if mine else None

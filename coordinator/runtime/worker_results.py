@@ -1,7 +1,7 @@
-"""Results of datacenter rounds: whether a body is worth reading, and the checkpoint that it becomes.
+"""Results of datacenter rounds: the limit of a body before it is read, and the checkpoint that is made of it.
 
-Raises ``ProblemError`` for what the worker did wrong; lets ``StoreError`` and ``BlobError`` pass for what the machine
-could not do.
+Raises ``ProblemError`` for an error of the worker; ``StoreError`` and ``BlobError`` pass through where the database or
+the disk failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from client_sdk.tensors import HEADER_LIMIT, TensorError, read_header
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.leasing import reason_lost
+from coordinator.engine.phases.training import reason_lost
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, run_creation
 from coordinator.runtime.core import Core
@@ -28,9 +28,9 @@ class WorkerResults:
         self._fleet = fleet
 
     def limit(self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport) -> int:
-        """The longest body worth reading; ProblemError when no body can become the model.
+        """Returns the longest accepted body in bytes. ProblemError where no body can become the model.
 
-        The body of a result that was taken is read again: the same bytes get the same receipt.
+        The body of a committed result is read again: the same bytes get the same receipt.
         """
         state = self._core.log(run).catch_up()
         against = reason_lost(state, round, attempt, report.fence, worker.worker)
@@ -42,7 +42,7 @@ class WorkerResults:
     def take(
         self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport, spool: Spool
     ) -> ResultReceipt:
-        """Validates a spooled checkpoint, makes it durable, and has it committed."""
+        """Validates a spooled checkpoint, makes it durable, and commits it."""
         log = self._core.log(run)
         before = self._result_receipt(worker.worker, run, round, report.fence, spool.digest)
         if before is not None:
@@ -52,7 +52,7 @@ class WorkerResults:
 
         def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
             if state.round_number > round and state.checkpoint == digest:
-                return None  # the same request, sent twice at a time: the other was first
+                return None  # the same request was sent twice at a time: the other was first
             if not self._core.blobs.has(digest):
                 raise problem("busy", "the result's bytes were removed again: send them once more", retry_after_s=1)
             return ev.Delivered(
@@ -85,7 +85,7 @@ class WorkerResults:
         raise problem(refused.kind, refused.reason)
 
     def _check_result(self, spool: Spool, parent: str) -> None:
-        """invalid-update unless the file is a canonical checkpoint of the run's model, finite."""
+        """ProblemError *invalid-update* unless the file is a canonical, finite checkpoint of the run's model."""
         try:
             run_creation.check_checkpoint(spool.path)
             read_header(self._core.blobs.path(parent)).manifest.require(read_header(spool.path).manifest, "the result")
@@ -95,7 +95,8 @@ class WorkerResults:
             raise problem("invalid-update", str(error)) from None
 
     def _taken_result(self, worker: str, run: str, round: int, fence: int) -> tuple[str, int, int] | None:
-        """(digest, version, attempt) of the result that was committed under this fence in a round that has ended."""
+        """Returns (digest, version, attempt) of the result that was committed under this fence in a round that has
+        ended."""
         row = self._core.store.round(run, round)
         if row is None or row.kind != "datacenter" or row.status != "committed":
             return None
@@ -105,13 +106,16 @@ class WorkerResults:
         return body["digest"], body["version"], row.attempt
 
     def _result_receipt(self, worker: str, run: str, round: int, fence: int, digest: str) -> ResultReceipt | None:
-        """The receipt of these bytes where they have become the model; *duplicate* where other bytes have."""
+        """Returns the receipt of these bytes where they are the model; ProblemError *duplicate* where other bytes
+        are."""
         taken = self._taken_result(worker, run, round, fence)
         if taken is None:
             return None
         known, version, attempt = taken
         if known != digest:
-            raise problem("duplicate", f"another result was taken under this lease of round {round}; the first stands")
+            raise problem(
+                "duplicate", f"another result of this lease of round {round} was committed; the first one counts"
+            )
         return ResultReceipt(run=run, round=round, attempt=attempt, worker=worker, digest=digest, version=version)
 
     def _note_refused_result(self, worker: str, run: str, round: int, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""What workers ask of the coordinator: leases of datacenter rounds, heartbeats, results; and how operators register
-them.
+"""Answers the requests of workers: leases of datacenter rounds, heartbeats, results; and those of operators who
+register workers.
 
-Decides which event a request is, and what is answered. Raises ``ProblemError`` for what the worker did wrong; lets
-``StoreError`` and ``BlobError`` pass for what the machine could not do.
+Translates a request to an event, and the event's effects to the answer. Raises ``ProblemError`` for an error of the
+worker; ``StoreError`` and ``BlobError`` pass through where the database or the disk failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.leasing import RENEWALS, fleet_is_back, is_restart, reason_against
+from coordinator.engine.phases.leasing import fleet_is_back, is_restart, reason_against
+from coordinator.engine.phases.training import RENEWALS
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
@@ -39,7 +40,7 @@ from coordinator.store.port import Transaction, WorkerRow
 
 E = TypeVar("E")
 _HELD_WAIT_S = (0.0, 1.0)
-"""Window after a poll was held to its end: the worker may come back at once."""
+"""Seconds until the next poll after a hold has expired: the worker may poll at once."""
 
 
 class WorkerRequests:
@@ -48,7 +49,7 @@ class WorkerRequests:
         self._fleet = fleet
         self._results = WorkerResults(core, fleet)
 
-    # ------------------------------------------------------------ what operators do
+    # ------------------------------------------------------------ requests of operators
 
     def create(self, request: CreateWorker) -> WorkerCreated:
         token = self._core.entropy(32).hex()
@@ -66,7 +67,7 @@ class WorkerRequests:
         return [self._worker_view(row) for row in self._core.store.workers()]
 
     def revoke(self, worker: str) -> WorkerView:
-        """Its token is good no more. A lease that it holds ends as if it had fallen silent."""
+        """Revokes the token. A lease that the worker holds expires as if its heartbeats had stopped."""
         if self._core.store.worker(worker) is None:
             raise problem("unknown-worker", f"there is no worker {worker!r}")
         with self._core.store.transaction() as tx:
@@ -76,10 +77,10 @@ class WorkerRequests:
             raise problem("unknown-worker", f"there is no worker {worker!r}")
         return self._worker_view(row)
 
-    # ------------------------------------------------------------ what workers do
+    # ------------------------------------------------------------ requests of workers
 
     def known(self, token: str) -> WorkerRow | None:
-        """The worker that was given this token; also one that was revoked since."""
+        """Returns the worker of this token, also where it is revoked; None for an unknown token."""
         return self._core.store.worker_by_token(_hash(token))
 
     def authenticate(self, token: str) -> WorkerRow:
@@ -91,13 +92,14 @@ class WorkerRequests:
         return row
 
     def poll(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | Wait | None:
-        """A datacenter round for this worker, or why there can be none; None: it waits, and is woken for the next."""
+        """Returns a lease of a datacenter round, or why there is none for this worker. None: the worker waits, and is
+        woken for the next round."""
         with self._core.store.transaction() as tx:
             tx.seen_worker(worker.worker, self._core.clock.now())
         return self.lease(worker, poll) or self._unfit_worker(poll)
 
     def lease(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | None:
-        """A round that this worker can take now; first of all one that it has."""
+        """Returns the lease of a round that this worker can take now; one that it has already comes first."""
         logs = [log for log in self._core.logs() if log.state.plan.datacenter and not log.state.over]
         states = [(log, log.catch_up()) for log in logs]
         for log, state in sorted(states, key=lambda found: not _ours(found[1], worker.worker, poll)):
@@ -109,13 +111,12 @@ class WorkerRequests:
         return None
 
     def hold_over(self, worker: WorkerRow, poll: WorkerPoll) -> Wait:
-        """The answer when a poll was held to its end."""
+        """Returns the answer to a poll whose hold has expired."""
         refused = self._unfit_worker(poll)
         if refused is not None:
             return refused
         others = [
-            f"round {state.round_number} of {state.run}, which is in the hands of another process "
-            "with this worker's token"
+            f"round {state.round_number} of {state.run}, which another process has with this worker's token"
             for state in self._core.states()
             if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
         ]
@@ -163,19 +164,20 @@ class WorkerRequests:
         )
 
     def result_limit(self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport) -> int:
-        """The longest body worth reading; ProblemError when no body can become the model."""
+        """Returns the longest accepted body in bytes. ProblemError where no body can become the model."""
         return self._results.limit(worker, run, round, attempt, report)
 
     def result(
         self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport, spool: Spool
     ) -> ResultReceipt:
-        """Validates a spooled checkpoint, makes it durable, and has it committed."""
+        """Validates a spooled checkpoint, makes it durable, and commits it."""
         return self._results.take(worker, run, round, attempt, report, spool)
 
     # ------------------------------------------------------------ inside
 
     def _grant_lease(self, log: RunLog, worker: str, poll: WorkerPoll) -> Lease | None:
-        """Asks for the lease. Counts who waits in the same transaction: where it is enough, the fleet has its turn."""
+        """Grants the lease. Counts the waiting devices in the same transaction: where they are enough, the round
+        returns to the fleet."""
 
         def make(tx: Transaction, state: RunState, now: float) -> ev.Event | None:
             if state.round is None:
@@ -222,7 +224,8 @@ class WorkerRequests:
         )
 
     def _unfit_worker(self, poll: WorkerPoll) -> Wait | None:
-        """Why this worker fits no running run that wants a datacenter; None: one may want it, or there is none."""
+        """Returns why this worker can serve no running run with a datacenter. None: it can serve one, or there is
+        none."""
         asking = [
             state for state in self._core.states() if state.plan.datacenter is not None and state.status == "running"
         ]
@@ -251,7 +254,7 @@ def _holds(state: RunState, worker: str) -> bool:
 
 
 def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
-    """Whether the worker has the round, and whoever polls is the very process, or that one started again."""
+    """Whether the worker has the round, and the poll is of the same process or of its restart."""
     lease = None if state.round is None else state.round.lease
     if lease is None or not _holds(state, worker):
         return False

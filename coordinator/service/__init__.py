@@ -1,6 +1,6 @@
 """The coordinator over HTTP: routes for devices and operators under ``/v1``, an event stream, health, meters, docs.
 
-The asynchronous edge of a synchronous core: the event loop moves bytes and waits, threads do the rest.
+It is the asynchronous edge of a synchronous core: the event loop moves bytes and waits, threads do the rest.
 """
 
 from coordinator.service.app import create_app

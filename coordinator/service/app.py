@@ -1,4 +1,4 @@
-"""Puts the HTTP service together: routes, errors, health, meters, docs. Knows every part, decides nothing.
+"""Builds the HTTP service: routes, errors, health, meters, docs.
 
 The coordinator's driver starts when the server starts, and is closed when it ends.
 """
@@ -34,20 +34,20 @@ from coordinator.settings import Settings
 
 _ABOUT = """\
 A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
-Every error is a problem document (RFC 9457) that says in one sentence what is wrong and how to mend it."""
+Every error is a problem document (RFC 9457) that states in one sentence what is wrong and how to correct it."""
 
 _TAGS = [
-    {"name": "runs", "description": "What operators do: create, follow and end training jobs."},
-    {"name": "fleet", "description": "The devices, seen by operators."},
+    {"name": "runs", "description": "Requests of operators: create, follow and end training jobs."},
+    {"name": "fleet", "description": "The devices, as operators see them."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
-    {"name": "devices", "description": "What devices do, in the order in which they do it."},
-    {"name": "workers", "description": "What datacenter workers do, and how operators register them."},
+    {"name": "devices", "description": "Requests of devices, in the order in which they send them."},
+    {"name": "workers", "description": "Requests of datacenter workers, and of operators who register them."},
     {"name": "process", "description": "Health and meters of this process."},
 ]
 
 
 def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABLE) -> FastAPI:
-    """The ASGI application of one coordinator: what the ``table`` has, and what is HTTP's alone."""
+    """Returns the ASGI application of one coordinator: the routes of the ``table``, and those that only HTTP has."""
     service = Service(coordinator, settings, coordinator.core.signals)
 
     @asynccontextmanager
@@ -100,9 +100,9 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
     async def readyz() -> Response:
         """The database and the blobs can be used and the driver runs; 503 otherwise."""
-        told = await service.work(service.coordinator.healthy)
-        ready = not service.stopping and all(value is not False for value in told.values())
-        return JSONResponse({"ok": ready, **told}, 200 if ready else 503)
+        checks = await service.work(service.coordinator.healthy)
+        ready = not service.stopping and all(value is not False for value in checks.values())
+        return JSONResponse({"ok": ready, **checks}, 200 if ready else 503)
 
     async def metrics() -> Response:
         """Meters for Prometheus."""
@@ -147,7 +147,7 @@ def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
 def _mount_pages(app: FastAPI) -> str:
     """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name).
 
-    Returns the path that a browser is sent to from ``/``: the first page, or the docs where none is installed.
+    Returns the path to which a browser is redirected from ``/``: the first page, or the docs where none is installed.
     """
     first = ""
     for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):

@@ -1,7 +1,8 @@
-"""Checkpoints by digest: immutable, so cacheable for ever; whole or in ranges.
+"""Downloads of checkpoints by digest: immutable, so cacheable for ever; whole or in ranges.
 
 RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
-server may). A device or a worker that shows a token must show a good one; without a token the request is an operator's.
+server may). A token in the request must be a valid one of a device or a worker; without a token the request is an
+operator's.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from coordinator.service.files import FilePart
 from coordinator.service.route import LeanRoute, bearer
 
 _WHOLE_BYTES = 256 * 1024
-"""Up to this size a file is read in the same thread that looked it up."""
+"""A file up to this size in bytes is read in the thread that found it."""
 NO_BYTES = (0, 0)
-"""A range that lies outside of the file."""
+"""A range outside of the file."""
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
 
 
@@ -59,8 +60,8 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
             span = parse_range(asked, size)
             if span == NO_BYTES:
                 headers["Content-Range"] = f"bytes */{size}"
-                told = f"The checkpoint has {size} bytes; {asked[:80]!r} is none of them."
-                return problem_response(plain(416, told), headers)
+                detail = f"The checkpoint has {size} bytes; the range {asked[:80]!r} has none of them."
+                return problem_response(plain(416, detail), headers)
             if span is not None:
                 start, stop = span
                 status = 206
@@ -93,7 +94,8 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
 
 
 def parse_range(header: str, size: int) -> tuple[int, int] | None:
-    """``(start, stop)`` in bytes; NO_BYTES where none of the file's is asked for; None: the header is to be ignored."""
+    """Returns ``(start, stop)`` in bytes, NO_BYTES for a range outside of the file, or None where the header is
+    ignored."""
     found = _RANGE.match(header.strip())
     if found is None or found.groups() == ("", ""):
         return None

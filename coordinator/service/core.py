@@ -1,7 +1,7 @@
-"""What the routes share: the coordinator, the settings, the meters, and the threads that do whatever blocks.
+"""What the routes share: the coordinator, the settings, the meters, and the threads for blocking calls.
 
-The event loop only moves bytes and waits. Whatever reads the database, touches a file, hashes or validates goes through
-``Service.work`` into a thread; held check-ins and event streams hold none.
+The event loop only moves bytes and waits. Code that reads the database, touches a file, hashes or validates runs in a
+thread by ``Service.work``; held check-ins and event streams use none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OVERLOAD = 4096
-"""Requests that may queue for a thread before new ones are told to come back: some seconds of work."""
+"""Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
 
 
 class Service:
@@ -41,7 +41,7 @@ class Service:
         self._queued = 0
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``task`` in a thread; what it raises comes back."""
+        """Runs ``task`` in a thread and returns its result or raises its error."""
         self._queued += 1
         try:
             loop = asyncio.get_running_loop()
@@ -50,17 +50,17 @@ class Service:
             self._queued -= 1
 
     def admit(self) -> None:
-        """busy when far too much waits for a thread already: a new request would only wait longer."""
+        """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
         if self._queued >= OVERLOAD:
             raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=5)
 
     def stop(self) -> None:
-        """Answers whoever is held and lets nobody be held again. Requests still come in until the sockets close."""
+        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
         self.stopping = True
         self.signals.wake_all()
 
     def close(self) -> None:
-        """Waits for the threads' work to end."""
+        """Waits until the threads have finished."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""How OpenAPI describes the entries of the table of requests: headers, bodies that are tensors, who may ask."""
+"""OpenAPI descriptions of the entries of the table of requests: headers, bodies that are tensors, permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"format":
 
 
 def extras(entry: Entry[Shape]) -> dict[str, Any]:
-    """What FastAPI cannot know of an entry."""
+    """Returns the parts of an operation that FastAPI cannot derive from the endpoint."""
     extra: dict[str, Any] = {}
     if entry.permission is not Permission.OPERATOR:
         extra["parameters"] = [_version(entry), *_body_headers(entry)]
@@ -35,11 +35,11 @@ def _body_headers(entry: Entry[Shape]) -> list[dict[str, Any]]:
     return [{**digest, "required": False}, {**_header(beside.header, beside.about), "required": True}]
 
 
-def _header(name: str, story: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "description": story, "schema": {"type": "string"}}
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
 
 
 def _version(entry: Entry[Shape]) -> dict[str, Any]:
-    story = f"Protocol version of the {entry.group.removesuffix('s')}."
+    description = f"Protocol version of the {entry.group.removesuffix('s')}."
     number = {"type": "integer", "example": PROTOCOL_VERSION}
-    return {**_header(PROTOCOL_HEADER, story), "required": True, "schema": number}
+    return {**_header(PROTOCOL_HEADER, description), "required": True, "schema": number}

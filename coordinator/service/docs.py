@@ -1,4 +1,4 @@
-"""The page that explains the API to a person: one file, no network but this server, so it works without internet."""
+"""The page that describes the API for people. It loads from this server only, so it works without internet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _asset(name: str) -> bytes:
 
 
 def docs_page() -> Response:
-    """The page. It draws itself from ``/openapi.json``."""
+    """Returns the page. Its script renders ``/openapi.json``."""
     return Response(_asset("docs.html"), media_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
 
 def docs_script() -> Response:
-    """The page's script."""
+    """Returns the page's script."""
     return Response(_asset("docs.js"), media_type="text/javascript", headers={"Cache-Control": "no-cache"})

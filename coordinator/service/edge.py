@@ -1,8 +1,8 @@
-"""What every request passes first and last: host, origin, protocol version, problems, meters. Raw ASGI, no tasks.
+"""The outermost layer of each request: host, origin, protocol version, problems, meters. Raw ASGI, no tasks.
 
-The service listens on loopback, but so does every web page's browser: a Host that is not a loopback name means that a
-name was rebound to this machine, and a write from another origin means that a page tries to act as the operator. Both
-are refused. This file has never heard of runs or rounds.
+The service listens on loopback, which every web page in a browser can reach: a Host that is not a loopback name means
+that a name was rebound to this machine, and a write from another origin means that a page tries to act as the operator.
+Both are refused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Edge:
                 await self.app(scope, receive, counted)
         except ClientDisconnect:
             status = status or 499
-        except Exception as error:  # noqa: BLE001 - the last place where a bug can still become an answer
+        except Exception as error:  # noqa: BLE001 - the last place where a bug can become an answer
             found = problem_of(error, path=scope["path"])
             if status == 0:
                 await self.refuse(found, scope, receive, counted)
@@ -75,7 +75,7 @@ class Edge:
 
 
 def refusal(scope: Scope) -> Problem | None:
-    """Why a request may not come in at all; None: it may."""
+    """Returns why a request is refused before it is routed; None: it is not."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     if not is_loopback(_name(host)):
@@ -89,25 +89,27 @@ def refusal(scope: Scope) -> Problem | None:
 
 
 def version_refusal(version: str | None) -> Problem | None:
-    """The plain answer for a peer that is too old, too new, or does not say; None: the version is spoken here."""
+    """Returns the answer for a peer that is too old, too new, or has no version; None: the version is supported."""
     spoken = (
         f"version {PROTOCOL_VERSION}"
         if PROTOCOL_OLDEST == PROTOCOL_VERSION
         else f"versions {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}"
     )
     if version is None:
-        told = (
+        detail = (
             f"The request has no {PROTOCOL_HEADER} header. This coordinator speaks {spoken}: send it with each request."
         )
     elif not version.isascii() or not version.isdigit() or len(version) > 9:
-        told = f"{PROTOCOL_HEADER} must be a whole number, not {version[:40]!r}. This coordinator speaks {spoken}."
+        detail = f"{PROTOCOL_HEADER} must be a whole number, not {version[:40]!r}. This coordinator speaks {spoken}."
     elif int(version) < PROTOCOL_OLDEST:
-        told = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the device's quorate."
+        detail = (
+            f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the device's quorate."
+        )
     elif int(version) > PROTOCOL_VERSION:
-        told = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the coordinator."
+        detail = f"The device speaks protocol version {version}, this coordinator {spoken}: upgrade the coordinator."
     else:
         return None
-    return problem("protocol-version", told).problem
+    return problem("protocol-version", detail).problem
 
 
 def _name(host: str) -> str:

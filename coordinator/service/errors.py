@@ -1,18 +1,16 @@
-"""Turns whatever went wrong into one RFC 9457 problem document; the only place that decides what a peer is told.
+"""Translates every error to one RFC 9457 problem document: the only place that decides the answer of a failed request.
 
 ::
 
-    ProblemError                 as it is: the peer's fault, with kind, sentence and advice
+    ProblemError                 as it is: an error of the peer, with kind, sentence and advice
     pydantic's errors            invalid-request: which field, and why
-    HTTPException                about:blank with the status's own words: no such route, method not allowed, range
-    StoreError                   busy: nothing happened, ask again
+    HTTPException                about:blank with the text of the status: no such route, method not allowed, range
+    StoreError                   busy: nothing happened, the peer may retry
     StoreFull                    disk-full
     BlobError                    disk-full, digest-mismatch, too-large; else busy: the disk reported an error
     OSError ENOSPC, EDQUOT       disk-full
-    ClientDisconnect             nobody is left to tell
-    anything else                internal: our bug. Logged with its traceback here; the peer sees one sentence and an id
-
-It has never heard of rounds or devices.
+    ClientDisconnect             no answer: the peer is gone
+    anything else                internal: our bug. Logged with its traceback; the peer gets one sentence and an id
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _SHOWN = 5
 
 
 def problem_of(error: BaseException, *, path: str = "") -> Problem:
-    """The document for ``error``; logs it when it is a bug of ours."""
+    """Returns the document for ``error``; logs it where it is a bug of ours."""
     match error:
         case ProblemError():
             return error.problem
@@ -54,12 +52,16 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return plain(error.status_code, str(error.detail))
         case StoreFull():
             log.warning("store is full", path=path, error=str(error))
-            return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+            return problem(
+                "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
+            ).problem
         case StoreError():
             log.warning("store refused", path=path, error=str(error))
             return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
         case DiskFull() | OSError() if isinstance(error, DiskFull) or error.errno in _FULL:
-            return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+            return problem(
+                "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
+            ).problem
         case DigestMismatch():
             return problem("digest-mismatch", str(error)).problem
         case TooLarge():
@@ -67,22 +69,22 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
         case BlobError():
             log.error("blobs refused", path=path, error=str(error))
             return problem(
-                "busy", "The coordinator's disk reported an error; nothing was kept.", retry_after_s=5
+                "busy", "The coordinator's disk reported an error; nothing was stored.", retry_after_s=5
             ).problem
         case _:
             reference = secrets.token_hex(4)
             log.error("bug", path=path, reference=reference, exc_info=error)
-            return problem("internal", f"A bug in the coordinator; its log tells more under {reference}.").problem
+            return problem("internal", f"A bug in the coordinator; its log has the details under {reference}.").problem
 
 
 def plain(status: int, detail: str) -> Problem:
-    """A problem that needs no kind of its own: the status says it all (RFC 9457, section 4.2.1)."""
+    """Returns a problem without a kind of its own: the status is enough (RFC 9457, section 4.2.1)."""
     title = HTTPStatus(status).phrase
     return Problem(type="about:blank", title=title, status=status, detail=detail if detail != title else "")
 
 
 def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The document as a response, with the headers that its kind asks for."""
+    """Returns the document as a response, with the headers of its kind."""
     extra = dict(headers or {})
     if found.retry_after_s is not None:
         extra["Retry-After"] = str(math.ceil(found.retry_after_s))
@@ -99,13 +101,14 @@ def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -
 
 
 def sentence(errors: Sequence[Any]) -> str:
-    """Pydantic's list of errors in one line: ``hold_s: Input should be greater than or equal to 0 (got -1)``."""
-    told = []
+    """Returns pydantic's list of errors as one line: ``hold_s: Input should be greater than or equal to 0 (got
+    -1)``."""
+    parts = []
     for error in errors[:_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
         given = error.get("input")
         value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
-        told.append((f"{where}: " if where else "") + message_of(error) + value)
+        parts.append((f"{where}: " if where else "") + message_of(error) + value)
     if len(errors) > _SHOWN:
-        told.append(f"and {len(errors) - _SHOWN} more")
-    return "; ".join(told) + "."
+        parts.append(f"and {len(errors) - _SHOWN} more")
+    return "; ".join(parts) + "."

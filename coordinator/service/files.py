@@ -1,9 +1,9 @@
-"""Sends a part of a file, read by threads in pieces, as fast as the receiver takes it. Knows nothing of contents.
+"""Sends a part of a file: threads read it in pieces, as fast as the receiver accepts them.
 
 Starlette's ``FileResponse`` costs as much (75 and 87 ms of CPU for 40 MB, within noise) and could send ranges for us,
-but it reads on to the end of the file when the receiver has gone: 17 s of CPU for one download of 4 GB that was given
-up. It also reads in threads of its own, beside those that the settings grant; and a small file, which here is read by
-the thread that looked it up, costs twice as much.
+but it reads on to the end of the file after the receiver has disconnected: 17 s of CPU for one cancelled download of 4
+GB. It also reads in threads of its own, beside those of the settings; and a small file, which here is read by the
+thread that found it, costs twice as much.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Work = Callable[..., Awaitable[Any]]
 
 
 class FilePart(Response):
-    """Bytes ``start`` to ``stop`` of a file. ``work`` runs a function in a thread. Stops when the receiver is gone."""
+    """Bytes ``start`` to ``stop`` of a file. ``work`` runs a function in a thread. Stops when the receiver
+    disconnects."""
 
     def __init__(
         self,

@@ -2,16 +2,16 @@
 
 ::
 
-    first look --an answer--> answer
+    first call --an answer--> answer
        |None
        v
-    wait for the key --woken, or every reread_s--> look again --an answer--> answer
+    wait for the key --woken, or every reread_s--> call again --an answer--> answer
        |                                                    |None: wait on
-       |the hold has expired, or the server stops --> expired: the answer to that
-       |client gone --> gone: answer nobody
+       |the hold has expired, or the server stops --> expired: its own answer
+       |client gone --> gone: no answer
 
-A peer that asks again while an older request of its own is still held gets the newer one served; the older is answered
-as if its hold had expired, and its going away changes nothing.
+Where a peer sends a new request while an older one is still held, the newer one is held; the older one is answered as
+if its hold had expired, and its disconnection has no effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Holds:
     async def answer(
         self, entry: Entry[Shape], shape: Held, token: str, message: Any, path: dict[str, Any], receive: Receive
     ) -> Any:
-        """The answer to one request, as soon as there is one. ClientDisconnect when the client went away instead."""
+        """Returns the answer to one request as soon as there is one. ClientDisconnect where the client disconnects
+        first."""
         service, coordinator = self._service, self._service.coordinator
         hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
@@ -62,8 +63,9 @@ class Holds:
         return answer
 
     async def _until(self, request: Request, shape: Held, seen: int, hold_s: float, receive: Receive) -> Any:
-        """What is found, asked in a thread whenever the key is woken, and now and then. None when the hold has expired,
-        or a newer request of this peer is held; ClientDisconnect when the client has gone.
+        """Calls ``again`` in a thread whenever the key is woken, and every ``reread_s``, and returns the answer. None
+        where the hold has expired or a newer request of this peer is held; ClientDisconnect where the client
+        disconnects.
         """
         service = self._service
         key = shape.key(request.caller, request.message)

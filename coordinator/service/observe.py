@@ -1,7 +1,7 @@
-"""What Prometheus sees: requests, refusals, rounds, waiting devices, bytes and latencies.
+"""Meters for Prometheus: requests, refusals, rounds, waiting devices, bytes and latencies.
 
-One registry per service, so that two in one process do not mix. This file counts what others tell it; of a coordinator
-it knows only the lists of runs and rounds, which it reads when it is scraped.
+There is one registry per service, so that two in one process do not mix. The lists of runs and rounds of the
+coordinator are read when the meters are scraped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Meters:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """Counts an event stream as open for as long as the block lasts."""
+        """Counts an event stream as open while the block runs."""
         self.open_streams += 1
         self.streams.set(self.open_streams)
         try:
@@ -82,7 +82,8 @@ class Meters:
 
 
 class _Rounds(Collector):
-    """Counts ended rounds by outcome, from the public record: right after a restart too, and with several replicas."""
+    """Counts ended rounds by outcome, from the stored rounds: correct after a restart too, and with several
+    replicas."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

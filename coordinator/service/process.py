@@ -3,9 +3,9 @@
 ::
 
     lock the folder -> open store and blobs -> bind the port -> start the driver -> ready -> SIGINT or SIGTERM
-                                                                    -> answer whoever is held -> close
+                                                                    -> answer held requests -> close
 
-What can go wrong before *ready* is told in one sentence (``CannotServe``). Knows uvicorn and files; decides no round.
+An error before *ready* is one sentence (``CannotServe``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _BACKLOG = 4096
 _GRACE_S = 5
 _KEEP_ALIVE_S = 75
-"""Idle connections stay open this long: a device trains between two requests, and a new connection costs both ends."""
+"""Seconds for which idle connections stay open: a device trains between two requests, and a new connection has a
+cost."""
 
 
 class CannotServe(Exception):
@@ -80,7 +81,8 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with our signals: the first asks to stop, the second insists; held requests are answered before."""
+    """uvicorn, with our signals: the first stops after requests under way, the second at once; held requests are
+    answered before."""
 
     def __init__(self, coordinator: Coordinator, settings: Settings, on_ready: Callable[[], None]) -> None:
         self._app = create_app(coordinator, settings)
@@ -108,7 +110,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.stop()
         await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn leaves this out then, and the coordinator's threads would be cut off
+        if self.force_exit:  # uvicorn skips this then, and the coordinator's threads would be interrupted
             await self.lifespan.shutdown()
 
     @contextlib.contextmanager
@@ -129,7 +131,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _folder(folder: Path) -> Iterator[None]:
-    """The folder, made and locked: one server at a time writes to it. The lock ends with the process."""
+    """Makes the folder and locks it: one server at a time writes to it. The lock ends with the process."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locked(folder))
@@ -139,7 +141,7 @@ def _folder(folder: Path) -> Iterator[None]:
 
 
 def _token(folder: Path) -> str:
-    """The enrolment token of this folder: drawn once, kept readable by its owner only."""
+    """Returns the enrolment token of this folder: drawn once, in a file that only its owner can read."""
     path = folder / TOKEN_FILE
     with contextlib.suppress(FileNotFoundError):
         token = path.read_text("ascii").strip()
@@ -165,10 +167,10 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            told = f"Port {port} is in use by another program; choose another by --port (0 takes any free one)."
+            reason = f"Port {port} is in use by another program; choose another by --port (0 takes any free one)."
         else:
-            told = f"Port {port} of {host} cannot be opened ({error.strerror}); choose another by --port."
-        raise CannotServe(told) from error
+            reason = f"Port {port} of {host} cannot be opened ({error.strerror}); choose another by --port."
+        raise CannotServe(reason) from error
     listener.setblocking(False)
     return listener
 
@@ -178,8 +180,8 @@ def _in_url(host: str) -> str:
 
 
 def _give_memory_back() -> None:
-    """glibc keeps what is freed, for each thread. Our threads take turns (by Python's lock), so one heap does for
-    all, and its larger blocks go back to the system as soon as they are free.
+    """glibc caches freed memory for each thread. Our threads take turns (by Python's lock), so one heap is enough for
+    all, and its larger blocks return to the system as soon as they are free.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -188,7 +190,7 @@ def _give_memory_back() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Each held check-in is an open file; the usual soft limit of 1024 would turn devices away."""
+    """Each held check-in is an open file; the usual soft limit of 1024 would refuse devices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     if soft < wanted:

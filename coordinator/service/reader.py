@@ -1,9 +1,8 @@
 """Reads and fills sockets in small pieces, so that memory stays small however many devices send at the same time.
 
-An event loop hands a protocol whatever has arrived, up to 256 KiB at a time, and uvicorn keeps that for each connection
-until the application asks for it. Here all connections of a loop read through one buffer of 32 KiB, whose content is
-handed on at once, and nothing more is read from a connection whose body waits to be taken. Knows asyncio and uvicorn's
-HTTP protocol, nothing of what is sent.
+An event loop passes up to 256 KiB at a time to a protocol, and uvicorn buffers them for each connection until the
+application reads them. Here all connections of a loop read through one buffer of 32 KiB, whose content is passed on at
+once, and no more is read from a connection while the application has not read its body.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _BUFFER = memoryview(bytearray(32 * 1024))
-"""Shared: it is filled and emptied within one step of the event loop, of which a process has one."""
+"""Shared by all connections: it is filled and emptied within one step of the event loop, and a process has one loop."""
 _UNSENT = 16 * 1024
-"""Bytes of an answer that may wait for a slow receiver before the sender does."""
+"""Bytes of an answer that are buffered for a slow receiver before the sender waits."""
 
 
 class SmallReads(asyncio.BufferedProtocol):
@@ -40,7 +39,7 @@ class SmallReads(asyncio.BufferedProtocol):
         http.data_received(bytes(_BUFFER[:nbytes]))
         cycle = http.cycle
         if cycle is not None and cycle.more_body and cycle.body and not cycle.response_complete:
-            http.flow.pause_reading()  # until the application asks for more
+            http.flow.pause_reading()  # until the application reads more
 
     def eof_received(self) -> None:
         self._http.eof_received()

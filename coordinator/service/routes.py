@@ -1,8 +1,8 @@
 """Registers the entries of the table of requests as HTTP routes: lean ones for devices and workers, ordinary FastAPI
 ones for operators.
 
-An entry's shape says how its request is answered: by one call in a thread, held until there is an answer, or with a
-body that is received into a spool. Nothing here knows what is asked.
+The shape of an entry decides how its request is answered: by one call in a thread, held until there is an answer, or
+with a body that is received into a spool.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from coordinator.service.route import Endpoint, PeerRoute, bearer, json_list, js
 from coordinator.service.uploads import Uploads
 
 Respond = Callable[[HttpRequest, str, Any, dict[str, Any]], Awaitable[Any]]
-"""The answer to a request: its token, its message and what stands in its path and query are given."""
+"""Answers a request, given its token, its message and the parameters of its path and query."""
 
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
-    """A route for each entry, in order."""
+    """Returns a route for each entry, in order."""
     holds = Holds(service)
     return [_route(entry, _respond(service, uploads, holds, entry)) for entry in entries]
 
 
-# ------------------------------------------------------------ one for each shape
+# ------------------------------------------------------------ one function for each shape
 
 
 def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shape]) -> Respond:
@@ -73,7 +73,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
 
 
 def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) -> BaseModel:
-    """The message that comes in a header; invalid-request where the header is missing or holds none."""
+    """Returns the message in a header. ProblemError *invalid-request* where the header is missing or has none."""
     value = http.headers.get(beside.header)
     if value is None or model is None:
         raise problem("invalid-request", beside.missing)
@@ -84,7 +84,7 @@ def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) ->
         raise problem("invalid-request", sentence(rows)) from None
 
 
-# ------------------------------------------------------------ as FastAPI has it
+# ------------------------------------------------------------ routes for FastAPI
 
 
 def _route(entry: Entry[Shape], respond: Respond) -> APIRoute:
@@ -131,8 +131,8 @@ def _renderer(entry: Entry[Shape]) -> Callable[[Any], Response]:
 
 
 def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | None, *, ordinary: bool) -> None:
-    """Gives the endpoint the name and the signature that FastAPI reads: what stands in the path, in the query, and in
-    the body."""
+    """Sets the name and the signature of the endpoint that FastAPI reads: the parameters of path and query, and the
+    body."""
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("request", kind, annotation=HttpRequest)]
     for name, parameter in entry.parameters.items():
@@ -157,7 +157,7 @@ async def _admit(request: HttpRequest) -> None:
 
 
 def _json_body(model: type[BaseModel]) -> Callable[[HttpRequest], Awaitable[BaseModel]]:
-    """A dependency that reads one JSON message. FastAPI itself reads a body however long it is."""
+    """Returns a dependency that reads one JSON message. FastAPI itself reads a body of any length."""
 
     async def read(request: HttpRequest) -> BaseModel:
         return model.model_validate_json(await read_body(request))

@@ -2,11 +2,11 @@
 
 ``id`` is the event's sequence number, ``event`` its kind, ``data`` the whole EventView. A client that lost the
 connection sends ``Last-Event-ID`` (browsers do it by themselves) and gets what followed. The stream ends when the run
-has ended and everything was sent; asked again for what follows the end, the answer is 204, which tells a browser's
-EventSource to stop. Between events a comment keeps proxies from closing an idle connection.
+has ended and everything was sent; a request for events after the end gets 204, at which a browser's EventSource stops.
+Between events comments prevent proxies from closing an idle connection.
 
-FastAPI frames the events (``fastapi.sse``). Its generator routes are not used: they decide status and headers before
-the endpoint is asked, and pass each event alone through two queues, at 72 us of CPU where a page of events takes 3 us
+FastAPI frames the events (``fastapi.sse``). Its generator routes are not used: they fix status and headers before
+the endpoint runs, and pass each event alone through two queues, at 72 us of CPU where a page of events takes 3 us
 for each.
 """
 
@@ -33,10 +33,10 @@ _PAGE = 500
 _HEARTBEAT_S = 15.0
 _RECONNECT_MS = 2000
 _BREATH_S = 0.05
-"""A busy run wakes its streams for every report; they look at most this often."""
+"""Seconds between two reads of a stream, at least: a busy run wakes its streams for every report."""
 
 _MOST = 2**63 - 1
-"""The largest sequence number that a store can hold."""
+"""The largest sequence number of a store."""
 
 After = Annotated[int | None, Query(ge=0, le=_MOST, description="events with a sequence number above this")]
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the same, as browsers send it; it wins")]
@@ -49,7 +49,8 @@ def stream_routes(service: Service) -> list[APIRoute]:
     async def events(
         request: Request, run: RunId, after: After = None, follow: Follow = True, last_event_id: LastId = None
     ) -> Response:
-        """Events of a run as a stream, from the first, or from where the client was; ends when the run has ended."""
+        """Events of a run as a stream, from the first, or after the last one that the client has; ends when the run has
+        ended."""
         if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
             raise problem("invalid-request", f"Last-Event-ID must be a whole number, not {last_event_id[:40]!r}.")
         start = after or 0
@@ -83,7 +84,7 @@ def stream_routes(service: Service) -> list[APIRoute]:
 
 
 def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
-    """The next page of events, and whether the run had ended before it was read."""
+    """Returns the next page of events, and whether the run had ended before the page was read."""
     ended = coordinator.operators.run(run).over
     return coordinator.operators.events(run, after, _PAGE), ended
 
@@ -114,7 +115,7 @@ async def _events(service: Service, run: str, after: int, follow: bool) -> Async
 
 
 def frame(event: EventView) -> bytes:
-    """One event as it is sent. Its JSON is ASCII: the framing breaks data wherever ``str.splitlines`` does, U+2028 and
-    U+0085 too, which may stand in a device's words.
+    """Returns the frame of one event. Its JSON is ASCII: the framing breaks data wherever ``str.splitlines`` does, also
+    at U+2028 and U+0085, which a text of a device may contain.
     """
     return format_sse_event(data_str=event.model_dump_json(ensure_ascii=True), event=event.kind, id=str(event.seq))

@@ -1,9 +1,8 @@
 """Receives a long body into a spool: hashed and written by threads, piece by piece, never whole in memory.
 
 The limit is known before the first byte is read. Uploads under way share ``upload_memory_bytes``: few get pieces of
-256 KiB (fewer trips into threads), many get pieces of 64 KiB. A sender that goes away, stops sending, sends too much or
-bytes of another digest leaves nothing behind: the spool discards what was never committed. This file knows nothing of
-safetensors or rounds.
+256 KiB (fewer trips into threads), many get pieces of 64 KiB. Where a sender disconnects, stops sending, or sends too
+much or bytes of another digest, nothing is stored: the spool discards what was not committed.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ T = TypeVar("T")
 _PIECE_MIN = 64 * 1024
 _PIECE_MAX = 256 * 1024
 _LARGE = 1024 * 1024
-"""Bodies from here on take turns to be validated, one for each core: more at a time only take more memory."""
+"""Bodies of at least this size in bytes are validated one per core at a time: more at a time would only take more
+memory."""
 
 
 class Uploads:
-    """The bodies that this process receives now."""
+    """The bodies that this process is receiving."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -60,8 +60,8 @@ class Uploads:
 
                 def end() -> T:
                     if expected is not None and spool.digest != expected:
-                        told = f"The bytes received have digest {spool.digest}, not {expected} as announced."
-                        raise problem("digest-mismatch", told)
+                        detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
+                        raise problem("digest-mismatch", detail)
                     return finish(spool)
 
                 if received < _LARGE:
@@ -85,7 +85,7 @@ class Uploads:
                 held += len(part)
                 received += len(part)
                 if received > limit:
-                    raise problem("too-large", f"The body is longer than the {limit} bytes that are taken here.")
+                    raise problem("too-large", f"The body is longer than the {limit} bytes that are accepted here.")
             if held and (not more or held >= self._piece()):
                 await service.work(_write, spool, parts)
                 parts.clear()
@@ -99,8 +99,8 @@ class Uploads:
             async with asyncio.timeout(idle_s):
                 message = await request.receive()
         except TimeoutError:
-            told = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
-            raise problem("truncated", told) from None
+            detail = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
+            raise problem("truncated", detail) from None
         if message["type"] == "http.disconnect":
             self._service.meters.problems.labels("truncated").inc()
             raise ClientDisconnect
@@ -135,7 +135,7 @@ def _length(request: Request, limit: int) -> int | None:
         return None
     length = int(header) if header.isdigit() else -1
     if length > limit:
-        raise problem("too-large", f"The body is {length} bytes long; at most {limit} are taken here.")
+        raise problem("too-large", f"The body is {length} bytes long; at most {limit} are accepted here.")
     return length if length >= 0 else None
 
 

@@ -15,7 +15,7 @@ MOST_CLIENTS_BY_DEFAULT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PartitionOptions:
     """The options of a partition as they were given; None: left out."""
 
     clients: int | None = None
@@ -30,7 +30,7 @@ class Asked:
     held_out: float | None = None
 
 
-def shared_out(data: str, asked: Asked) -> tuple[Clients, Any | None]:
+def shared_out(data: str, asked: PartitionOptions) -> tuple[Clients, Any | None]:
     """(the clients, the data set's test part or None).
 
     Data with users is shared out by user unless a way or a number of clients is given; all else by Dirichlet among 100
@@ -69,7 +69,7 @@ def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | N
     return Examples(np.asarray(test.x[chosen]), np.asarray(test.y[chosen]))
 
 
-def _by_user(found: Any, data: str, asked: Asked) -> Clients:
+def _by_user(found: Any, data: str, asked: PartitionOptions) -> Clients:
     """A client for each user, with what this user has in the data set's own test part."""
     for name in ("clients", "alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma", "held_out"):
         if getattr(asked, name) is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from client_sdk.terminal import complain, note, say, say_json
+from client_sdk.terminal import note, print_error, say, say_json
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import engines
@@ -46,16 +46,16 @@ def again(
         if not _of_the_learner(error):
             raise
         note("".join(traceback.format_exception(error.__cause__ or error)).rstrip())
-        complain(f"client {only!r} failed in round {round}: {' '.join(str(error).split()) or type(error).__name__}")
+        print_error(f"client {only!r} failed in round {round}: {' '.join(str(error).split()) or type(error).__name__}")
         raise typer.Exit(1) from None
     _print_update(update, only, round, as_json)
 
 
 def hint(client: str, round: int, folder: Path | None, init: str | None) -> str:
     """The command that trains a failed client again: the one that was given, and which client."""
-    words = [word for word in sys.argv[1:] if word != "--json"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--json"]
     where = [] if folder is not None or init is None else ["--init", init]
-    return " ".join(["quorate", *words, "--only", client, "--round", str(round), *where])
+    return " ".join(["quorate", *arguments, "--only", client, "--round", str(round), *where])
 
 
 def _print_update(update: Update, only: str, round: int, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 
 if TYPE_CHECKING:
     from simulation.clients import Clients
@@ -25,7 +25,7 @@ _SCORES = "Scores"
 _ONE = "One client again"
 
 
-@spoken
+@errors_as_sentences
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
     data: Annotated[
@@ -139,7 +139,7 @@ def simulate(
     from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
-    from simulation.commands.data import Asked, shared_out, some_of
+    from simulation.commands.data import PartitionOptions, shared_out, some_of
     from simulation.commands.rerun import again, hint
     from simulation.engines import EngineName
     from simulation.errors import ClientFailed, SimulationError
@@ -169,7 +169,7 @@ def simulate(
     )
     whole = Plan.from_toml(plan)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)
-    asked = Asked(
+    asked = PartitionOptions(
         clients=clients,
         by=cast("By | None", by),
         alpha=alpha,
@@ -220,10 +220,10 @@ def simulate(
             f"{hint(error.client, error.round, folder, error.init)}"
         )
     except SimulationError as error:
-        words, _, trace = str(error).partition("\n\n")
+        text, _, trace = str(error).partition("\n\n")
         if trace:
             note(trace)
-        fail(words)
+        fail(text)
     if as_json:
         say_json(document(history, fleet, folder))
     else:

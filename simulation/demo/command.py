@@ -50,13 +50,13 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
     if as_json:
         say_json(result.report())
     else:
-        for line in last_words(setting, place, result, ascii_only=not _unicode()):
+        for line in closing_lines(setting, place, result, ascii_only=not _unicode()):
             say(line)
     if result.bare_accuracy is not None and abs(result.bare_accuracy - (result.accuracy or 0.0)) > CLOSE_ENOUGH:
         raise Failure(f"The accuracies differ by more than {100 * CLOSE_ENOUGH:g} points.")
 
 
-def last_words(setting: Setting, folder: Path, result: Result, *, ascii_only: bool) -> list[str]:
+def closing_lines(setting: Setting, folder: Path, result: Result, *, ascii_only: bool) -> list[str]:
     """The curve, the checkpoint, and how to go on."""
     final = 100 * (result.accuracy or 0.0)
     lines = ["", f"Accuracy on the test part of {setting.split.data}, by round"]

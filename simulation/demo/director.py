@@ -121,7 +121,7 @@ def _fleet(setting: Setting) -> list[str]:
         "--vanish": habits.vanish,
         "--late": habits.late,
     }
-    return [word for name, value in options.items() for word in (name, str(value))]
+    return [part for name, value in options.items() for part in (name, str(value))]
 
 
 def _follow(

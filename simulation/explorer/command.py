@@ -1,4 +1,4 @@
-"""``quorate explore``: one schedule with its story, or as many as there is time for.
+"""``quorate explore``: one schedule with its trace, or as many as there is time for.
 
 What a schedule is, ``world`` knows. ``play_one`` and ``play_many`` serve the seeded bugs of the tests as well.
 """
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say, say_json, say_table, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json, say_table
 
 if TYPE_CHECKING:
     from simulation.explorer.search import Finding, Product, SearchReport
 
-STORY_LINES = 60
+TRACE_LINES = 60
 MOST_SHOWN = 3
 
 Seed = Annotated[
     int, typer.Option(min=0, help="The schedule to play; with --schedules or --seconds, the first of them.")
 ]
-Trace = Annotated[bool, typer.Option("--trace", help="Tell the whole story of one schedule.")]
+Trace = Annotated[bool, typer.Option("--trace", help="Show the whole trace of one schedule.")]
 Schedules = Annotated[int | None, typer.Option(min=1, help="How many schedules to play.")]
 Seconds = Annotated[float | None, typer.Option(min=0.1, help="How long to go on, at most.")]
 Jobs = Annotated[int, typer.Option(min=1, max=256, help="Processes.")]
 
 
-@spoken
+@errors_as_sentences
 def explore(
     seed: Seed = 0,
     trace: Trace = False,
@@ -41,7 +41,7 @@ def explore(
 ) -> None:
     """Search for schedules of faults that break an invariant. One seed is one schedule, the same each time.
 
-    Exit code 1 where an invariant broke: its name, and the shortest story that was found, go to standard error.
+    Exit code 1 where an invariant broke: its name, and the shortest trace that was found, go to standard error.
     """
     from simulation.explorer.search import PRODUCT
     from simulation.explorer.shape import PHASES
@@ -50,7 +50,7 @@ def explore(
         report = play_one(PRODUCT, seed, trace=trace, as_json=as_json)
     else:
         if trace:
-            fail("--trace tells of one schedule: leave out --schedules and --seconds.")
+            fail("--trace shows one schedule: leave out --schedules and --seconds.")
         report = play_many(PRODUCT, seed, schedules, seconds, jobs)
         if coverage:
             say_table(("event or fault", *PHASES), report.coverage.table())
@@ -60,16 +60,16 @@ def explore(
 
 
 def play_one(product: Product, seed: int, *, trace: bool, as_json: bool) -> SearchReport:
-    """Play one schedule; show its story where asked, and the shortest one where an invariant broke."""
+    """Play one schedule; show its trace where asked, and the shortest one where an invariant broke."""
     import time
 
     from simulation.explorer.search import Finding, SearchReport, play
 
-    story: list[str] = []
+    lines: list[str] = []
     began = time.time()
-    world, broken = play(product.shape(seed), product=product, story=story if trace else None)
+    world, broken = play(product.shape(seed), product=product, trace=lines if trace else None)
     report = SearchReport(tally=world.tally, seconds=time.time() - began)
-    for line in story:
+    for line in lines:
         (note if as_json else say)(line)
     if broken is not None:
         report.findings.append(Finding(seed, broken.invariant, broken.what))
@@ -82,7 +82,7 @@ def play_one(product: Product, seed: int, *, trace: bool, as_json: bool) -> Sear
 def play_many(
     product: Product, seed: int, schedules: int | None, seconds: float | None, jobs: int, enough: int = 5
 ) -> SearchReport:
-    """Search, with a line on standard error now and then; show what broke and the shortest story of the first."""
+    """Search, with a line on standard error now and then; show what broke and the shortest trace of the first."""
     from simulation.explorer.search import explore as search
 
     def progress(report: SearchReport) -> None:
@@ -108,10 +108,10 @@ def _show_shortest(product: Product, finding: Finding) -> None:
     invariant = finding.invariant
     shrunk = shrink(product.shape(finding.seed), invariant, product=product)
     shape = shrunk.shape
-    note(f"\nThe shortest story found, of seed {finding.seed} ({invariant}: {INVARIANTS[invariant]})")
+    note(f"\nThe shortest trace found, of seed {finding.seed} ({invariant}: {INVARIANTS[invariant]})")
     note(f"{shape.devices} devices, {shape.replicas} replicas, store {shape.store}, blobs {shape.blobs}: {shape.plan}")
     note(f"What has to happen: {', '.join(shrunk.faults) or 'nothing special'}")
-    for line in shrunk.story[-STORY_LINES:]:
+    for line in shrunk.trace[-TRACE_LINES:]:
         note(line)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -33,7 +33,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.shape import LEARNER
 from simulation.explorer.world import World
 
@@ -83,7 +83,7 @@ class ExplorerDevice:
         """The process dies. None: for good."""
         if not self.up:
             return
-        self.world.tell(f"{self.name} vanishes" + (" for good" if back_after_s is None else ""))
+        self.world.log(f"{self.name} vanishes" + (" for good" if back_after_s is None else ""))
         self.up = False
         self.life += 1
         if self._session is not None:
@@ -99,9 +99,9 @@ class ExplorerDevice:
         if self._copies and self.world.strikes("device-old-record", self.name):
             self.storage = _copy(self.world.chance.pick("copy", self._copies))
             self._sent.clear()
-            self.world.tell(f"{self.name} comes back with an older copy of its record")
+            self.world.log(f"{self.name} comes back with an older copy of its record")
         else:
-            self.world.tell(f"{self.name} comes back")
+            self.world.log(f"{self.name} comes back")
         self.start()
 
     def _dies(self, where: str) -> bool:
@@ -138,7 +138,7 @@ class ExplorerDevice:
         session = self._session
         return lambda: session.send(reply)  # type: ignore[union-attr]
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Send | Fetch | Train | Sleep) -> None:
         world = self.world
         self._waiting_for += 1
         ticket = (self.life, self._waiting_for)
@@ -153,11 +153,15 @@ class ExplorerDevice:
             case Fetch() | Send():
                 update = action.update if isinstance(action, Send) else None
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
-                request = Request(action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up)
+                request = SentRequest(
+                    action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up
+                )
                 held = isinstance(action, Send) and action.route is Route.CHECK_IN
                 self.network.send(
                     request, lambda answer: self._answered(ticket, action, answer), HOLD_S if held else 0.0
                 )
+            case _:
+                assert_never(action)
 
     def _update(self, action: Send, digest: str) -> bytes:
         """The saved update, as its record names it. In one round a device sends one and the same."""
@@ -200,7 +204,7 @@ class ExplorerDevice:
         if ticket != (self.life, self._waiting_for) or not self.up:
             return
         if isinstance(reply, Answered):
-            self.world.tell(f"{self.name} hears {_words(reply.message)}")
+            self.world.log(f"{self.name} receives {_text_of(reply.message)}")
         self._advance(self._sending(reply))
 
     def _train(self, action: Train, ticket: tuple[int, int]) -> None:
@@ -245,7 +249,7 @@ def _copy(storage: MemoryStorage) -> MemoryStorage:
     return twin
 
 
-def _words(message: object) -> str:
+def _text_of(message: object) -> str:
     kind = type(message).__name__.lower()
     shown = [
         f"{name} {getattr(message, name)}"

@@ -4,7 +4,7 @@
 product can take them for something that it can handle.
 
 The faults are one table. A new fault is a line here and one ``world.strikes(name, where)`` at the place where it
-happens; coverage, the bias towards what is rare, the story and the shrinking then know it (``docs/faults.md``).
+happens; coverage, the bias towards what is rare, the trace and the shrinking then include it (``docs/faults.md``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Fault:
     """network, device, coordinator, store, blobs, clock, operator or datacenter."""
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
-    story: str
+    description: str
     """What it is, for people."""
 
 

@@ -12,24 +12,7 @@ from typing import Any
 
 from coordinator.store.port import EventRow, RunRow
 from simulation.explorer.faults import Broken
-
-
-@dataclass(slots=True)
-class RoundEnding:
-    """How a round ended, by the log."""
-
-    round: int
-    committed: bool
-    reported: dict[str, tuple[str, int]]
-    """Device -> (digest, weight) of every update that the log took in."""
-    version: int
-    digest: str = ""
-    size: int = 0
-    short: bool = False
-    """Whether it was abandoned because its deadline passed without a quorum."""
-    kind: str = "federated"
-    lease: tuple[str, int, int] = ("", 0, 0)
-    """(worker, attempt, fence) of a datacenter round's last lease."""
+from simulation.explorer.round_ending import RoundEnding, weight_of
 
 
 @dataclass(slots=True)
@@ -57,7 +40,7 @@ class Followed:
     in_vain: int = 0
     """Federated rounds abandoned in a row."""
     installation: str = ""
-    """The one that holds, or held, the round."""
+    """The installation that holds, or held, the round's lease."""
     away: bool = False
     refused: int = 0
     """Datacenter rounds in a row that a worker said cannot be trained."""
@@ -215,7 +198,7 @@ class Followed:
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.withdrawn:
             raise self._odd(event, "the device had withdrawn")
-        self.reported[device] = (body["digest"], self._weight(body))
+        self.reported[device] = (body["digest"], weight_of(self.plan["aggregation"], body))
         return self._close_if_complete()
 
     def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
@@ -340,15 +323,6 @@ class Followed:
     def _give_up(self) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True
         return self._abandon()
-
-    def _weight(self, body: dict[str, Any]) -> int:
-        rule = self.plan["aggregation"]
-        fraction = rule["partial"] == "examples_seen"
-        most = rule["weight_cap"] if rule["weighting"] == "examples" else 1024 if fraction else 1
-        whole = min(body["examples"], most) if rule["weighting"] == "examples" else most
-        if not fraction or body["complete"]:
-            return max(1, int(whole))
-        return max(1, int(whole) * int(body["steps"]) // int(body["steps_planned"]))
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

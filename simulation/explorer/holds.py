@@ -21,31 +21,31 @@ Call = tuple[str, Callable[[Coordinator], Any]]
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class HeldRequest:
     """One request that is held open."""
 
     peer: str
     key: str
     """The signal that it waits for."""
     hold_s: float
-    gone: Callable[[], bool]
+    is_gone: Callable[[], bool]
     respond: Callable[[Any], None]
     look: Call
     """Its answer, or None where there is none yet."""
     over: Call
     """Its answer when its time is up."""
-    leave: Call | None = None
+    on_gone: Call | None = None
     """What is done when the peer has gone."""
 
 
-class Holds:
+class HeldRequests:
     """Those of one replica, the latest of each peer."""
 
     def __init__(self, replica: Process) -> None:
         self._replica = replica
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldRequest] = {}
 
-    def of(self, peer: str) -> Held | None:
+    def of(self, peer: str) -> HeldRequest | None:
         return self._held.get(peer)
 
     def cut(self) -> None:
@@ -54,7 +54,7 @@ class Holds:
         for one in held.values():
             one.respond(None)
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldRequest) -> None:
         older = self._held.pop(held.peer, None)
         if older is not None:
             self._end(older)
@@ -63,35 +63,35 @@ class Holds:
         world.agenda.after(min(held.hold_s, world.settings.max_hold_s), self._over, held)
         world.agenda.after(world.settings.reread_s, self._reread, held)
 
-    def rung(self, key: str) -> None:
+    def woken(self, key: str) -> None:
         """A signal: who waits for it may have work."""
         for held in [held for held in self._held.values() if held.key == key]:
             self._replica.world.agenda.after(0.001, self._look, held)
 
-    def _reread(self, held: Held) -> None:
+    def _reread(self, held: HeldRequest) -> None:
         if self._held.get(held.peer) is held:
             self._look(held)
             self._replica.world.agenda.after(self._replica.world.settings.reread_s, self._reread, held)
 
-    def _look(self, held: Held) -> None:
+    def _look(self, held: HeldRequest) -> None:
         if not self._is_served(held, self._look):
             return
-        if held.gone():
+        if held.is_gone():
             del self._held[held.peer]
-            if held.leave is not None:
-                self._replica.attempt(*held.leave)
+            if held.on_gone is not None:
+                self._replica.attempt(*held.on_gone)
             return
         answer = self._replica.attempt(*held.look)
         if answer is not None and self._held.get(held.peer) is held:
             del self._held[held.peer]
             held.respond(answer)
 
-    def _over(self, held: Held) -> None:
+    def _over(self, held: HeldRequest) -> None:
         if self._is_served(held, self._over):
             del self._held[held.peer]
             self._end(held)
 
-    def _is_served(self, held: Held, again: Callable[[Held], None]) -> bool:
+    def _is_served(self, held: HeldRequest, again: Callable[[HeldRequest], None]) -> bool:
         """Whether it is still held, by a process that goes on; one that stands still is asked ``again`` later."""
         if self._held.get(held.peer) is not held:
             return False
@@ -100,5 +100,5 @@ class Holds:
             return False
         return True
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: HeldRequest) -> None:
         held.respond(self._replica.attempt(*held.over))

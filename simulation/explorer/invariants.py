@@ -19,9 +19,10 @@ from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
-from simulation.explorer.follow import Followed, RoundEnding
+from simulation.explorer.follow import Followed
 from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
-from simulation.explorer.request import Request
+from simulation.explorer.request import SentRequest
+from simulation.explorer.round_ending import RoundEnding
 
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
@@ -185,7 +186,7 @@ def enrolled(durable: Durable, answer: Enrolled) -> None:
         raise Broken("ack-durable", f"{answer.device} was told that it is enrolled, and its token is unknown")
 
 
-def fetched(request: Request, body: bytes) -> None:
+def fetched(request: SentRequest, body: bytes) -> None:
     send: Any = request.send
     if hashlib.sha256(body).hexdigest() != send.checkpoint.digest:
         raise Broken(

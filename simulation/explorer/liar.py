@@ -13,7 +13,7 @@ from client_sdk.protocol.names import Message, Route
 from simulation.explorer.device import ExplorerDevice
 from simulation.explorer.follow import Followed
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
@@ -54,7 +54,7 @@ class Liar:
         run = world.chance.pick("lie-run", list(self._watch.runs.values()))
         if not run.round:
             return
-        world.tell(f"{device.name} lies: {lie}")
+        world.log(f"{device.name} lies: {lie}")
         now = run.round
         match lie:
             case "other-bytes":
@@ -113,4 +113,4 @@ class Liar:
         def ignore(_: Answer) -> None:
             """A liar needs no answer."""
 
-        self._network.send(Request(send, body), ignore)
+        self._network.send(SentRequest(send, body), ignore)

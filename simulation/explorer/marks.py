@@ -2,9 +2,9 @@
 
 The model is ``marks`` [devices * ROUNDS + SHARED] float32 and an integer that is not averaged. A device's update for a
 round is a mark in lane (device, round mod ROUNDS), so an update that is counted twice, or in another round, is visible
-in the model; and crooked values in the shared lanes, where the sum of many depends on its order unless it is exact.
-The register keeps what each body says by its digest, so that a committed checkpoint can be computed again without
-reading what the coordinator stored.
+in the model; the shared lanes have values with long fractions, where the sum of many depends on its order unless it is
+exact. The register keeps what each body says by its digest, so that a committed checkpoint can be computed again
+without reading what the coordinator stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Work
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
-from simulation.explorer.follow import RoundEnding
+from simulation.explorer.round_ending import RoundEnding
 from simulation.explorer.shape import Shape
 
 ROUNDS = 8
@@ -74,8 +74,8 @@ class Register:
         lanes = {number * ROUNDS + round % ROUNDS: mark}
         if self._shape.plan["aggregation"]["clip_norm"] is None:
             for place in range(SHARED):
-                crooked = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
-                lanes[devices * ROUNDS + place] = float(np.float16(crooked) if "16" in codec else np.float32(crooked))
+                value = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
+                lanes[devices * ROUNDS + place] = float(np.float16(value) if "16" in codec else np.float32(value))
         for lane, value in lanes.items():
             values[lane] = value
         steps = 1 + variant % (STEPS - 1) if partial else STEPS

@@ -14,7 +14,7 @@ from client_sdk.device.actions import Send
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
 from simulation.explorer.replica import Replica
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.serving import serve
 from simulation.explorer.world import World
 
@@ -29,7 +29,7 @@ class Network:
         self._world = world
         self._replicas = replicas
 
-    def send(self, request: Request, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
+    def send(self, request: SentRequest, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
         """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None when there is none."""
         world, event = self._world, request.event
         answered_once = [False]
@@ -46,18 +46,18 @@ class Network:
             request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
         if world.strikes("lose-request", event):
             world.tally.lost += 1
-            world.tell(f"a request is lost: {event}")
+            world.log(f"a request is lost: {event}")
             world.agenda.after(world.chance.pick("noticed", (0.01, TIMEOUT_S)), first, None)
             return
         world.agenda.after(self._delay(event), self._arrive, request, first)
         if world.strikes("duplicate", event):
             world.tally.duplicated += 1
-            world.tell(f"a request will arrive twice: {event}")
+            world.log(f"a request will arrive twice: {event}")
             world.agenda.after(self._delay(event), self._arrive, request, ignore)
         if world.strikes("redeliver-late", event):
             world.tally.duplicated += 1
             late_s = world.chance.between("late-s", 20.0, 200.0)
-            world.tell(f"a request will arrive again {late_s:.0f} s later: {event}")
+            world.log(f"a request will arrive again {late_s:.0f} s later: {event}")
             world.agenda.after(late_s, self._arrive, request, ignore)
         world.agenda.after(TIMEOUT_S + hold_s, first, None)
 
@@ -66,7 +66,7 @@ class Network:
             return self._world.chance.between("delay-s", 1.0, 30.0)
         return self._world.chance.between("way", 0.002, 0.1)
 
-    def _arrive(self, request: Request, respond: Callable[[Answer], None]) -> None:
+    def _arrive(self, request: SentRequest, respond: Callable[[Answer], None]) -> None:
         world = self._world
         replica = self._choose()
         if replica is None:
@@ -82,7 +82,7 @@ class Network:
                 return
             if world.strikes("lose-answer", request.event):
                 world.tally.lost += 1
-                world.tell(f"an answer is lost: {request.event}")
+                world.log(f"an answer is lost: {request.event}")
                 return
             if world.shape.wire and isinstance(answer, Message):
                 answer = _through_json(answer)

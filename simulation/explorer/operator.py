@@ -118,7 +118,7 @@ class ExplorerOperator:
         if not alive:
             return None
         replica = self._world.chance.pick("operator's replica", alive)
-        self._world.tell(f"the operator asks {replica.name} to {event}")
+        self._world.log(f"the operator asks {replica.name} to {event}")
         answer = replica.attempt(event, work)
         if isinstance(answer, Problem) and answer.kind == "invalid-plan":
             raise Broken("no-bug", f"the explorer's plan is refused: {answer}")
@@ -130,6 +130,4 @@ class ExplorerOperator:
         if world.strikes(jump, replica.name):
             seconds = world.chance.pick("jump-s", JUMPS_S)
             replica.clock_offset_s += seconds if jump == "clock-ahead" else -seconds
-            world.tell(
-                f"the clock of {replica.name} jumps {'ahead' if jump == 'clock-ahead' else 'back'} {seconds:g} s"
-            )
+            world.log(f"the clock of {replica.name} jumps {'ahead' if jump == 'clock-ahead' else 'back'} {seconds:g} s")

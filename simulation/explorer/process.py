@@ -67,7 +67,7 @@ class Process(ABC):
         """The process is dead. What it held open is cut."""
         world = self.world
         world.tally.crashes += 1
-        world.tell(f"{self.name} dies at: {crash}")
+        world.log(f"{self.name} dies at: {crash}")
         self.stop()
         self.durable.crash()
         self.watch.crashed()
@@ -75,7 +75,7 @@ class Process(ABC):
             world.lost_replicas -= 1
             world.replicas_left -= 1
             self.gone = True
-            world.tell(f"{self.name} never comes back")
+            world.log(f"{self.name} never comes back")
             return
         delay = world.chance.between("restart", 0.05, 20.0) if world.stormy else 0.1
         world.agenda.after(delay, self.boot)
@@ -112,7 +112,7 @@ class Process(ABC):
         self.watch.step()
         world.interruptions += 1
         what = "stands still" if how == "frozen" else "has a thread that stands still"
-        world.tell(f"{self.name} {what} for {seconds:.1f} s at: {where}")
+        world.log(f"{self.name} {what} for {seconds:.1f} s at: {where}")
         setattr(self, how, getattr(self, how) + 1)
 
         def plan_return(back: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ class Process(ABC):
         self._stacks.suspend(plan_return)
         if life == self.life:
             setattr(self, how, getattr(self, how) - 1)
-            world.tell(f"{self.name} goes on")
+            world.log(f"{self.name} goes on")
 
     def _locked(self) -> bool:
         """Whether the thread that stands here holds a lock that another of this process would wait for."""
@@ -151,12 +151,12 @@ class Process(ABC):
             result: T | Problem = work(self.coordinator)
             self._die_before_answer(event)
         except ProblemError as error:
-            world.tell(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
+            world.log(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
             if before == world.interruptions:
                 self.watch.require_unmoved(event, error.problem)
             result = error.problem
         except (StoreError, BlobError) as error:
-            world.tell(f"{self.name} fails at {event}: {error}")
+            world.log(f"{self.name} fails at {event}: {error}")
             result = _problem_of(error)
         except Crash as crash:
             if life == self.life and self.up:
@@ -178,5 +178,5 @@ def _problem_of(error: StoreError | BlobError) -> Problem:
     if isinstance(error, StoreError):
         return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
     if isinstance(error, DiskFull):
-        return problem("disk-full", "The coordinator has no room left; nothing was kept.", retry_after_s=30).problem
+        return problem("disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30).problem
     return problem("internal", "The coordinator's disk failed.").problem

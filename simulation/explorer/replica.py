@@ -17,7 +17,7 @@ from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Crash
-from simulation.explorer.holds import Holds
+from simulation.explorer.holds import HeldRequests
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
 from simulation.explorer.stacks import Stacks
@@ -34,7 +34,7 @@ class Replica(Process):
 
     def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
         super().__init__(world, durable, watch, stacks, name)
-        self.holds = Holds(self)
+        self.holds = HeldRequests(self)
         self._ticking_at = float("inf")
         self._working = False
 
@@ -46,7 +46,7 @@ class Replica(Process):
         self.life += 1
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
         self.fences, self.frozen, self.halted = {}, 0, 0
-        world.tell(f"{self.name} starts")
+        world.log(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
                 FaultyStore(self.durable.store, self),
@@ -60,7 +60,7 @@ class Replica(Process):
                 sweeping.sweep(self.coordinator.core)
             self.coordinator.recover()
         except (StoreError, BlobError) as error:
-            world.tell(f"{self.name} cannot start: {error}")
+            world.log(f"{self.name} cannot start: {error}")
             self.stop()
             world.agenda.after(1.0, self.boot)
             return
@@ -138,7 +138,7 @@ class Replica(Process):
             elif key == "fleet":
                 self._tick_after(0.02)
             else:
-                self.holds.rung(key)
+                self.holds.woken(key)
 
 
 class ReplicaSignals(Signals):

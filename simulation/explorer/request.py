@@ -15,7 +15,7 @@ Respond = Callable[[Answer], None]
 
 
 @dataclass(slots=True)
-class Request:
+class SentRequest:
     """One request on its way: what was asked, the body if it has one, and who asks."""
 
     send: Send | Fetch

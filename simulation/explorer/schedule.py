@@ -24,7 +24,7 @@ from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-from simulation.explorer.holds import Held
+from simulation.explorer.holds import HeldRequest
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
@@ -44,9 +44,9 @@ IDLE_S = 12.0
 class Schedule:
     """``play`` runs the schedule of ``shape``; raises ``Broken`` where an invariant does not hold."""
 
-    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), story: list[str] | None = None) -> None:
+    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), trace: list[str] | None = None) -> None:
         self.shape = shape
-        self.world = World(shape, without=without, story=story)
+        self.world = World(shape, without=without, trace=trace)
         self.devices: list[ExplorerDevice] = []
         self.workers: list[ExplorerWorker] = []
         self.replicas: list[Replica] = []
@@ -82,7 +82,7 @@ class Schedule:
             waiting = [one for one in held if one is not None]
             self.world.agenda.after(1.0, self._require_woken, run, run.round, waiting)
 
-    def _require_woken(self, run: Followed, round: int, waiting: list[Held]) -> None:
+    def _require_woken(self, run: Followed, round: int, waiting: list[HeldRequest]) -> None:
         for held in waiting:
             if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.peer) is held:
                 raise Broken("liveness", f"{held.peer} waits for work, has been selected, and is not woken")
@@ -150,7 +150,7 @@ class Schedule:
     def _fleet_away(self) -> None:
         if not self.world.strikes("fleet-away", "fleet"):
             return
-        self.world.tell("most devices vanish")
+        self.world.log("most devices vanish")
         for device in self.devices:
             if self.world.chance.unit("goes") < 0.85:
                 device.vanish(self.world.chance.between("away-s", 5.0, 45.0))
@@ -160,7 +160,7 @@ class Schedule:
         if self.stacks.suspended:
             self.world.agenda.after(0.5, self._heal)
             return
-        self.world.tell("the storm is over")
+        self.world.log("the storm is over")
         for replica in self.replicas:
             replica.clock_offset_s = self.replicas[0].clock_offset_s  # wrong perhaps, but the same
             replica.boot()

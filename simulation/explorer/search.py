@@ -76,7 +76,7 @@ class Product:
         return nullcontext()
 
     def again(self, seed: int) -> str:
-        """Return the command that tells the story of one schedule."""
+        """Return the command that shows the trace of one schedule."""
         return f"quorate explore --seed {seed} --trace"
 
 
@@ -88,10 +88,10 @@ def play(
     *,
     product: Product = PRODUCT,
     without: frozenset[str] = frozenset(),
-    story: list[str] | None = None,
+    trace: list[str] | None = None,
 ) -> tuple[World, Broken | None]:
     """One schedule; with the invariant that broke, where one did."""
-    schedule = Schedule(shape, without=without, story=story)
+    schedule = Schedule(shape, without=without, trace=trace)
     with product.running():
         try:
             schedule.play()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.problems import problem
@@ -19,37 +19,39 @@ from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer import holds
 from simulation.explorer.replica import Replica
-from simulation.explorer.request import Request, Respond
+from simulation.explorer.request import Respond, SentRequest
 from simulation.explorer.world import World
 
-Tell = Callable[[Any], None]
+Answered = Callable[[Any], None]
 
 
-def serve(world: World, replica: Replica, request: Request, respond: Respond) -> None:
+def serve(world: World, replica: Replica, request: SentRequest, respond: Respond) -> None:
     """Has the replica serve one delivery of a request."""
     send = request.send
 
-    def tell(result: Any) -> None:
+    def answer(result: Any) -> None:
         if result is not None:
             replica.watch.answered(request, result, replica.disturbed)
         respond(result)
 
     if isinstance(send, Fetch):
-        tell(replica.attempt(request.event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
+        answer(replica.attempt(request.event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
         return
     entry = request.table.find(send.method, send.route)
     match entry.shape:
         case Direct():
             call = entry.shape.call
-            tell(
+            answer(
                 replica.attempt(
                     entry.name, lambda coordinator: _asked(coordinator, entry, send).call(call, coordinator)
                 )
             )
         case Held():
-            _held(replica, request, entry, entry.shape, send, tell)
+            _held(replica, request, entry, entry.shape, send, answer)
         case Body():
-            _upload(world, replica, request, entry, entry.shape, send, tell)
+            _upload(world, replica, request, entry, entry.shape, send, answer)
+        case _:
+            assert_never(entry.shape)
 
 
 def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
@@ -57,14 +59,16 @@ def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> request
     return requests.Request(entry, identify(coordinator, entry.permission, send.token or ""), send.message, send.path)
 
 
-def _held(replica: Replica, request: Request, entry: Entry[Shape], shape: Held, send: Send, tell: Tell) -> None:
+def _held(
+    replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
+) -> None:
     def first(coordinator: Coordinator) -> tuple[requests.Request, Any]:
         asked = _asked(coordinator, entry, send)
         return asked, asked.call(shape.first, coordinator)
 
     result = replica.attempt(entry.name, first)
     if not isinstance(result, tuple) or result[1] is not None:
-        tell(result[1] if isinstance(result, tuple) else result)
+        answer(result[1] if isinstance(result, tuple) else result)
         return
     asked = result[0]
 
@@ -72,21 +76,21 @@ def _held(replica: Replica, request: Request, entry: Entry[Shape], shape: Held, 
         return step_name(handler), lambda coordinator: asked.call(handler, coordinator)
 
     replica.holds.hold(
-        holds.Held(
+        holds.HeldRequest(
             shape.peer(asked.caller, asked.message),
             shape.key(asked.caller, asked.message),
             asked.message.hold_s,
             request.gone,
-            tell,
+            answer,
             look=step(shape.again),
             over=step(shape.expired),
-            leave=None if shape.gone is None else step(shape.gone),
+            on_gone=None if shape.gone is None else step(shape.gone),
         )
     )
 
 
 def _upload(
-    world: World, replica: Replica, request: Request, entry: Entry[Shape], shape: Body, send: Send, tell: Tell
+    world: World, replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Body, send: Send, answer: Answered
 ) -> None:
     """A body that is worth reading, its journey, and what is made of it."""
 
@@ -96,7 +100,7 @@ def _upload(
 
     admitted = replica.attempt(step_name(shape.limit), admit)
     if not isinstance(admitted, tuple):
-        tell(admitted)
+        answer(admitted)
         return
     asked, limit = admitted
     life = replica.life
@@ -110,12 +114,12 @@ def _upload(
 
     def finish() -> None:
         if life != replica.life or not replica.up:
-            tell(None)
+            answer(None)
             return
         if replica.busy():
             world.agenda.after(0.5, finish)
             return
-        tell(replica.attempt(entry.name, receive))
+        answer(replica.attempt(entry.name, receive))
 
     def receive(coordinator: Coordinator) -> Any:
         with coordinator.core.blobs.spool(limit) as spool:

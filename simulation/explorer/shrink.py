@@ -1,4 +1,4 @@
-"""From a failing schedule to a short story: leaves out faults, and whole parts of the world, while it still fails.
+"""Shrinks a failing schedule to a short trace: leaves out faults, and whole parts of the world, while it still fails.
 
 Faults are left out by name, in halves and then one by one (delta debugging: Zeller and Hildebrandt 2002,
 doi 10.1109/32.988498); all other draws of the schedule stay what they were.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from simulation.explorer.search import PRODUCT, Product, play
 from simulation.explorer.shape import Shape
 
-QUIET = (" hears wait", " hears noted", " hears enrolled", " lies: ")
-"""Lines of the whole story that a short one does without."""
+QUIET = (" receives wait", " receives noted", " receives enrolled", " lies: ")
+"""Lines of the whole trace that a short one does without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Shrunk:
     without: frozenset[str]
     faults: tuple[str, ...]
     """What still has to happen."""
-    story: tuple[str, ...]
+    trace: tuple[str, ...]
 
 
 def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds: float = 20.0) -> Shrunk:
@@ -56,9 +56,9 @@ def shrink(shape: Shape, invariant: str, *, product: Product = PRODUCT, seconds:
             if size == 1:
                 break
             size = max(1, size // 2)
-    story: list[str] = []
-    world, broken = play(shape, product=product, without=without, story=story)
-    story = [line for line in story if not any(quiet in line for quiet in QUIET)]
+    trace: list[str] = []
+    world, broken = play(shape, product=product, without=without, trace=trace)
+    trace = [line for line in trace if not any(quiet in line for quiet in QUIET)]
     if broken is not None:
-        story.append(f"BROKEN  {broken}")
-    return Shrunk(shape, without, tuple(world.chance.struck), tuple(story))
+        trace.append(f"BROKEN  {broken}")
+    return Shrunk(shape, without, tuple(world.chance.struck), tuple(trace))

@@ -20,7 +20,7 @@ from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-from simulation.explorer.request import Request
+from simulation.explorer.request import SentRequest
 from simulation.explorer.world import World
 
 
@@ -66,7 +66,7 @@ class InvariantWatch:
             ended = run.follow(event)
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
-            self._tell(run, event)
+            self._log(run, event)
             if event.kind == "Drawn" and run.phase == "collecting":
                 self._cohort_drawn(run)
             for ending in ended:
@@ -75,15 +75,15 @@ class InvariantWatch:
                 invariants.round_ended(self.world.register, self.durable, run, ending)
         invariants.rows_agree(self.durable, run)
 
-    def _tell(self, run: Followed, event: EventRow) -> None:
-        if self.world.story is not None:
+    def _log(self, run: Followed, event: EventRow) -> None:
+        if self.world.trace is not None:
             about = {
                 name: event.body[name]
                 for name in ("round", "device", "worker", "fence", "cohort", "digest", "reason", "by_s")
                 if event.body.get(name) is not None
             }
             shown = ", ".join(f"{name} {value}" for name, value in about.items())
-            self.world.tell(
+            self.world.log(
                 f"    {run.run} #{event.seq} {event.kind}: {shown} -> round {run.round}, {run.phase}, {run.status}"
             )
 
@@ -95,7 +95,7 @@ class InvariantWatch:
             invariants.spooled(self.durable, run)
             invariants.whole_blobs(self.durable, run)
 
-    def answered(self, request: Request, answer: Any, disturbed: bool) -> None:
+    def answered(self, request: SentRequest, answer: Any, disturbed: bool) -> None:
         """A replica has answered: what it promises is durable at this moment.
 
         ``disturbed``: others were served meanwhile, so a token may have been replaced by a newer one since.
@@ -135,7 +135,7 @@ class InvariantWatch:
             case _:
                 pass
 
-    def _refused_update(self, request: Request, answer: Problem) -> None:
+    def _refused_update(self, request: SentRequest, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         run, number = self.run(path["run"]), int(path["round"])
         known = run.known(number, self.durable.device_of(request.send.token))
@@ -152,7 +152,7 @@ class InvariantWatch:
         if found != (True, answer.digest, answer.version, answer.worker, answer.attempt):
             raise Broken("ack-durable", f"{answer} was given as a receipt, the log knows {found}")
 
-    def _refused_result(self, request: Request, answer: Problem) -> None:
+    def _refused_result(self, request: SentRequest, answer: Problem) -> None:
         """Its reason is kept; and one that was taken is not refused when it is sent again."""
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         report: Any = request.send.message  # type: ignore[union-attr]
@@ -167,7 +167,7 @@ class InvariantWatch:
             if (worker, "lease-lost") not in known:
                 raise Broken("named", f"a result of {worker} for round {number} was refused, and nothing says why")
 
-    def _lease_held(self, request: Request, answer: Lease | LeaseRenewed) -> None:
+    def _lease_held(self, request: SentRequest, answer: Lease | LeaseRenewed) -> None:
         """Whoever is told that it has a round, has it at this moment."""
         message: Any = request.send.message  # type: ignore[union-attr]
         if isinstance(answer, Lease):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
 from client_sdk.protocol.devices import Noted
@@ -39,7 +39,7 @@ from coordinator.datacenter.worker.actions import (
 from coordinator.datacenter.worker.session import WorkerSession, work
 from simulation.explorer.faults import Broken
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, Request
+from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.shape import DATA, LEARNER
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
@@ -106,7 +106,7 @@ class ExplorerWorker:
         """The process dies, and with it what it had not saved. None: for good."""
         if not self.up:
             return
-        self.world.tell(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
+        self.world.log(f"{self.name} dies" + (" for good" if back_after_s is None else ""))
         self.up = False
         self.life += 1
         if self._session is not None:
@@ -127,7 +127,7 @@ class ExplorerWorker:
     def _have_a_twin(self) -> None:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
-            world.tell(f"a second process starts as {self.worker}")
+            world.log(f"a second process starts as {self.worker}")
             twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
             twin.delivered = self.delivered
             twin.start()
@@ -169,19 +169,21 @@ class ExplorerWorker:
                 self._training = None
                 self._resume(ticket, None)
             case Ended():
-                world.tell(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
+                world.log(f"{self.name}: round {action.lease.round} is {action.result}: {action.reason}")
                 self.history.append(action)
                 self._resume(ticket, None)
             case Sleep():
                 wait_s = world.chance.between(f"sleep {self.name}", action.min_s, action.max_s)
                 world.agenda.after(wait_s, self._resume, ticket, None)
+            case _:
+                assert_never(action)
 
     def _resume(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
         if ticket != (self.life, self._waiting_for) or not self.up:
             return
         if isinstance(reply, Answered) and isinstance(reply.message, Lease):
             self.leases = [*self.leases[-3:], reply.message]
-            self.world.tell(f"{self.name} has round {reply.message.round}, fence {reply.message.fence}")
+            self.world.log(f"{self.name} has round {reply.message.round}, fence {reply.message.fence}")
         session = self._session
         self._advance(lambda: session.send(reply))  # type: ignore[union-attr]
 
@@ -190,7 +192,7 @@ class ExplorerWorker:
     ) -> None:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
-        request = Request(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
+        request = SentRequest(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
         self.network.send(request, respond, hold_s)
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
@@ -219,6 +221,8 @@ class ExplorerWorker:
                     path = job.path
                     self.delivered[str(path["run"]), int(path["round"]), job.message.fence] = str(job.update)
                 self._ask(job, lambda answer: self._end_job(ticket, self._reply(job, answer)), ticket)
+            case _:
+                assert_never(job)
 
     def _train(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world = self.world
@@ -264,7 +268,7 @@ class ExplorerWorker:
         self._attending = ticket
         if world.strikes("worker-silent", self.name):
             for_s += world.chance.between("silent-s", 0.3, 3.0) * 4 * for_s
-            world.tell(f"{self.name} stands still for {for_s:.1f} s")
+            world.log(f"{self.name} stands still for {for_s:.1f} s")
             self._attending = None  # not even its own job's end reaches it
         elif self._job_reply is not None:
             for_s = 0.0
@@ -288,7 +292,7 @@ class ExplorerWorker:
             return
         lease = world.chance.pick("lie-lease", self.leases)
         lie = world.chance.pick("worker-lie", LIES)
-        world.tell(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
+        world.log(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
         under = {"attempt": lease.attempt, "fence": lease.fence}
         run = self.watch.run(lease.run)
         current = run.phase == "training" and run.fence == lease.fence
@@ -307,7 +311,7 @@ class ExplorerWorker:
     def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
-        self.network.send(Request(send), _ignore)
+        self.network.send(SentRequest(send), _ignore)
 
     def _send_result(self, lease: Lease, fence: int, attempt: int) -> None:
         if not self._fetched:
@@ -322,7 +326,7 @@ class ExplorerWorker:
             update=hashlib.sha256(body).hexdigest(),
             token=self.token,
         )
-        self.network.send(Request(send, body), _ignore)
+        self.network.send(SentRequest(send, body), _ignore)
 
 
 def _ignore(_: Answer) -> None:

@@ -1,4 +1,4 @@
-"""What all parts of one schedule share: its shape, chance, time, faults, counts and story.
+"""What all parts of one schedule share: its shape, chance, time, faults, counts and trace.
 
 A ``Schedule`` makes one and hands it to its devices, replicas, workers and checks. It imports none of them.
 """
@@ -21,11 +21,11 @@ FOCUS_RATE = 0.25
 
 
 class World:
-    """``strikes`` decides each fault; ``tell`` writes a line of the story, where one is wanted."""
+    """``strikes`` decides each fault; ``log`` adds a line to the trace, where one is recorded."""
 
-    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), story: list[str] | None = None) -> None:
+    def __init__(self, shape: Shape, *, without: frozenset[str] = frozenset(), trace: list[str] | None = None) -> None:
         self.shape = shape
-        self.story = story
+        self.trace = trace
         self.chance = Chance(shape.seed, without)
         self.agenda = Agenda(BEGINNING)
         self.tally = ScheduleTally(schedules=1)
@@ -63,9 +63,9 @@ class World:
         """An event has met a phase."""
         self.coverage.event(event, self.phase)
 
-    def tell(self, what: str) -> None:
-        if self.story is not None:
-            self.story.append(f"{self.agenda.now - BEGINNING:9.3f}  {what}")
+    def log(self, line: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.agenda.now - BEGINNING:9.3f}  {line}")
 
 
 @cache

@@ -4,7 +4,7 @@ from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History
 from simulation.history.ledger import Copied, copy_blobs, copy_run
 from simulation.history.recorded_run import Curve
-from simulation.history.rounds import DeviceWithdrawal, Round
+from simulation.history.rounds import DeviceWithdrawal, RoundSummary
 
 __all__ = [
     "Copied",
@@ -12,7 +12,7 @@ __all__ = [
     "DeviceWithdrawal",
     "History",
     "HistoryError",
-    "Round",
+    "RoundSummary",
     "copy_blobs",
     "copy_run",
     "writing",

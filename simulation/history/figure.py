@@ -18,7 +18,7 @@ from simulation.history.folder import HistoryError
 from simulation.history.metrics_panel import metrics_panel
 from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, finish, legend, note
 from simulation.history.recorded_run import RecordedRun
-from simulation.history.rounds import Round
+from simulation.history.rounds import RoundSummary
 from simulation.history.tables import standing
 
 _BARS = 60
@@ -57,7 +57,7 @@ def write(figure: Figure, path: Path) -> None:
 # ------------------------------------------------------------ funnel
 
 
-def _funnel(axes: Axes, rounds: tuple[Round, ...]) -> None:
+def _funnel(axes: Axes, rounds: tuple[RoundSummary, ...]) -> None:
     """What became of the devices of each cohort: the parts are stacked up to the number selected."""
     axes.set_title("Funnel: what became of each cohort", fontsize=10)
     axes.set_xlabel("round")

@@ -26,7 +26,14 @@ from coordinator.runtime import views
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
-from simulation.history.rounds import DeviceWithdrawal, Round, current_state, read_events, read_rounds, withdrawal_of
+from simulation.history.rounds import (
+    DeviceWithdrawal,
+    RoundSummary,
+    current_state,
+    read_events,
+    read_rounds,
+    withdrawal_of,
+)
 
 TRAINING = "training"
 """The source of what devices measured while they trained, averaged over a round's counted updates."""
@@ -103,7 +110,7 @@ class RecordedRun:
         return [seconds for _, seconds in sorted(self._wall.items())]
 
     @property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[RoundSummary, ...]:
         """All rounds in order, also the abandoned ones and the one under way. Read anew at each look."""
         return tuple(read_rounds(self._store, self.run, self._state(), self._wall))
 

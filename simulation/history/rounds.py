@@ -19,7 +19,7 @@ _PAGE = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class RoundSummary:
     """What became of one round. Times are the coordinator's clock, seconds since 1970 (virtual in a simulation)."""
 
     round: int
@@ -70,7 +70,9 @@ class DeviceWithdrawal:
     """In its own words."""
 
 
-def read_rounds(reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None) -> Iterator[Round]:
+def read_rounds(
+    reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None
+) -> Iterator[RoundSummary]:
     """All rounds in order. ``wall``: seconds by round, as far as they were measured."""
     after = 0
     while page := reader.rounds(run, after):
@@ -88,7 +90,7 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
 
 def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
     """What an event says of a device that withdrew; None for any other event."""
-    happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.__name__ else None
+    happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.kind else None
     if not isinstance(happened, events.Withdrew):
         return None
     return DeviceWithdrawal(round=happened.round, device=happened.device, reason=happened.reason)
@@ -102,9 +104,9 @@ def current_state(reader: Reader, row: RunRow) -> RunState:
     return now
 
 
-def _round(view: RoundView, wall_s: float | None) -> Round:
+def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
     funnel = view.funnel
-    return Round(
+    return RoundSummary(
         round=view.round,
         kind=view.kind,
         because=view.because,

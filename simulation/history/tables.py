@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from coordinator.store.port import Reader
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import Curve, RecordedRun
-from simulation.history.rounds import DeviceWithdrawal, Round, read_events
+from simulation.history.rounds import DeviceWithdrawal, RoundSummary, read_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,9 @@ def _rounds(history: RecordedRun, pd: Any) -> pd.DataFrame:
     """One row a round; its training metrics are columns ``training.<name>``."""
     began = history.created_at
     names = [
-        field.name for field in dataclasses.fields(Round) if field.name not in ("opened_at", "closed_at", "metrics")
+        field.name
+        for field in dataclasses.fields(RoundSummary)
+        if field.name not in ("opened_at", "closed_at", "metrics")
     ]
     rows = []
     for row in history.rounds:
@@ -127,7 +129,7 @@ def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
     return scores
 
 
-def cells(row: Round) -> list[str]:
+def cells(row: RoundSummary) -> list[str]:
     """A round as the texts under ``COLUMNS``."""
     training = ", ".join(f"{name} {value:.4g}" for name, value in sorted(row.metrics.items()))
     counts = (row.selected, row.reported, row.counted, row.late, row.dropped, row.withdrawn)

@@ -8,7 +8,7 @@ and training, is left to the world, which knows the hour. This file has never he
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Never, Protocol
+from typing import Any, Never, Protocol, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -31,7 +31,7 @@ from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.devices import Arrived
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
 
@@ -79,7 +79,7 @@ class Device:
         self.assignment: Assignment | None = None
         self._made: tuple[UpdateReport, int] | None = None
         """The report of what it has trained, and the bytes that its update would have."""
-        self.update: Arrived | None = None
+        self.update: ArrivedUpdate | None = None
         """What it has sent, and has not heard of yet."""
         self.over = False
         enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
@@ -149,14 +149,15 @@ class Device:
             case Sleep():
                 self.vanish()
                 return _LATER
-        raise TypeError(f"a simulated device cannot perform {action!r}")
+            case _:
+                assert_never(action)
 
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
             return _LATER  # the world asks for all who are at this together
         if send.route is Route.UPDATE and self._made is not None:
             report, size = self._made
-            self.update = Arrived(self.row, report, send.update or "", size, self._world.now)
+            self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
             return _LATER
         try:
             return Answered(self._asked(send), self._world.now)
@@ -175,6 +176,8 @@ class Device:
                 raise RuntimeError("an update that was never made would have been read")
             case Held():
                 raise TypeError(f"a simulated device waits for no answer of {send.route}")
+            case _:
+                assert_never(entry.shape)
 
 
 _LATER = object()

@@ -22,20 +22,20 @@ from operator import attrgetter
 
 import numpy as np
 
-from client_sdk.protocol.devices import CheckIn, Started
+from client_sdk.protocol.devices import Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import RunState
 from coordinator.requests import Request
 from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
 from simulation.engines.port import CannotTrain, Engine, Job
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
-from simulation.virtual.device import Device, device_row
+from simulation.virtual.device import Device
+from simulation.virtual.enrolment import SimulatedEnrolment
 from simulation.virtual.parts import Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
 
@@ -80,14 +80,11 @@ class SimulatedWorld:
         self._planned = planned
         self._begin = begin
         self._failed = failed
-        self._class_of = class_of
         self._datacenter = datacenter
-        task = coordinator.core.state(run).plan.task
-        self._learner, self._version = task.learner, task.learner_version or "simulated"
-        self._known: dict[int, DeviceRow] = {}
+        self._enrolment = SimulatedEnrolment(coordinator, run, clients, class_of)
         self._present: dict[str, Device] = {}
         self._elsewhere: dict[str, int] = {}
-        self._turned_away: set[int] = set()
+        self._refused: set[int] = set()
         self._draws = 0
         self._asked_at = 0.0
         self._trained: Callable[[int, int, int], None] = lambda *_: None
@@ -151,11 +148,11 @@ class SimulatedWorld:
         waiting = self._waiting()
         for device in waiting:
             device.vanish()
-            self._leave(device)
+            self._remove_if_over(device)
         if waiting:
             with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
-        self._turned_away.clear()
+        self._refused.clear()
         self._draws, self._asked_at = 0, self.now
 
     def _arrive(self, state: RunState) -> None:
@@ -164,12 +161,12 @@ class SimulatedWorld:
             self._check_in(self._waiting(), [])
             self._asked_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._made(number) for number in self._order(state.round_number, missing)]
+            arriving = [self._device(number) for number in self._order(state.round_number, missing)]
             if not arriving:
                 return
-            self._enrol(arriving)
+            self._enrolment.enrol(arriving)
             self._check_in([], arriving)
-            self._turned_away.update(device.number for device in arriving if device.over)
+            self._refused.update(device.number for device in arriving if device.over)
 
     def _waiting(self) -> list[Device]:
         return [device for device in self._present.values() if device.assignment is None]
@@ -197,43 +194,24 @@ class SimulatedWorld:
         for device, answer in zip(asking, answers, strict=True):
             if answer is not None:
                 device.answered(answer)
-                self._leave(device)
+                self._remove_if_over(device)
 
-    def _enrol(self, devices: list[Device]) -> None:
-        """Those that the coordinator has never seen become known to it."""
-        new = [device for device in devices if device.number not in self._known]
-        if not new:
-            return
-        with self.coordinator.core.store.transaction() as tx:
-            for device in new:
-                if tx.device(device.row.device) is None:
-                    tx.insert_device(device.row)
-        self._known |= {device.number: device.row for device in new}
-
-    def _leave(self, device: Device) -> None:
+    def _remove_if_over(self, device: Device) -> None:
         """A device whose part has ended is gone."""
         if device.over:
             self._present.pop(device.row.device, None)
 
     def _order(self, round: int, count: int) -> list[int]:
         """So many absent clients, in random order: a function of the seed and the round, and of who is busy."""
-        out = {device.number for device in self._present.values()} | self._turned_away | set(self._elsewhere.values())
+        out = {device.number for device in self._present.values()} | self._refused | set(self._elsewhere.values())
         rng = np.random.Generator(np.random.PCG64([self._seed, round, self._draws]))
         self._draws += 1
         total = len(self._clients)
         drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)
         return [int(number) for number in drawn if int(number) not in out][:count]
 
-    def _row(self, number: int) -> DeviceRow:
-        name = self._clients.id(number)
-        examples = self._clients.holdings.examples(number)
-        return self._known.get(number) or device_row(name, examples, self._class_of(name), self.now)
-
-    def _made(self, number: int) -> Device:
-        offer = CheckIn(
-            examples=self._clients.holdings.examples(number), learners={self._learner: self._version}, hold_s=0
-        )
-        return Device(self, number, self._row(number), offer)
+    def _device(self, number: int) -> Device:
+        return Device(self, number, self._enrolment.row(number, self.now), self._enrolment.offer(number))
 
     def _lease(self, state: RunState) -> None:
         """A round is the datacenter's. It trains, and devices check in meanwhile; when the run has fallen back before,
@@ -254,7 +232,7 @@ class SimulatedWorld:
         self._engine.submit(coming[: state.plan.cohort.goal])
         self._training = []
         members = state.current.members
-        absent = [self._made(self._clients.number(name)) for name in members if name not in self._present]
+        absent = [self._device(self._clients.number(name)) for name in members if name not in self._present]
         if absent:  # of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
         cohort = [self._present[name] for name in sorted(members) if name in self._present]
@@ -270,7 +248,7 @@ class SimulatedWorld:
         for device in starting:
             device.started()
         for device in cohort:
-            self._leave(device)
+            self._remove_if_over(device)
         for part, device in sorted(self._training, key=lambda one: one[0].place):
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
 
@@ -324,14 +302,16 @@ class SimulatedWorld:
             if device.update is not None:
                 self._sent.append(device)
             self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
-        self._leave(device)
+        self._remove_if_over(device)
 
     def _comes_late(self, one: Unfinished) -> None:
         """A device has trained for a round that is over: it offers its update, which is not read."""
         del self._elsewhere[one.device]
         where = {"run": self._run, "round": one.round, "attempt": 0}
         with suppress(ProblemError):
-            Request(UPDATE, self._row(one.number), None, where).call(UPDATE.shape.limit, self.coordinator)
+            Request(UPDATE, self._enrolment.row(one.number, self.now), None, where).call(
+                UPDATE.shape.limit, self.coordinator
+            )
 
     def _meanwhile(self) -> None:
         """While the engine trains the next: what would be left to do when it has trained the last is done now."""
@@ -346,7 +326,7 @@ class SimulatedWorld:
         answers = UPDATE.from_memory(self.coordinator, [device.update for device in sent if device.update is not None])
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
-            self._leave(device)
+            self._remove_if_over(device)
         self._reported = self._received()
 
     def _received(self) -> int:

@@ -40,6 +40,7 @@ def test_a_label_and_its_parts_stand_one_a_line() -> None:
 def test_known_words() -> None:
     """From sha256sum and b2sum of the same bytes."""
     assert chance.sha256_word(b"abc") == 0xBA7816BF8F01CFEA
+    assert chance.sha256_bytes(b"abc", 9).hex() == "ba7816bf8f01cfea41"
     assert chance.blake2b_word(b"abc") == 0xD8BB14D833D59559
     assert chance.shake_bytes(b"", 8).hex() == "46b9dd2b0ba88d13"
     assert chance.derive_seed("shuffle", 5, 3, "d7") == chance.sha256_word(b"quorate shuffle v1\n5\n3\nd7") // 2

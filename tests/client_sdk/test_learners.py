@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data import Data, DataError, Examples, Shard, count, held_out_part, load_data, training_part
+from client_sdk.data import Data, DataSourceError, Examples, Shard, count, held_out_part, load_data, training_part
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, evaluate
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Score, Task
 from client_sdk.tensors import Tensors
@@ -236,23 +236,23 @@ def test_a_share_that_is_none_is_told(text: str) -> None:
     ],
 )
 def test_arrays_that_do_not_make_data_are_told(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataSourceError) as caught:
         load_data(npz(tmp_path, **arrays))
     assert sentence in str(caught.value)
 
 
 def test_files_that_are_none_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="There is no file"):
+    with pytest.raises(DataSourceError, match="There is no file"):
         load_data(str(tmp_path / "missing.npz"))
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DataError, match=r"is not an \.npz file"):
+    with pytest.raises(DataSourceError, match=r"is not an \.npz file"):
         load_data(str(tmp_path / "text.npz"))
-    with pytest.raises(DataError, match=r"There is no data 'mnits'; there are .*mnist"):
+    with pytest.raises(DataSourceError, match=r"There is no data 'mnits'; there are .*mnist"):
         load_data("mnits")
 
 
 def test_an_empty_share_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"The share 5/5 of .* has no examples"):
+    with pytest.raises(DataSourceError, match=r"The share 5/5 of .* has no examples"):
         load_data(npz(tmp_path, x=np.zeros(3), y=np.zeros(3)), Shard(5, 5))
 
 
@@ -265,5 +265,5 @@ def test_parts_and_counts_of_what_apps_hand_over() -> None:
     assert training_part(pair) is pair
     assert held_out_part(pair) is None
     assert held_out_part(SimpleNamespace(train=1, held_out=2, test=3)) == 2
-    with pytest.raises(DataError, match="give examples="):
+    with pytest.raises(DataSourceError, match="give examples="):
         count(3)

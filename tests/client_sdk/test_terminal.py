@@ -16,7 +16,10 @@ from client_sdk.protocol.problems import problem
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = "from client_sdk.terminal import say, spoken\n@spoken\ndef much():\n  while True: say('x' * 9999)\nmuch()"
+    command = (
+        "from client_sdk.terminal import errors_as_sentences, say\n@errors_as_sentences\ndef much():\n"
+        "  while True: say('x' * 9999)\nmuch()"
+    )
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as much:
         assert much.stdout is not None
         assert much.stderr is not None
@@ -52,7 +55,7 @@ def test_what_people_are_told(
 ) -> None:
     monkeypatch.delenv("QUORATE_DEBUG", raising=False)
 
-    @terminal.spoken
+    @terminal.errors_as_sentences
     def command() -> None:
         raise error
 
@@ -69,7 +72,7 @@ def test_with_debug_the_traceback_is_shown_too(
 ) -> None:
     monkeypatch.setenv("QUORATE_DEBUG", "1")
 
-    @terminal.spoken
+    @terminal.errors_as_sentences
     def command() -> None:
         raise ValueError("no")
 
@@ -81,7 +84,7 @@ def test_with_debug_the_traceback_is_shown_too(
 
 
 def test_ctrl_c_exits_with_130() -> None:
-    @terminal.spoken
+    @terminal.errors_as_sentences
     def command() -> None:
         raise KeyboardInterrupt
 

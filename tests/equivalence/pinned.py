@@ -18,7 +18,7 @@ from client_sdk.protocol import devices, names, operators, problems, workers
 from client_sdk.protocol.devices import enrolment_bytes
 from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.update import encode_update
-from coordinator.engine.events import from_json, kind_of, to_json
+from coordinator.engine.events import Event, from_json, to_json
 from coordinator.settings import Settings
 from simulation import Behaviour, History, Plan, simulate
 
@@ -43,6 +43,13 @@ def fixed_time() -> Iterator[None]:
 
 
 problem = problems.problem
+
+
+def kind_of(event: Event) -> str:
+    """The name under which the log holds the event."""
+    return event.kind
+
+
 PROBLEMS = problems.PROBLEMS
 
 _D = {digit: digit * 64 for digit in "0123456789abcdef"}

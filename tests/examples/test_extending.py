@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_sdk import codecs
-from client_sdk.data import DataError, entry_of, load_data
+from client_sdk.data import DataSourceError, entry_of, load_data
 from client_sdk.learners import Catalogue
 from client_sdk.tensors import from_bytes
 from coordinator.engine.plan import PlanError
@@ -92,14 +92,14 @@ def test_another_version_is_refused_in_a_sentence(package: Path) -> None:
         run(package / "data", aggregation={"rule_version": "3"})
     with pytest.raises(ValueError, match=r"the codec 'clinic:coarse@2', in version 1\.0, has clinic:coarse@1"):
         run(package / "data", task={"codec": "clinic:coarse@2"})
-    with pytest.raises(DataError, match=r"The data clinic:wards is installed in version 1.0, not 2."):
+    with pytest.raises(DataSourceError, match=r"The data clinic:wards is installed in version 1.0, not 2."):
         load_data("clinic:wards@2")
     assert entry_of("wards").name == "clinic:wards"
     assert Catalogue().versions["clinic:mean"] == "1.0"
 
 
 def test_without_the_package_every_name_is_refused() -> None:
-    with pytest.raises(DataError, match="There is no data 'clinic:wards'"):
+    with pytest.raises(DataSourceError, match="There is no data 'clinic:wards'"):
         load_data("clinic:wards")
     with pytest.raises(codecs.UnknownCodec, match="the codec 'clinic:coarse@1' is not installed here"):
         codecs.get("clinic:coarse@1")

@@ -34,7 +34,7 @@ SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 
-def told(report: SearchReport) -> str:
+def failures(report: SearchReport) -> str:
     """What is broken, and how to see it."""
     lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
     return "\n".join(lines)
@@ -48,7 +48,7 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
     report = explore(SEED, SCHEDULES, jobs=2)
     with capsys.disabled():
         print(f"\nexplorer, from seed {SEED}: {report.to_json()}")
-    assert not report.findings, told(report)
+    assert not report.findings, failures(report)
     assert report.tally.schedules == SCHEDULES
     most_missing = 0 if SCHEDULES >= 20_000 else 4 if SCHEDULES >= 5_000 else 20
     assert len(report.coverage.never()) <= most_missing, report.coverage.never()
@@ -58,15 +58,15 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
     report = play_many(range(MUTANT_BUDGET), Spoilt(name), enough=1)
-    assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].story}"
-    assert report.findings[0].invariant in MUTANTS[name].breaks, told(report)
+    assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].description}"
+    assert report.findings[0].invariant in MUTANTS[name].breaks, failures(report)
 
 
 def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
     assert len(MUTANTS) >= 20
     assert "double-count" in MUTANTS
     for mutant in MUTANTS.values():
-        assert mutant.story
+        assert mutant.description
         assert mutant.breaks
         assert set(mutant.breaks) <= set(INVARIANTS)
 
@@ -83,8 +83,8 @@ def test_one_seed_is_one_schedule(seed: int) -> None:
     """Also where calls stand still on threads of their own (148)."""
     first: list[str] = []
     second: list[str] = []
-    play(Shape.of(seed), story=first)
-    play(Shape.of(seed), story=second)
+    play(Shape.of(seed), trace=first)
+    play(Shape.of(seed), trace=second)
     assert first == second
     assert len(first) > 20
 
@@ -97,7 +97,7 @@ def test_fault_that_is_left_out_leaves_all_other_draws_as_they_were() -> None:
     assert again.chance.struck[: len(world.chance.struck) - 1] == world.chance.struck[:-1]
 
 
-def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
+def test_failing_schedule_is_shrunk_to_a_short_trace() -> None:
     spoilt = Spoilt("nobody-takes-over")
     found = play_many(range(400), spoilt, enough=1).findings[0]
     shape = spoilt.shape(found.seed)
@@ -105,7 +105,7 @@ def test_failing_schedule_is_shrunk_to_a_short_story() -> None:
     shrunk = shrink(shape, found.invariant, product=spoilt, seconds=10)
     assert 1 <= len(shrunk.faults) <= 5
     assert len(shrunk.faults) < len(world.chance.struck)
-    assert shrunk.story[-1].startswith("BROKEN  liveness")
+    assert shrunk.trace[-1].startswith("BROKEN  liveness")
 
 
 def test_repro_storm_ends_though_something_always_stands_still() -> None:
@@ -135,14 +135,14 @@ def test_schedules_have_different_shapes() -> None:
 
 @pytest.mark.slow
 def test_schedules_with_a_datacenter_show_lease_takeover_and_return() -> None:
-    """In the stories, not only in the counts."""
+    """In the traces, not only in the counts."""
     wanted = {" Leased: ", " Heartbeat: ", " LeaseEnded: ", " Delivered: ", " FleetReturned: ", "fence 2 "}
     for seed in range(1000):
         if Shape.of(seed).datacenter:
-            story: list[str] = []
-            _, broken = play(Shape.of(seed), story=story)
+            trace: list[str] = []
+            _, broken = play(Shape.of(seed), trace=trace)
             assert broken is None, (seed, broken)
-            wanted -= {words for words in wanted if any(words in line for line in story)}
+            wanted -= {words for words in wanted if any(words in line for line in trace)}
             if not wanted:
                 return
     raise AssertionError(f"never seen: {wanted}")
@@ -165,7 +165,7 @@ def test_command_counts(quorate: Callable[..., tuple[int, str, str]]) -> None:
     assert [part.split('"')[1] for part in out.strip()[1:-1].split(",")] == list(keys)
 
 
-def test_command_tells_the_story_of_a_seed(quorate: Callable[..., tuple[int, str, str]]) -> None:
+def test_command_shows_the_trace_of_a_seed(quorate: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = quorate("explore", "--seed", "11", "--trace")
     assert code == 0
     assert "r0 starts" in out
@@ -198,12 +198,12 @@ def test_mutants_are_listed(mutants: Callable[..., tuple[int, str, str]]) -> Non
     assert {line.split()[0] for line in out.splitlines()[1:]} == set(MUTANTS)
 
 
-def test_mutant_is_found_and_its_story_shown(mutants: Callable[..., tuple[int, str, str]]) -> None:
+def test_mutant_is_found_and_its_trace_shown(mutants: Callable[..., tuple[int, str, str]]) -> None:
     code, out, err = mutants("double-count", "--schedules", "60", "--json")
     assert code == 0
     assert "BROKEN  counts-once" in err
     assert "(python -m tests.faults.mutants double-count --seed " in err
-    assert "The shortest story found" in err
+    assert "The shortest trace found" in err
     assert '"broken":1' in out
     seed = err.partition("double-count --seed ")[2].split()[0]
     code, out, err = mutants("double-count", "--seed", seed, "--trace")
@@ -215,7 +215,7 @@ def test_mutant_is_found_and_its_story_shown(mutants: Callable[..., tuple[int, s
 def test_mutant_that_survives_is_named(mutants: Callable[..., tuple[int, str, str]]) -> None:
     code, _, err = mutants("fence-not-checked", "--schedules", "1", "--seed", "1")
     assert code == 1
-    assert f"fence-not-checked was not found: {MUTANTS['fence-not-checked'].story}" in err
+    assert f"fence-not-checked was not found: {MUTANTS['fence-not-checked'].description}" in err
 
 
 def test_unknown_mutant_is_refused(mutants: Callable[..., tuple[int, str, str]]) -> None:
@@ -242,11 +242,11 @@ def test_count_so_far_grows(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
-    """``make soak``: as long as it is told, from seeds never played before; adds to ``docs/soak.md``."""
+    """``make soak``: for as long as it is asked to, from seeds never played before; adds to ``docs/soak.md``."""
     seconds = float(os.environ.get("SOAK_SECONDS", "600"))
     first = int(time.time()) * 1000
     report = explore(first, None, seconds=seconds, jobs=2)
     add_to_count(SOAK_PAGE, report, first=first, day=datetime.now(UTC).date().isoformat())
     with capsys.disabled():
         print(f"\nexplorer, from seed {first}: {report.to_json()}")
-    assert not report.findings, told(report)
+    assert not report.findings, failures(report)

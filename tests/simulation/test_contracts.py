@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.data import installed
-from simulation import learners
+from simulation import learners as learners
 from tests.client_sdk.data_contract import DataContract
 from tests.client_sdk.learner_contract import LearnerContract
 from tests.simulation.test_learners import PARAMETERS, sample_of

@@ -1,22 +1,22 @@
-"""What a worker's session asks of whoever drives it, and what it gets in return.
+"""The actions that a worker's session requests from its driver, and the replies.
 
-These are the actions and replies between ``worker.session.work`` and its drivers: the HTTP worker, the fault explorer.
-Fetching, training and sending a result take longer than a lease lasts without a heartbeat, so they are *jobs*: begun,
-and attended to while heartbeats go out.
+The drivers of ``worker.session.work`` are the HTTP worker and the fault explorer. Fetching, training and sending a
+result take longer than a lease lasts without a heartbeat, so they are *jobs*: started, and waited for between
+heartbeats.
 
 ============ ================================================ ==========================================================
-action       the driver                                       and sends back
+action       the driver                                       and replies with
 ============ ================================================ ==========================================================
 Send         delivers one request, once                       Answered, Refused, Unreachable
-Begin        begins a job: Fetch, TrainLease or Send          None
-Attend       waits for the job, so long at most               Going; or, once it has ended, what came of it: Fetched,
+Begin        starts a job: Fetch, TrainLease or Send          None
+Attend       waits for the job, at most ``for_s`` seconds      Going; or, once it has ended, its result: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
-Halt         stops the job; what training saved stays         None
-Ended        tells whoever wants to know                      None
+Halt         stops the job; saved steps remain                None
+Ended        reports the end of the lease                     None
 Sleep        waits a time drawn from the window               None
 ============ ================================================ ==========================================================
 
-``at`` is Unix seconds by the driver's clock when the reply came: the session has none of its own.
+``at`` is Unix seconds by the driver's clock when the reply came: the session has no clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from client_sdk.protocol.workers import Lease
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The round cannot be trained here now, and may be elsewhere or later: it is given back."""
+    """The round cannot be trained here now, but elsewhere or later: the lease is returned."""
 
     reason: str
     at: float
@@ -38,7 +38,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainLease:
-    """Train from the checkpoint that was fetched last; be done by ``due_at`` (Unix seconds, driver's clock)."""
+    """Train from the checkpoint that was fetched last; finish by ``due_at`` (Unix seconds, driver's clock)."""
 
     lease: Lease
     due_at: float
@@ -49,21 +49,21 @@ Job = Fetch | TrainLease | Send
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Begin this job and come back at once. One runs at a time."""
+    """Start this job and return at once. One job runs at a time."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Let the job go on, ``for_s`` seconds at most, or until it has ended."""
+    """Wait for the job, ``for_s`` seconds at most."""
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The lease is lost: the job is of no use any more."""
+    """The lease is lost: stop the job."""
 
     reason: str
 
@@ -74,11 +74,11 @@ class Ended:
 
     lease: Lease
     result: Literal["committed", "lost", "failed", "refused", "given-back"]
-    """committed: the result is the model. lost: the lease went to another, or its round ended. failed: training could
-    not be done. refused: the result was not taken. given-back: this machine could not begin."""
+    """committed: the result is the model. lost: the lease went to another, or its round ended. failed: training
+    failed. refused: the result was not accepted. given-back: this machine could not start."""
     reason: str = ""
     version: int | None = None
-    """The version made, where it was committed."""
+    """The new version, where the result was committed."""
 
 
 WorkerAction = Send | Begin | Attend | Halt | Ended | Sleep
@@ -86,7 +86,7 @@ WorkerAction = Send | Begin | Attend | Halt | Ended | Sleep
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """The job goes on: the training has come so far."""
+    """The job is still running: the progress of training."""
 
     step: int
     metrics: dict[str, float]

@@ -1,7 +1,7 @@
 """A datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
 
-This file performs what the session asks for, and reports to whoever watches. ``worker.session`` decides about leases.
-It needs no torch: the trainer is whoever launches the processes.
+This file performs the session's actions and reports events; ``worker.session`` decides about leases. It needs no torch:
+the trainer launches the processes that do.
 
 A worker in five lines::
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import httpx2
 
@@ -51,7 +51,7 @@ from coordinator.datacenter.worker.session import work
 
 log = logging.getLogger("quorate.worker")
 HALT_S = 60.0
-"""How long a job that was asked to stop is waited for before the worker goes on without it."""
+"""Seconds that the worker waits for a job that was asked to stop, before it continues without it."""
 
 
 class TrainingFailed(Exception):
@@ -59,7 +59,7 @@ class TrainingFailed(Exception):
 
 
 class NotNow(Exception):
-    """The round cannot be trained here now, and may be elsewhere or later: one plain sentence. It is given back."""
+    """The round cannot be trained here now, but elsewhere or later: one plain sentence. The lease is returned."""
 
 
 class Halted(Exception):
@@ -68,7 +68,7 @@ class Halted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOffer:
-    """What this worker has: decides which rounds it can take."""
+    """The capabilities of this worker: they decide which rounds it can take."""
 
     learners: dict[str, str]
     """``package:name`` -> version of the learners installed here."""
@@ -89,29 +89,28 @@ class TrainedCheckpoint:
 
 
 class LeaseTrainer(Protocol):
-    """Who trains. The port between the worker and torch."""
+    """Trains leased rounds: the port between the worker and torch."""
 
     def offer(self) -> WorkerOffer:
-        """Asked before each poll."""
+        """The capabilities now. Called before each poll."""
 
     def train(
         self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
-        """Trains from ``checkpoint`` to the end of the lease's task; called in a thread of its own.
+        """Train from ``checkpoint`` to the end of the lease's task; called in a separate thread.
 
-        ``note`` as often as it likes. Ends soon after ``halted()`` is true, raising Halted, and keeps what it saved:
-        the next lease of the same run and checkpoint may be this worker's again. NotNow where another worker, or this
-        one later, may do it. TrainingFailed where it cannot be done; any other exception counts as such too.
+        ``note`` may be called at any time. Raises Halted soon after ``halted()`` is true, and retains saved steps:
+        this worker may get the next lease of the same run and checkpoint. Raises NotNow where another worker, or this
+        one later, can train it, and TrainingFailed where nobody can; any other exception counts as TrainingFailed.
         """
 
 
 class DatacenterWorker:
     """One worker of one coordinator.
 
-    ``folder`` keeps the checkpoints received, and says who this is when it is started again: two workers have two.
-    ``http``: a client that is shared (``transport.open_http``); None: one of
-    its own. ``on_happening`` is called from the thread that runs. ValueError where ``coordinator`` is not an http or
-    https URL.
+    ``folder`` stores received checkpoints and this worker's identity over restarts: each worker needs its own.
+    ``http``: a shared client (``transport.open_http``); None: a new one. ``on_happening`` is called from the thread
+    that runs. ValueError where ``coordinator`` is not an http or https URL.
     """
 
     def __init__(
@@ -148,8 +147,8 @@ class DatacenterWorker:
     def run(self, leases: int | None = None, stop: Event | None = None) -> int:
         """Take datacenter rounds: ``leases`` of them, or until stopped. Returns how many leases ended.
 
-        ``stop`` ends it soon, also in training; the lease is then given back, and another worker may take the round.
-        Raises ProblemError where the coordinator wants no more of this worker.
+        ``stop`` ends it soon, also during training; the lease is then returned, and another worker may take the round.
+        Raises ProblemError where the coordinator rejects this worker for good.
         """
         self._stop = stop if stop is not None else Event()
         ended = 0
@@ -169,10 +168,10 @@ class DatacenterWorker:
                 self._give_back(self._lease)
         return ended
 
-    def knock(self) -> None:
-        """Ask once whether this worker is welcome, offering nothing, so that no round is given.
+    def check_token(self) -> None:
+        """Check with one poll that the coordinator accepts the token. It offers nothing, so no round is leased.
 
-        Raises ProblemError where it is not; where no coordinator answers the problem is ``busy``, with a sentence.
+        Raises ProblemError where it does not; the problem is ``busy`` where no coordinator answers.
         """
         poll = WorkerPoll(instance=self.instance, hold_s=0)
         reply = self._exchange.send(
@@ -212,8 +211,10 @@ class DatacenterWorker:
                 self._ended(action)
             case Sleep():
                 wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
-                self._tell("trouble" if action.trouble else "waiting", action.reason)
+                self._report("trouble" if action.trouble else "waiting", action.reason)
                 self._stop.wait(wait_s)
+            case _:
+                assert_never(action)
         return None
 
     def _send(self, action: Send) -> Answered | RequestRefused | Unreachable:
@@ -221,16 +222,16 @@ class DatacenterWorker:
         if isinstance(reply, Answered) and isinstance(reply.message, Lease):
             self._lease = lease = reply.message
             text = f"Has round {lease.round} of {lease.run} (lease {lease.attempt}, fence {lease.fence})."
-            self._tell("leased", text, lease)
+            self._report("leased", text, lease)
         return Unreachable(reply.reason, reply.at) if isinstance(reply, Unreadable) else reply
 
     def _begin(self, job: Job) -> None:
         if isinstance(job, TrainLease):
-            self._tell("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
+            self._report("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
         self._job = RunningJob(lambda running: self._do(job, running), self._now)
 
     def _do(self, job: Job, running: RunningJob) -> WorkerReply:
-        """In the job's thread."""
+        """Run the job, in its thread."""
         with until(lambda: running.halted.is_set() or self._stop.is_set()):
             match job:
                 case Fetch():
@@ -239,6 +240,8 @@ class DatacenterWorker:
                     return self._send(job)
                 case TrainLease():
                     return self._train(job, running)
+                case _:
+                    assert_never(job)
 
     def _train(self, job: TrainLease, running: RunningJob) -> WorkerReply:
         lease = job.lease
@@ -281,7 +284,7 @@ class DatacenterWorker:
                 going = job.going()
                 if going.step:
                     measured = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
-                    self._tell("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
+                    self._report("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
                 return going
         raise Interrupted
 
@@ -299,13 +302,13 @@ class DatacenterWorker:
             "committed": f"The result of {where} is version {action.version}.",
             "lost": f"The lease of {where} is lost: {action.reason}",
             "failed": f"Could not train {where}: {action.reason}",
-            "refused": f"The result of {where} was not taken: {action.reason}",
+            "refused": f"The result of {where} was not accepted: {action.reason}",
             "given-back": f"Gave {where} back: {action.reason}",
         }[action.result]
-        self._tell(action.result, text, action.lease)
+        self._report(action.result, text, action.lease)
 
     def _give_back(self, lease: Lease) -> None:
-        """Once, as the process ends: without an answer the lease ends by itself."""
+        """Return the lease once, as the process ends. Without an answer the lease expires."""
         reason = "The worker is being stopped."
         message = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=False, reason=reason)
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
@@ -320,7 +323,7 @@ class DatacenterWorker:
             )
         )
         self._lease = None
-        self._tell("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
+        self._report("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
 
     def _poll(self) -> WorkerPoll:
         offer = self._trainer.offer()
@@ -337,7 +340,7 @@ class DatacenterWorker:
         """Unix seconds that never go back while this worker lives."""
         return self._clock_offset + time.monotonic()
 
-    def _tell(self, kind: str, text: str, lease: Lease | None = None) -> None:
+    def _report(self, kind: str, text: str, lease: Lease | None = None) -> None:
         happening = Happening(
             kind=kind, text=text, run=lease.run if lease else None, round=lease.round if lease else None
         )

@@ -1,4 +1,4 @@
-"""What a worker does beside its heartbeats: one job in a thread, and the folder that jobs read and write."""
+"""The job that a worker runs in a thread beside its heartbeats, and the folder that jobs read and write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinator.datacenter.worker.actions import Going, WorkerReply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """How far a training is."""
+    """The progress of a training."""
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class TrainingProgress:
 
 
 class RunningJob:
-    """A job in a thread of its own: ``done`` once ``reply`` is there; ``halted`` tells it to stop."""
+    """A job in a separate thread: ``done`` is set once ``reply`` is available; ``halted`` asks it to stop."""
 
     def __init__(self, do: Callable[[RunningJob], WorkerReply], now: Callable[[], float]) -> None:
         self.done = Event()
@@ -41,7 +41,7 @@ class RunningJob:
         Thread(target=self._run, name="quorate-job", daemon=True).start()
 
     def note(self, progress: TrainingProgress) -> None:
-        """The job has come so far. From any thread."""
+        """Record progress. May be called from any thread."""
         with self._lock:
             self._progress = progress
 
@@ -51,7 +51,7 @@ class RunningJob:
         return Going(progress.step, dict(progress.metrics), self._now())
 
     def reply(self) -> WorkerReply:
-        """What came of it, once it is done. Raises what the job raised."""
+        """The job's reply, once it is done. Raises what the job raised."""
         if self._error is not None:
             raise self._error
         return self._reply
@@ -68,7 +68,7 @@ class RunningJob:
 
 
 class WorkerFolder:
-    """The checkpoints received, and the result that awaits its receipt, wherever the trainer put it."""
+    """The received checkpoints, and the result that awaits its receipt, at the trainer's path."""
 
     def __init__(self, folder: Path | str) -> None:
         self._checkpoints_folder = Path(folder) / "checkpoints"
@@ -77,7 +77,7 @@ class WorkerFolder:
         self._installation = Path(folder) / "installation"
 
     def installation(self) -> str:
-        """What tells this folder from all others, drawn when it is asked for the first time."""
+        """A random id of this folder, drawn on the first call."""
         with suppress(FileNotFoundError):
             if found := self._installation.read_text("ascii", "replace").strip()[:64]:
                 return found
@@ -93,11 +93,11 @@ class WorkerFolder:
         return self._checkpoints
 
     def path(self, digest: str) -> Path:
-        """Where a checkpoint that was received lies."""
+        """The path of a received checkpoint."""
         return self._checkpoints_folder / f"{digest}.safetensors"
 
     def hold(self, path: Path) -> tuple[str, int]:
-        """(digest, bytes) of a result, which ``update`` then opens. The last one only."""
+        """(digest, bytes) of a result, which ``update`` then opens. Only the last result is available."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()

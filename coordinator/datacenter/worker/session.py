@@ -1,7 +1,7 @@
-"""What a datacenter's worker does, step by step, as a generator of actions; it can be crashed after any of them.
+"""The session of a datacenter's worker, as a generator of actions; it may crash after any of them.
 
-This file decides; it has never heard of sockets, clocks, threads, files, torch or chance. Whoever drives it, the HTTP
-worker or the fault explorer, performs ``worker_actions`` and sends replies back.
+This file decides and performs no I/O. Its driver, the HTTP worker or the fault explorer, performs the actions of
+``worker.actions`` and sends the replies back.
 
 ::
 
@@ -11,8 +11,8 @@ worker or the fault explorer, performs ``worker_actions`` and sends replies back
     delivering:  Send(result) again and again until a receipt or a final refusal
     cannot:      Send(lease end) -> Ended -> Sleep -> polling
 
-A worker keeps no record: a crash loses the lease, which ends by itself or with the next poll of the same worker, and
-what the training had saved is the trainer's to find again. So nothing here depends on what was before.
+A worker stores no record: a crash loses the lease, which expires or ends with the next poll of the same worker, and the
+trainer finds the saved steps of the training again. So no state survives a restart.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def work(
 ) -> WorkerSession:
     """A worker's session with one coordinator, which registered it and gave it ``token``.
 
-    ``offer`` is asked before each poll: what this worker has. Its ``instance`` is another one each time the process
-    starts. Ends after ``leases`` leases (None: never).
+    ``offer`` is called before each poll and returns this worker's capabilities. Its ``instance`` is new each time the
+    process starts. Ends after ``leases`` leases (None: never).
 
-    Raises ProblemError where the coordinator wants no more of this worker (wrong protocol version, token not valid).
+    Raises ProblemError where the coordinator rejects this worker for good (wrong protocol version, token not valid).
     """
     return _WorkerSession(token, offer, pacing or Pacing()).life(leases)
 
@@ -82,7 +82,7 @@ class _WorkerSession:
             ended += 1
             if end.result in ("failed", "refused", "given-back") and ended != leases:
                 low, high = self.pacing.withdrawn_s
-                yield Sleep(min_s=low, max_s=high, reason="Rests before it asks for another round.", trouble=True)
+                yield Sleep(min_s=low, max_s=high, reason="Pauses before it asks for another round.", trouble=True)
         return ended
 
     def _poll(self) -> Generator[WorkerAction, WorkerReply, Lease]:
@@ -109,7 +109,7 @@ class _WorkerSession:
         self.going = Going(0, {}, self.now)
         wrong = failures = 0
         while True:
-            reply = yield from self._while_kept(lease, Fetch(checkpoint=lease.checkpoint, token=self.token))
+            reply = yield from self._while_leased(lease, Fetch(checkpoint=lease.checkpoint, token=self.token))
             if isinstance(reply, Fetched):
                 break
             if isinstance(reply, str):
@@ -123,12 +123,12 @@ class _WorkerSession:
                 wrong += reply.problem.kind == "digest-mismatch"
                 final = reply.problem.advice == "drop" and reply.problem.is_ours
                 if wrong >= 2 or final:
-                    reason = f"The checkpoint cannot be had. {reply.problem}"
+                    reason = f"The checkpoint cannot be fetched. {reply.problem}"
                     return (yield from self._give_back(lease, "given-back", reason))
             lost = yield from self._pause(lease, reply, failures)
             if lost is not None:
                 return Ended(lease=lease, result="lost", reason=lost)
-        trained = yield from self._while_kept(lease, TrainLease(lease=lease, due_at=due_at))
+        trained = yield from self._while_leased(lease, TrainLease(lease=lease, due_at=due_at))
         if isinstance(trained, str):
             return Ended(lease=lease, result="lost", reason=trained)
         if isinstance(trained, Failed):
@@ -142,10 +142,11 @@ class _WorkerSession:
             return (yield from self._give_back(lease, "failed", reason))
         return (yield from self._deliver(lease, trained))
 
-    def _while_kept(
+    def _while_leased(
         self, lease: Lease, job: Job, *, to_the_end: bool = False
     ) -> Generator[WorkerAction, WorkerReply, WorkerReply | str]:
-        """What came of the job, or why the lease is lost. ``to_the_end``: its answer is waited for all the same."""
+        """The job's reply, or why the lease is lost. ``to_the_end``: wait for the reply also after the lease is
+        lost."""
         lost: str | None = None
         yield Begin(job)
         while True:
@@ -155,13 +156,13 @@ class _WorkerSession:
             if isinstance(job, TrainLease):
                 self.going = reply
             if lost is None:
-                lost = yield from self._keep(lease)
+                lost = yield from self._heartbeat(lease)
             if lost is not None and not to_the_end:
                 yield Halt(lost)
                 return lost
 
-    def _keep(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, str | None]:
-        """One heartbeat. Why the lease is lost, where the coordinator says so; silence says nothing."""
+    def _heartbeat(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, str | None]:
+        """Send one heartbeat. Returns why the lease is lost, where the coordinator says so; no answer is not a loss."""
         message = Heartbeat(
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
@@ -173,8 +174,8 @@ class _WorkerSession:
     def _pause(
         self, lease: Lease, reply: WorkerReply | str, failures: int
     ) -> Generator[WorkerAction, WorkerReply, str | None]:
-        """Before the next try, while the lease is kept."""
-        lost = yield from self._keep(lease)
+        """Wait before the next attempt, after a heartbeat. Returns why the lease is lost, or None."""
+        lost = yield from self._heartbeat(lease)
         if lost is None:
             low, high = self._backoff(reply, failures)
             most = lease.heartbeat_s / 2
@@ -182,7 +183,7 @@ class _WorkerSession:
         return lost
 
     def _deliver(self, lease: Lease, trained: Finished) -> Generator[WorkerAction, WorkerReply, Ended]:
-        """Send the result until there is an answer to it: that answer, not the heartbeats', says what became of it."""
+        """Send the result until it is answered: that answer decides, not those of the heartbeats."""
         report = ResultReport(
             fence=lease.fence, steps=trained.steps, examples=trained.examples, metrics=dict(trained.metrics)
         )
@@ -197,7 +198,7 @@ class _WorkerSession:
         )
         failures = 0
         while True:
-            reply = yield from self._while_kept(lease, send, to_the_end=True)
+            reply = yield from self._while_leased(lease, send, to_the_end=True)
             if isinstance(reply, Answered) and isinstance(reply.message, ResultReceipt):
                 if reply.message.digest == trained.digest:
                     return Ended(lease=lease, result="committed", version=reply.message.version)
@@ -216,7 +217,7 @@ class _WorkerSession:
             low, high = self._backoff(reply, failures)
             most = lease.heartbeat_s / 2
             yield Sleep(min_s=min(low, most), max_s=min(high, most), reason=_why(reply), trouble=True)
-            yield from self._keep(lease)
+            yield from self._heartbeat(lease)
 
     def _give_back(
         self, lease: Lease, result: Literal["given-back", "failed", "refused"], reason: str
@@ -229,7 +230,7 @@ class _WorkerSession:
     # ------------------------------------------------------------ asking
 
     def _ask(self, send: Send, *, polling: bool = False) -> Generator[WorkerAction, WorkerReply, Message | Problem]:
-        """The good answer, or the problem that is final. Silence and passing problems: again, ever more slowly."""
+        """The answer, or the final problem. Without an answer, and on transient problems, it retries with backoff."""
         failures = 0
         while True:
             reply = self._noted((yield send))

@@ -3,11 +3,11 @@
 With the mean delta D_t of round t, eta = ``server_learning_rate``, and squares and roots by coordinate::
 
     m_t = beta1 m_{t-1} + (1 - beta1) D_t              m begins with 0
-    v_t = (each has a line of its own)                 v begins with tau^2, the least that the paper takes
+    v_t = (each algorithm has its own line)                 v begins with tau^2, the least that the paper takes
     w_{t+1} = w_t + eta m_t / (sqrt(v_t) + tau)
 
-There is no correction of the bias of m and v, as in the paper. Once v has grown a round moves a coordinate by about
-eta, whatever the size of the updates, so a plan sets ``server_learning_rate`` too: its default, 1, suits FedAvg.
+As in the paper, the bias of m and v is not corrected. Once v has grown, a round moves a coordinate by about eta,
+whatever the size of the updates, so a plan sets ``server_learning_rate`` too: its default, 1, suits FedAvg.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAU = Parameter(meaning="tau: how little adaptive it is; added to the root", def
 
 
 class SecondMoment(Protocol):
-    """How one of the three updates v."""
+    """The line for v of one of the three algorithms."""
 
     def __call__(self, v: Vector, square: Vector, settings: Settings) -> None:
         """Changes ``v`` in place. ``square``: D_t^2, which may be overwritten."""

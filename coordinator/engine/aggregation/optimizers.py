@@ -1,12 +1,12 @@
-"""Server optimizers: what is done with the mean of a round's updates.
+"""Server optimizers: how the mean of a round's updates changes the model.
 
 The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on
-blocks of a flat vector, so that a commit never holds more than a block of each. It says of itself which vectors of
-state it has from round to round, what they begin with, and which numbers a plan sets for it; how the state is stored is
-not its business (``coordinator.folding.optimizer_state``). ``registry`` has those that are built in.
+blocks of a flat vector, so that a commit never holds more than a block of each. It declares its vectors of state, their
+initial values, and the numbers that a plan sets for it; ``coordinator.folding.optimizer_state`` stores the state.
+``registry`` has the built-in optimizers.
 
-The state must come out alike wherever a round is folded again, so optimizers use float32 and operations that IEEE 754
-rounds correctly: + - * / and the square root, one after another, never fused.
+The state must have the same bits wherever a round is folded again, so optimizers use float32 and operations that IEEE
+754 rounds correctly: + - * / and the square root, one after another, never fused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Vector = NDArray[np.float32]
 
 
 class ServerOptimizer(Protocol):
-    """What every server optimizer is. A function of its arguments, coordinate by coordinate: how the vectors are cut
+    """The port of a server optimizer. A function of its arguments, coordinate by coordinate: the cut of the vectors
     into blocks changes no bit."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the float32 vectors kept between rounds, each as long as the averaged parameters. Empty: none."""
+        """Names of the float32 vectors of state, each as long as the averaged parameters. Empty: none."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class ServerOptimizer(Protocol):
         ...
 
     def first(self, settings: Settings) -> tuple[float, ...]:
-        """What each slot holds, in every coordinate, before the first round."""
+        """The value of each slot, in every coordinate, before the first round."""
         ...
 
     def apply(

@@ -1,4 +1,4 @@
-"""Numbers that a plan sets for a rule or a server optimizer: how each is declared, and how the plan's are checked.
+"""Numbers that a plan sets for a rule or a server optimizer: how each is declared and how a plan's values are checked.
 
 A declaration is data, so a mistake in a plan is one sentence that names the parameter, its range and its value.
 """
@@ -14,24 +14,24 @@ Settings = Mapping[str, float]
 
 
 class ExtensionError(ValueError):
-    """A rule or a server optimizer that a plan names is not to be had, or not as the plan wants it: one sentence."""
+    """A rule or a server optimizer of a plan is missing, or does not support what the plan asks for: one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One number. A default never changes under the same version: plans that leave the number out count on it."""
+    """One number. A default never changes under the same version: plans that leave the number out depend on it."""
 
     meaning: str
     """For people, in the reference of plans."""
     default: float | None = None
-    """Where the plan says nothing; None: the plan must say it."""
+    """The value where the plan sets none; None: the plan must set one."""
     least: float = -math.inf
     below: float = math.inf
-    """The values taken are ``least <= value < below``."""
+    """Accepted values: ``least <= value < below``."""
 
     @property
     def range(self) -> str:
-        """The values that are taken, in words."""
+        """The accepted values, as text."""
         bounds = []
         if self.least > -math.inf:
             bounds.append(f"from {self.least:g}")

@@ -1,8 +1,8 @@
-"""Which rules and server optimizers there are, as data; and which of them a plan chooses.
+"""The registry of rules and server optimizers, as data, and the choice of a plan from it.
 
-What is built in stands here. What packages bring is looked up by whoever runs the engine
-(``coordinator.runtime.extensions``) and handed over as another ``Registry``: nothing here looks at the machine. A name
-of a package, ``package:name``, goes with a version in the plan, since every replica that folds must do it alike.
+Built-in ones are here. Those of packages are loaded by ``coordinator.runtime.extensions`` and passed in as another
+``Registry``, so the engine stays pure. A name of a package, ``package:name``, has a version in the plan, since every
+replica must fold in the same way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Declares(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Installed(Generic[Made]):
-    """What a package brings under a name."""
+    """What a package provides under a name."""
 
     version: str
     made: Made
@@ -41,7 +41,7 @@ class Installed(Generic[Made]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Rules and server optimizers of packages, by ``package:name``. Those that are built in are always there."""
+    """Rules and server optimizers of packages, by ``package:name``. The built-in ones are always available."""
 
     rules: Mapping[str, Installed[Rule]] = field(default_factory=dict)
     server_optimizers: Mapping[str, Installed[ServerOptimizer]] = field(default_factory=dict)
@@ -54,8 +54,8 @@ SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
 BUILT_IN = Registry()
 
 
-class Asked(Protocol):
-    """What a plan's section ``[aggregation]`` says; see ``coordinator.engine.plan.Aggregation``."""
+class AggregationFields(Protocol):
+    """The fields of a plan's section ``[aggregation]``; see ``coordinator.engine.plan.Aggregation``."""
 
     @property
     def rule(self) -> str: ...
@@ -85,9 +85,9 @@ class Chosen:
     optimizer_settings: Settings
 
 
-def choose(asked: Asked, registry: Registry = BUILT_IN) -> Chosen:
-    """What the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
-    installed, not in this version, or asked for what it does not do."""
+def choose(asked: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
+    """Returns what the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
+    installed, has another version, or does not support the plan."""
     rule = _found("rule", "aggregation rule", asked.rule, asked.rule_version, RULES, registry.rules)
     optimizer = _found(
         "server_optimizer",
@@ -107,8 +107,8 @@ def choose(asked: Asked, registry: Registry = BUILT_IN) -> Chosen:
     )
 
 
-def reasons_against(asked: Asked) -> Iterator[str]:
-    """What is wrong with a section ``[aggregation]``, as far as it can be known without any package."""
+def reasons_against(asked: AggregationFields) -> Iterator[str]:
+    """Yields the errors of a section ``[aggregation]`` that can be found without any package."""
     known: dict[str, _Declares] = {**RULES, **SERVER_OPTIMIZERS}
     for name_of, what, name, version, given, built_in in (
         ("rule", "aggregation rule", asked.rule, asked.rule_version, asked.rule_parameters, RULES),
@@ -136,7 +136,7 @@ def reasons_against(asked: Asked) -> Iterator[str]:
             yield str(error)
 
 
-def needs_package(asked: Asked) -> bool:
+def needs_package(asked: AggregationFields) -> bool:
     """Whether the plan names a rule or a server optimizer that is not built in."""
     return ":" in asked.rule or ":" in asked.server_optimizer
 
@@ -185,8 +185,8 @@ def _settings(field: str, name: str, made: _Declares, given: Mapping[str, float]
     return settings(name, f"{field}_parameters", made.parameters, given)
 
 
-def _that_weighs(asked: Asked, rule: Rule) -> Rule:
-    """The rule, unless the plan weighs and it does not."""
+def _that_weighs(asked: AggregationFields, rule: Rule) -> Rule:
+    """Returns the rule. ExtensionError where the plan has weights and the rule takes none."""
     if not rule.takes_weights and asked.weighting == "examples":
         raise ExtensionError(f'rule: the {asked.rule} takes no weights: set weighting = "equal"')
     if not rule.takes_weights and asked.partial == "examples_seen":

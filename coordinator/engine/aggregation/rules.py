@@ -1,9 +1,9 @@
 """Aggregation rules: from the updates of a round to one delta.
 
-A rule says of itself what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
-*all*: every update at once, read by blocks of columns at the end of the round. It says too whether it takes weights,
-and which numbers a plan sets for it. Rules know vectors and weights, never files or devices. Nobody asks a rule for its
-name; ``registry`` has those that are built in.
+A rule declares what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
+*all*: every update at once, read by blocks of columns at the end of the round. It also declares whether it takes
+weights, and which numbers a plan sets for it. Rules work on vectors and weights, not on files or devices. No code
+depends on the name of a rule; ``registry`` has the built-in rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Needs = Literal["sum", "all"]
 
 
 class Rule(Protocol):
-    """What every rule is. A function of its arguments: the same columns give the same bits on every machine, whatever
+    """The port of a rule. A function of its arguments: the same columns give the same bits on every machine, whatever
     the width of the block."""
 
     @property
@@ -34,7 +34,7 @@ class Rule(Protocol):
 
     @property
     def takes_weights(self) -> bool:
-        """Whether updates weigh differently. A plan that weighs is refused where the rule takes no weights."""
+        """Whether updates may have different weights. A plan with weights is refused where the rule takes none."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Mean:
 
 class Median:
     """The coordinate-wise median (Yin et al. 2018, arXiv:1803.01498, Algorithm 1, option I). Order-free: the same set
-    gives the same bits."""
+    of updates gives the same bits."""
 
     needs: Needs = "all"
     takes_weights = False

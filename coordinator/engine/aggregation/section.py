@@ -1,6 +1,6 @@
 """The plan's section ``[aggregation]``: how the updates of a round become one step of the model.
 
-Knows names, numbers and what contradicts what; which rules and server optimizers there are is ``registry``'s.
+It checks names, numbers and contradictions; ``registry`` has the rules and server optimizers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Aggregation(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that names no package and sets no parameter reads as it did before there were any."""
+        """A plan that names no package and sets no parameter has the same canonical JSON as before these fields
+        existed."""
         body: dict[str, Any] = whole(self)
         for name in _NEWER:
             if name in body and not body[name]:

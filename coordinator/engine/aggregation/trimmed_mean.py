@@ -1,4 +1,4 @@
-"""The coordinate-wise trimmed mean: the mean of what is left of each coordinate without its extremes.
+"""The coordinate-wise trimmed mean: the mean of each coordinate without its extreme values.
 
 Yin et al. 2018, arXiv:1803.01498, Algorithm 1, option II: with the fraction beta, the floor(beta n) smallest and as
 many of the largest of the n values are left out, and the others are averaged. It withstands as many wrong updates.
@@ -18,7 +18,7 @@ from coordinator.engine.aggregation.parameters import Parameter, Settings
 from coordinator.engine.aggregation.rules import Columns, Needs, Vector, Weights
 
 _ROUNDING = 1e-9
-"""What floating point takes from a whole number is not trimmed: 0.29 * 100 is 28.999999999999996."""
+"""Tolerance for the floor of a product in floating point: 0.29 * 100 is 28.999999999999996."""
 
 
 class TrimmedMean:

@@ -1,4 +1,4 @@
-"""What one update weighs: an integer, since the exact sum adds integers.
+"""The weight of an update: an integer, since the exact sum adds integers.
 
 FedAvg weighs a device by its examples n_k (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1). Sizes are
 self-reported, so they are capped. Only the ratios of weights matter: an equal-weight plan that counts partial work by

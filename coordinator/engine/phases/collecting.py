@@ -1,16 +1,16 @@
-"""The collecting phase: what a device of the cohort may say, when a round closes, and what latecomers are told.
+"""The collecting phase of plain rounds: what each message of the cohort's devices comes to, and when the round closes.
 
-Knows nothing of how a round opened, or of what becomes of the counted set.
+What comes when the round is committing, or over, is answered here too: it is late.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.weights import weight_of
-from coordinator.engine.phases.lifecycle import Step, abandon, commit_action, record
+from coordinator.engine.phases.committing import close
+from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.state import Member, RunState, altered
 
 
@@ -77,13 +77,19 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
-def close(state: RunState, at: float) -> Step:
-    closed = state.with_round(replace(state.current, phase="committing", deadline=None))
-    return closed, [
-        fx.Release(round=state.round_number, devices=None),
-        record(closed, "open", closed_at=at),
-        commit_action(closed),
-    ]
+def time_is_up(state: RunState, at: float) -> Step:
+    have, quorum = state.current.count("reported"), state.plan.cohort.quorum_count
+    if have >= quorum:
+        return close(state, at)
+    selected = len(state.current.members)
+    return abandon(state, at, f"{have} of {selected} devices reported by the deadline; the quorum is {quorum}")
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    current = state.current
+    awaited = tuple(device for device, member in current.members.items() if member.status in ("selected", "training"))
+    folds = [fx.Fold(round=current.number, contribution=item) for item in current.contributions]
+    return [fx.Wake(devices=awaited), *folds]
 
 
 def _against_update(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
@@ -101,34 +107,8 @@ def _against_update(state: RunState, member: Member, event: ev.Reported) -> tupl
     return None
 
 
-def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Step:
-    """The state unchanged, the reason, and, for an update, a record of it."""
-    effects: list[fx.Effect] = [fx.Refused(kind=kind, reason=reason)]
-    if report is not None:
-        effects.append(
-            fx.RecordRefusal(round=report.round, device=report.device, digest=report.digest, kind=kind, reason=reason)
-        )
-    return state, effects
-
-
-def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
-    """Why this device has no open place in this round: (kind, reason), or None."""
-    current = state.round
-    if round > state.round_number:
-        return "stale", f"round {round} has not been opened: the run is at round {state.round_number}"
-    if current is None or round < current.number:
-        return "late", f"round {round} is over"
-    if attempt > current.attempt:
-        return "stale", f"attempt {attempt} of round {round} has not been opened: it is at attempt {current.attempt}"
-    if device not in current.members:
-        return "not-selected", f"device {device} was not selected for round {round}"
-    if attempt < current.attempt:
-        return "stale", f"attempt {attempt} of round {round} is over: it is at attempt {current.attempt}"
-    return None
-
-
 def _close_if_complete(state: RunState, at: float) -> Step:
-    """Closes at goal, or when nobody is left to hear of; abandons when the quorum is out of reach."""
+    """Closes at goal, or when nobody else can report; abandons when the quorum is out of reach."""
     cohort = state.plan.cohort
     statuses = [member.status for member in state.current.members.values()]
     have, withdrawn, selected = statuses.count("reported"), statuses.count("withdrawn"), len(statuses)

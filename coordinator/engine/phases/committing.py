@@ -1,6 +1,6 @@
-"""The step from one version to the next, whoever made it: the line grows, the round ends, the run may be finished.
+"""The committing phase: the counted set is fixed; the next checkpoint becomes the model, or cannot be made.
 
-Knows nothing of how the checkpoint was made, nor of who may offer one.
+Whoever made the checkpoint, devices, a worker or the owner of an exhausted run: the line grows by it in ``advance``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,67 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
 from coordinator.engine.phases.finishing import enough_rounds, observe
-from coordinator.engine.phases.lifecycle import Step, after_round, contributions, forget, mean_metrics, record, retired
-from coordinator.engine.state import RunState
+from coordinator.engine.phases.lifecycle import abandon, after_round, forget, retired
+from coordinator.engine.phases.public_record import mean_metrics, record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.state import Round, RunState
+
+
+def close(state: RunState, at: float) -> Step:
+    """From *collecting*: what has been reported counts, what comes later is late."""
+    closed = state.with_round(replace(state.current, phase="committing", deadline=None))
+    return closed, [
+        fx.Release(round=state.round_number, devices=None),
+        record(closed, "open", closed_at=at),
+        commit_action(closed),
+    ]
+
+
+def committed(state: RunState, event: ev.Committed) -> Step:
+    current = state.round
+    if current is None or current.phase != "committing" or event.round != current.number:
+        return _refused(state, event.round)
+    return advance(
+        state,
+        event.at,
+        digest=event.digest,
+        size=event.bytes,
+        optimizer=event.optimizer,
+        origin=origin_of_advance(current) if current.advancing else "",
+    )
+
+
+def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:
+    if state.phase != "committing" or event.round != state.round_number:
+        return _refused(state, event.round)
+    return abandon(state, event.at, event.reason)
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    """Of a plain round: a running sum that was lost is folded again before it is committed."""
+    current = state.current
+    folds = [fx.Fold(round=current.number, contribution=item) for item in current.contributions]
+    return [*folds, commit_action(state)]
+
+
+def commit_action(state: RunState) -> fx.Commit:
+    return fx.Commit(
+        round=state.round_number,
+        parent=state.checkpoint,
+        contributions=state.current.contributions,
+        optimizer=state.optimizer,
+    )
+
+
+def origin_of_advance(round: Round) -> str:
+    """Where the checkpoint of a round comes from that the owner of an exhausted run lets commit, for people."""
+    return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"
+
+
+def _refused(state: RunState, round: int) -> Step:
+    return refuse(state, "stale", f"round {round} is not committing")
 
 
 def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: str | None, origin: str = "") -> Step:
@@ -24,7 +82,7 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
             round=current.number,
             bytes=size,
             optimizer=optimizer,
-            contributions=contributions(current),
+            contributions=current.contributions,
             origin=origin,
         ),
         record(state, "committed", closed_at=at, version=version, digest=digest),

@@ -5,8 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.lifecycle import end_run
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Finish
 from coordinator.engine.state import RunState
+
+
+def scored(state: RunState, event: ev.Scored) -> Step:
+    """The score is recorded, whichever checkpoint it is of; it may end the run."""
+    if not 0 <= event.version <= state.version:
+        reason = f"the run has no version {event.version}: it is at version {state.version}"
+        return refuse(state, "unknown-checkpoint", reason)
+    effects: list[fx.Effect] = [
+        fx.RecordMetrics(version=event.version, source=event.source, examples=event.examples, metrics=event.metrics)
+    ]
+    seen, finished = observe(state, event.version, event.source, event.metrics)
+    if finished is None or state.over or state.ending is not None:
+        return seen, effects
+    following, more = end_run(seen, event.at, "finished", finished)
+    return following, effects + more
 
 
 def enough_rounds(state: RunState) -> str | None:

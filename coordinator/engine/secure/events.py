@@ -7,6 +7,7 @@ a vector. All but ``Discarded`` and ``Advanced`` belong to one attempt; those of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Sent(OfAttempt):
 class Announced(OfAttempt):
     """The result of ``effects.Announce``: devices may be given this header. The first one of an attempt is valid."""
 
+    kind: ClassVar[str] = "Announced"
     header: str
     """Its canonical bytes, in hexadecimal."""
     expires_at: int
@@ -43,11 +45,14 @@ class Advertised(Sent):
     """Exchange 1: a device that has trained advertised its keys, signed over the header. It replaces Reported; the blob
     is the device's entry of the roster."""
 
+    kind: ClassVar[str] = "Advertised"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rostered(OfAttempt):
     """The result of ``effects.Gather``: the roster of all that advertised, and the numbers that its size gives."""
 
+    kind: ClassVar[str] = "Rostered"
     digest: str
     """Of the roster's blob."""
     order: tuple[str, ...]
@@ -68,16 +73,21 @@ class Rostered(OfAttempt):
 class Shared(Sent):
     """Exchange 2: a device's sealed shares for its neighbours."""
 
+    kind: ClassVar[str] = "Shared"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masked(Sent):
     """Exchange 3: a device's masked vector."""
+
+    kind: ClassVar[str] = "Masked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complained(OfAttempt):
     """A device could not open the shares of these dealers, so it cannot mask."""
 
+    kind: ClassVar[str] = "Complained"
     device: str
     dealers: tuple[str, ...]
 
@@ -86,6 +96,7 @@ class Complained(OfAttempt):
 class Faulted(OfAttempt):
     """Before exchange 4 a device sent a message that no honest device sends. The round goes on without it."""
 
+    kind: ClassVar[str] = "Faulted"
     device: str
     reason: str
 
@@ -94,16 +105,21 @@ class Faulted(OfAttempt):
 class Signed(Sent):
     """Exchange 4: a device's signature of the survivor list. The device is spent on this checkpoint."""
 
+    kind: ClassVar[str] = "Signed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revealed(Sent):
     """Exchange 5: a device's shares, one of each dealer."""
+
+    kind: ClassVar[str] = "Revealed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(OfAttempt):
     """The result of ``effects.Open``: the sum of the survivors' lanes is unmasked and durable."""
 
+    kind: ClassVar[str] = "Opened"
     digest: str
     """Of the sum's blob."""
     bytes: int
@@ -117,6 +133,7 @@ class Opened(OfAttempt):
 class OpeningFailed(OfAttempt):
     """The result of ``effects.Open``: there is no sum."""
 
+    kind: ClassVar[str] = "OpeningFailed"
     lost: tuple[str, ...]
     """Dealers whose secret cannot be rebuilt. Empty: all were rebuilt, but the sum is impossible."""
     reason: str
@@ -126,6 +143,7 @@ class OpeningFailed(OfAttempt):
 class Discarded:
     """The result of an ``effects.Discard`` that names blobs: all blobs of this secure round are deleted."""
 
+    kind: ClassVar[str] = "Discarded"
     at: float
     round: int
 
@@ -134,6 +152,7 @@ class Discarded:
 class Advanced:
     """The owner advances an exhausted run: this round commits the model with one value moved by one unit."""
 
+    kind: ClassVar[str] = "Advanced"
     at: float
     round: int
     """The round under way, which is selecting."""
@@ -146,7 +165,26 @@ class Spent:
     """A device reports that it has signed a survivor list on this checkpoint: the signature was lost, or came after its
     round had ended. It contributes to this checkpoint no more, and leaves this round."""
 
+    kind: ClassVar[str] = "Spent"
     at: float
     round: int
     attempt: int
     device: str
+
+
+SecureEvent = (
+    Announced
+    | Advertised
+    | Rostered
+    | Shared
+    | Masked
+    | Complained
+    | Faulted
+    | Signed
+    | Spent
+    | Revealed
+    | Opened
+    | OpeningFailed
+    | Discarded
+    | Advanced
+)

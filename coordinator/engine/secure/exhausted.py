@@ -1,7 +1,7 @@
 """The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
 
-It continues when devices come that have not signed, with a datacenter round, or when the owner advances it: the model
-with one value moved by one unit of the exact scale is another checkpoint, on which no device has signed.
+Its ways out are devices that have not signed, a datacenter round, and the owner's: the model moved by one unit of the
+exact scale is another checkpoint, on which nobody has signed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.collecting import refuse
-from coordinator.engine.phases.lifecycle import Step, record
-from coordinator.engine.state import Round, RunState
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.state import RunState
 
 
 def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
-    """Why the run is exhausted, where this draw shows it: enough devices wait for a round, but too many of them are
-    spent. Empty otherwise."""
+    """Why the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
+    many of them are spent. Empty otherwise."""
     if not state.spent or event.waiting + event.unspendable < fewest:
         return ""
     return (
@@ -62,8 +62,3 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
 
 def advance_action(state: RunState) -> fx.Advance:
     return fx.Advance(round=state.round_number, parent=state.checkpoint, optimizer=state.optimizer)
-
-
-def origin(round: Round) -> str:
-    """The origin of such a round's checkpoint, as text."""
-    return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"

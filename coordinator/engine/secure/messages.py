@@ -1,18 +1,17 @@
-"""The checks that all devices' messages of a secure round share: membership, phase and repetition; and how the state
-records a message.
+"""A device's message of a secure round, whatever it is for: whether it comes in time, whether it came before, and the
+state with it and without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 from coordinator.engine import effects as fx
-from coordinator.engine.phases.collecting import membership, refuse
-from coordinator.engine.phases.lifecycle import Step
+from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.secure import events as ev
-from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 
@@ -20,24 +19,6 @@ Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
 Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
 
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
-
-
-def under_way(state: RunState) -> tuple[SecureRound, Secure]:
-    """The attempt and the plan's section ``[secure]``; only for states with a secure round under way."""
-    secure = state.current.secure
-    if secure is None or state.plan.secure is None:
-        raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
-    return secure, state.plan.secure
-
-
-def with_secure(state: RunState, secure: SecureRound) -> RunState:
-    """The state with this attempt."""
-    return state.with_round(replace(state.current, secure=secure))
-
-
-def with_deadline(state: RunState, deadline: float | None) -> RunState:
-    """The state with this deadline of its phase."""
-    return state.with_round(replace(state.current, deadline=deadline))
 
 
 def not_a_member(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
@@ -64,14 +45,14 @@ def wrong_phase(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | N
 
 
 def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
-    """The answer to a message that changes nothing: refused, or repeated. None: it is to be accepted."""
+    """The answer to a message that changes nothing: refused, or sent before. None: it is to be taken."""
     against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
-    received: Mapping[str, str] = getattr(state.current.secure, exchange)
-    if received.get(event.device) == event.digest:
+    sent: Mapping[str, str] = getattr(state.current.secure, exchange)
+    if sent.get(event.device) == event.digest:
         return state, [accepted(event)]
-    if event.device in received:
+    if event.device in sent:
         return refused(state, event, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
@@ -93,40 +74,22 @@ def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
 def with_message(state: RunState, event: Message, exchange: Exchange) -> RunState:
     """The state with this message in it."""
     secure, _ = under_way(state)
-    received: Mapping[str, str] = getattr(secure, exchange)
+    sent: Mapping[str, str] = getattr(secure, exchange)
     member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
-    more: dict[str, Mapping[str, str]] = {exchange: {**received, event.device: event.digest}}
+    more: dict[str, Mapping[str, str]] = {exchange: {**sent, event.device: event.digest}}
     return with_secure(state, replace(secure, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
-    """The attempt without this device's message of an exchange; its blob is deleted when the round ends."""
-    received: Mapping[str, str] = getattr(secure, exchange)
-    if device not in received:
+    """The attempt without what this device sent in an exchange; its blob goes when the round ends."""
+    sent: Mapping[str, str] = getattr(secure, exchange)
+    if device not in sent:
         return secure
-    rest: dict[str, Mapping[str, str]] = {exchange: {other: received[other] for other in received if other != device}}
-    return replace(secure, older=(*secure.older, received[device]), **rest)  # type: ignore[arg-type]
+    rest: dict[str, Mapping[str, str]] = {exchange: {other: sent[other] for other in sent if other != device}}
+    return replace(secure, older=(*secure.older, sent[device]), **rest)  # type: ignore[arg-type]
 
 
 def accepted(event: Message) -> fx.Accepted:
     """The answer to a message that was accepted."""
     return fx.Accepted(device=event.device, digest=event.digest, weight=0)
-
-
-def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
-    """Those of these devices that are neither withdrawn nor excluded, sorted."""
-    members, gone = state.current.members, state.current.excluded
-    return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
-
-
-def route(state: RunState, devices: Iterable[str]) -> fx.Route:
-    """The hint that the answers of this phase are ready for these devices."""
-    current = state.current
-    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
-
-
-def exchange_deadline(state: RunState, at: float) -> float:
-    """The deadline of an exchange that begins now: never after the attempt has expired."""
-    secure, plan = under_way(state)
-    return min(at + plan.exchange_s, float(secure.expires_at))

@@ -1,12 +1,9 @@
-"""Exchanges 4 and 5: survivors sign the one list, then reveal shares, and the sum is opened.
+"""The unmasking phase: the survivors reveal shares, and the sum is opened.
 
 ::
 
-    agreeing --> unmasking     every survivor can be sent enough signatures, or all have signed, or the deadline
-    unmasking --> committing   Opened; tried as soon as every secret has enough shares, once more at the end
-              --> abandoned    the time is up, or no sum can be opened: dealers of lost secrets are barred
-
-There is no new attempt from here on: a device that has signed stays spent on this checkpoint.
+    unmasking --> committing   Opened; tried as soon as every secret has shares enough, once more at the end
+              --> abandoned    the time is up, or no sum can be opened: dealers of secrets that are lost are barred
 """
 
 from __future__ import annotations
@@ -14,72 +11,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
-from coordinator.engine.phases.collecting import refuse
-from coordinator.engine.phases.lifecycle import Step, abandon, contributions, record
-from coordinator.engine.secure import events as ev
+from coordinator.engine import events as ev
+from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
 from coordinator.engine.secure.holders import lacking
-from coordinator.engine.secure.messages import (
-    accepted,
-    answered,
-    exchange_deadline,
-    present,
-    refused,
-    route,
-    under_way,
-    with_deadline,
-    with_message,
-    with_secure,
-    wrong_phase,
-)
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
-def signed(state: RunState, event: ev.Signed) -> Step:
-    """The device is spent, whatever the round's result: so a late signature is accepted too."""
-    answer = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
-    if answer is not None:
-        return answer
-    if event.device not in under_way(state)[0].masked:
-        return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
-    state = with_message(state, event, "signed")
-    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
-    if state.phase == "agreeing":
-        following, more = agree_if_complete(state, event.at)
-        return following, [accepted(event), *more]
-    shown = [route(state, [event.device])] if state.phase == "unmasking" else []
-    return state, [accepted(event), *shown]
-
-
-def agree_if_complete(state: RunState, at: float) -> Step:
-    """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
-    secure, _ = under_way(state)
-    waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
-    shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
-    if shown or not waiting:
-        return agreed(state, at)
-    if len(secure.signed) + len(waiting) < secure.signers:
-        return _too_few_signed(state, at)
-    return state, []
-
-
-def agreed(state: RunState, at: float) -> Step:
-    """Continue with the shares, where the survivors with enough signatures are enough to rebuild every secret."""
-    secure, _ = under_way(state)
-    blind = set(lacking(secure, secure.signed, secure.signed))
-    if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
-        return _too_few_signed(state, at)
+def begin(state: RunState, at: float) -> Step:
     state = state.with_round(replace(state.current, phase="unmasking", deadline=exchange_deadline(state, at)))
-    return state, [record(state, "open"), route(state, secure.signed)]
-
-
-def _too_few_signed(state: RunState, at: float) -> Step:
-    secure, _ = under_way(state)
-    reason = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
-    if len(secure.signed) >= secure.signers:
-        reason = (
-            f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
-        )
-    return abandon(state, at, reason)
+    return state, [record(state, "open"), route(state, under_way(state)[0].signed)]
 
 
 def revealed(state: RunState, event: ev.Revealed) -> Step:
@@ -106,7 +50,7 @@ def open_if_complete(state: RunState, at: float) -> Step:
     return (state, []) if waiting else _too_few_revealed(state, at)
 
 
-def time_to_reveal_is_up(state: RunState, at: float) -> Step:
+def time_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:  # only the opening is awaited
         return with_deadline(state, None), []
@@ -154,9 +98,17 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         parent=state.checkpoint,
         sum=secure.sum,
         weight=secure.weight,
-        contributions=contributions(state.current),
+        contributions=state.current.contributions,
         optimizer=state.optimizer,
     )
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    secure, _ = under_way(state)
+    current = state.current
+    waiting = tuple(device for device in present(state, secure.signed) if device not in secure.revealed)
+    opening = [fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else []
+    return [route(state, waiting), *opening]
 
 
 def _silent(state: RunState) -> list[str]:

@@ -16,7 +16,7 @@ from client_sdk.device.storage import FileStorage, read_history
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
-from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.device.scripted import TOKEN
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.http.operator_script import Coordinator
 
 SCORER = "my_scorer_of_tests:scorer"

@@ -12,7 +12,7 @@ from client_sdk.commands.device import app as device_app
 from client_sdk.device.storage import read_history
 from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
-from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.device.scripted import TOKEN
 from tests.client_sdk.http.http_script import script, serving
 

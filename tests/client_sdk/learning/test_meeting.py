@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from client_sdk.learning.group import meet
+from client_sdk.learning.group import await_all_ranks
 
 pytestmark = pytest.mark.datacenter
 
@@ -23,7 +23,7 @@ class Ranks:
     def start(self, rank: int, world: int, patience_s: float = 20.0) -> threading.Thread:
         def come() -> None:
             try:
-                self.came[rank] = meet(self.store, rank, world, patience_s)
+                self.came[rank] = await_all_ranks(self.store, rank, world, patience_s)
             except Exception as error:
                 self.failed[rank] = error
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from client_sdk.tensors import to_bytes
 from coordinator.datacenter.job import JobSpec
-from coordinator.datacenter.progress import Sparing
+from coordinator.datacenter.progress import ProgressThrottle
 from coordinator.datacenter.rank import run
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
@@ -79,7 +79,7 @@ def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     now = 0.0
-    sparing = Sparing(clock=lambda: now)
+    sparing = ProgressThrottle(clock=lambda: now)
     told = []
     for step in range(1, 26):
         now += 1.0

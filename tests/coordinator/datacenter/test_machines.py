@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from coordinator.datacenter import machines
-from coordinator.datacenter.machines import Follower, Following, Leader, MachineInUse, Order
-from coordinator.datacenter.preflight import Ready
+from coordinator.datacenter.follower_pool import FollowerPool
+from coordinator.datacenter.machines import Follower, FollowerStatus, Leader, MachineInUse, Order
+from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.several import MachineGroup, part_of, share_out
 from coordinator.datacenter.spec import JobSpec
-from coordinator.datacenter.together import Together
 
 HAS: dict[str, Any] = {"nproc": 2, "gpus": 0, "learners": {"a:b": "1"}, "examples": {"proxy": 50}}
 SPEC = JobSpec(learner="a:b", data="here.npz", recipe=Recipe(steps=3), device="cpu")
@@ -58,36 +58,36 @@ def order_for(follower: Follower, start: int = 0) -> Order:
 
 def test_machines_find_each_other_and_know_when_one_goes(tmp_path: Path, open_: Callable[[Any], Any]) -> None:
     leader = open_(Leader(tmp_path, 30.0))
-    assert leader.there() == []
+    assert leader.present() == []
     follower = Follower(tmp_path, 1, **HAS, lost_s=30.0)
-    until(lambda: [words.machine for words in leader.there()] == [1] and follower.led())
+    until(lambda: [status.machine for status in leader.present()] == [1] and follower.has_leader())
     order = order_for(follower)
     assert follower.order() is None
-    leader.give(order)
+    leader.publish(order)
     assert until(follower.order) == order
     assert (leader.missing(order), leader.endings(order)) == (None, {})
     follower.ended(order, "a process was killed", final=False)
     ending = until(lambda: leader.endings(order))[1]
     assert (ending.reason, ending.final) == ("a process was killed", False)
     assert leader.endings(order_for(follower, start=1)) == {}, "of another start"
-    leader.take_back()
+    leader.withdraw()
     until(lambda: follower.order() is None)
     follower.close()
     until(lambda: leader.missing(order) == 1)
-    assert leader.there() == []
+    assert leader.present() == []
 
 
 def test_a_follower_that_was_started_again_is_another_one(tmp_path: Path, open_: Callable[[Any], Any]) -> None:
     leader = open_(Leader(tmp_path, 30.0))
     first = Follower(tmp_path, 1, **HAS, lost_s=30.0)
     order = order_for(first)
-    until(leader.there)
-    leader.give(order)
+    until(leader.present)
+    leader.publish(order)
     first.close()
     second = open_(Follower(tmp_path, 1, **HAS, lost_s=30.0))
     until(second.led)
     assert second.order() is None, "the order was the first one's"
-    until(leader.there)
+    until(leader.present)
     assert leader.missing(order) == 1
 
 
@@ -97,27 +97,27 @@ def test_a_file_that_stands_still_is_nobodys(tmp_path: Path, open_: Callable[[An
     follower = Follower(tmp_path, 1, **HAS, lost_s=30.0)
     kept = (tmp_path / "machines" / "1.json").read_text()
     leader = open_(Leader(tmp_path, 30.0, clock=lambda: now[0]))
-    until(leader.there)
+    until(leader.present)
     follower.close()
     (tmp_path / "machines" / "1.json").write_text(kept)
-    assert [words.machine for words in leader.there()] == [1], "it was there a moment ago"
+    assert [status.machine for status in leader.present()] == [1], "it was there a moment ago"
     now[0] += 31
-    assert leader.there() == []
+    assert leader.present() == []
     fresh = open_(Leader(tmp_path, 30.0))
-    assert fresh.there() == fresh.there() == []
+    assert fresh.present() == fresh.present() == []
     (tmp_path / "machines" / "1.json").write_text("{half of")
-    assert fresh.there() == []
+    assert fresh.present() == []
 
 
 def test_an_order_of_a_leader_that_is_gone_is_none(tmp_path: Path, open_: Callable[[Any], Any]) -> None:
     follower = open_(Follower(tmp_path, 1, **HAS, lost_s=30.0))
     leader = Leader(tmp_path, 30.0)
-    leader.give(order_for(follower))
+    leader.publish(order_for(follower))
     until(follower.order)
     path = tmp_path / "machines" / "leader.json"
     kept = path.read_text()
     leader.close()
-    until(lambda: not follower.led())
+    until(lambda: not follower.has_leader())
     path.write_text(kept)
     assert follower.order() is None
 
@@ -129,8 +129,8 @@ def test_a_machine_is_one_agent(tmp_path: Path, open_: Callable[[Any], Any]) -> 
     open_(Follower(tmp_path, 2, **HAS, lost_s=30.0))
 
 
-def following(machine: int, nproc: int = 2, **more: Any) -> Following:
-    return Following(**{**HAS, "machine": machine, "member": f"m{machine}", "beat": 1, "nproc": nproc, **more})
+def following(machine: int, nproc: int = 2, **more: Any) -> FollowerStatus:
+    return FollowerStatus(**{**HAS, "machine": machine, "member": f"m{machine}", "beat": 1, "nproc": nproc, **more})
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def following(machine: int, nproc: int = 2, **more: Any) -> Following:
 )
 def test_processes_fill_the_machines_in_order(nproc: int, shares: Any) -> None:
     found = share_out(nproc, 2, [following(1, nproc=3), following(2, nproc=2)])
-    assert (found and (found[0], [(words.machine, count) for words, count in found[1]])) == shares
+    assert (found and (found[0], [(status.machine, count) for status, count in found[1]])) == shares
 
 
 def test_paths_are_those_of_each_machine(tmp_path: Path, open_: Callable[[Any], Any]) -> None:
@@ -172,18 +172,18 @@ def test_a_follower_trains_nothing_that_it_was_not_told_to_hold(
         part_of(order.model_copy(update={"spec": SPEC.model_dump(mode="json")}), tmp_path, 1, {"a:b": "1"}, {})
 
 
-class Company:
+class FakeLeader:
     """A leader whose followers are these."""
 
-    def __init__(self, *followers: Following) -> None:
+    def __init__(self, *followers: FollowerStatus) -> None:
         self.followers = list(followers)
 
-    def there(self) -> list[Following]:
+    def present(self) -> list[FollowerStatus]:
         return self.followers
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
         ({}, "Machine 1 is here (2 processes)."),
         ({"machine": 2}, "Machine 2 is left out: the group has the machines 0 to 1."),
@@ -194,16 +194,18 @@ class Company:
         ({"learners": {}}, "Machine 1 is left out: it does not have a:b, and this machine has 1."),
     ],
 )
-def test_who_fits_is_counted_and_who_does_not_is_told_once(tmp_path: Path, other: dict[str, Any], told: str) -> None:
-    words, said = following(**{"machine": 1, **other}), list[str]()
-    company: Any = Company(words)
-    ready = Ready(learners={"a:b": "1"}, examples={"proxy": 50}, gpus=0)
-    together = Together(company, "h:1", tmp_path, ready, 2, said.append)
+def test_who_fits_is_counted_and_who_does_not_is_reported_once(
+    tmp_path: Path, other: dict[str, Any], expected: str
+) -> None:
+    status, reported = following(**{"machine": 1, **other}), list[str]()
+    leader: Any = FakeLeader(status)
+    ready = PreflightReport(learners={"a:b": "1"}, examples={"proxy": 50}, gpus=0)
+    pool = FollowerPool(leader, "h:1", tmp_path, ready, 2, reported.append)
     for _ in range(2):
-        assert together.fitting() == ([words] if "is here" in told else [])
-    assert said == [told]
-    company.followers.clear()
-    assert together.fitting() == []
-    assert said[1:] == (["Machine 1 is not heard of any more."] if "is here" in told else [])
-    assert together.group(3, 2) is None
-    assert together.device == "cpu"
+        assert pool.compatible() == ([status] if "is here" in expected else [])
+    assert reported == [expected]
+    leader.followers.clear()
+    assert pool.compatible() == []
+    assert reported[1:] == (["Machine 1 no longer responds."] if "is here" in expected else [])
+    assert pool.group(3, 2) is None
+    assert pool.device == "cpu"

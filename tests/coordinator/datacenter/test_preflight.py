@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.terminal import Failure
-from coordinator.datacenter.preflight import Wanted, look
+from coordinator.datacenter.preflight import PreflightRequest, look
 from tests.coordinator.datacenter.agents import write_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.datacenter]
@@ -24,17 +24,17 @@ def test_what_is_there_is_found_and_what_a_learner_prints_is_not_taken_for_it(
         "print('hello', end='')\nfrom tests.coordinator.datacenter.models import slow\n"
     )
     write_data(tmp_path / "proxy.npz", 20, seed=1)
-    ready = look(Wanted(learners=("chatty:slow",), data={"proxy": str(tmp_path / "proxy.npz")}, device="cpu"))
+    ready = look(PreflightRequest(learners=("chatty:slow",), data={"proxy": str(tmp_path / "proxy.npz")}, device="cpu"))
     assert ready.examples == {"proxy": 20}
     assert "chatty:slow" in ready.learners
     with pytest.raises(Failure, match="There is no data 'nowhere'"):
-        look(Wanted(learners=(SLOW,), data={"proxy": "nowhere"}, device="cpu"))
+        look(PreflightRequest(learners=(SLOW,), data={"proxy": "nowhere"}, device="cpu"))
 
 
 @pytest.mark.parametrize(
     ("end", "sentence"),
     [
-        ("os.kill(os.getpid(), 9)", "This machine could not be looked at: the process was killed by SIGKILL."),
+        ("os.kill(os.getpid(), 9)", "This machine could not be checked: the process was killed by SIGKILL."),
         ("os.write(2, b'no room\\n\\n')\nos._exit(5)", r"the process ended with code 5 \(no room\)."),
     ],
 )
@@ -44,4 +44,4 @@ def test_a_process_that_ends_without_an_answer_is_described(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "mortal.py").write_text(f"import os\n{end}\n")
     with pytest.raises(Failure, match=sentence):
-        look(Wanted(learners=("mortal:learner",), data={}, device="cpu"))
+        look(PreflightRequest(learners=("mortal:learner",), data={}, device="cpu"))

@@ -130,10 +130,10 @@ def test_a_recipe_that_contradicts_itself_is_refused(fields: dict, words: str) -
 
 def test_recipes_that_compute_the_same_may_go_on_from_each_other() -> None:
     one = Recipe(steps=10, batch=8)
-    assert one.unlike(one.model_copy(update={"steps": 20, "accumulate": 2, "bucket_mb": 1.0})) is None
-    assert one.unlike(one.model_copy(update={"seed": 4})) == "seed is 4 there and 0 here"
+    assert one.difference_from(one.model_copy(update={"steps": 20, "accumulate": 2, "bucket_mb": 1.0})) is None
+    assert one.difference_from(one.model_copy(update={"seed": 4})) == "seed is 4 there and 0 here"
     falling = one.model_copy(update={"decay": "cosine"})
-    assert falling.unlike(falling.model_copy(update={"steps": 20})) == "steps is 20 there and 10 here"
+    assert falling.difference_from(falling.model_copy(update={"steps": 20})) == "steps is 20 there and 10 here"
 
 
 def test_the_default_optimizer_can_be_set_and_gives_the_same_bits() -> None:

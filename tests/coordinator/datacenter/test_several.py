@@ -173,7 +173,7 @@ def test_a_follower_that_stays_away_costs_the_lease_and_what_fits_the_rest_is_tr
     run = place.run("left")
     leader.wait_for("saved", step=STEPS // 4)
     follower.kill()
-    assert "is not heard of any more" in leader.wait_for("given-back")["text"]
+    assert "no longer responds" in leader.wait_for("given-back")["text"]
     let_go(place.folder)
     until(lambda: place.operator.run(run).phase == "leasing")
     assert place.operator.round(run, 1).status == "open", "whoever has two processes may take it"

@@ -217,7 +217,7 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
-        until(lambda: any("in the hands of another process with this worker's token" in found.text for found in told))
+        until(lambda: any("which another process has with this worker's token" in found.text for found in told))
         assert dc.kinds().count("lost") == 0
         assert (trainer.leases, dc.operator.round(dc.run, 1).attempt) == ([], 1)
         stops[0].set()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.engine.secure.complaints import excluded_by_complaints
+from coordinator.engine.secure.attempts import at_fault
 
 CASES: list[tuple[dict[str, tuple[str, ...]], set[str]]] = [
     ({}, set()),
@@ -23,11 +23,11 @@ CASES: list[tuple[dict[str, tuple[str, ...]], set[str]]] = [
 
 @pytest.mark.parametrize(("complaints", "wanted"), CASES)
 def test_who_has_most_to_do_with_the_complaints_goes(complaints: dict[str, tuple[str, ...]], wanted: set[str]) -> None:
-    assert set(excluded_by_complaints(complaints)) == wanted
+    assert set(at_fault(complaints)) == wanted
 
 
 def test_the_reason_says_which_side_one_stood_on() -> None:
-    found = excluded_by_complaints({"a": ("x",), "b": ("x", "a")})
+    found = at_fault({"a": ("x",), "b": ("x", "a")})
     assert found["x"] == "2 could not open its shares"
     assert found["b"] == "it could not open those of 2"
     assert found["a"] == "1 could not open its shares and it could not open those of 1"
@@ -40,7 +40,7 @@ COMPLAINTS = st.dictionaries(
 
 @given(complaints=COMPLAINTS)
 def test_no_complaint_is_left_and_nobody_goes_for_nothing(complaints: dict[str, tuple[str, ...]]) -> None:
-    gone = set(excluded_by_complaints(complaints))
+    gone = set(at_fault(complaints))
     lines = {(device, dealer) for device, dealers in complaints.items() for dealer in dealers}
     assert all(gone & set(line) for line in lines)
     assert gone <= {end for line in lines for end in line}
@@ -49,6 +49,4 @@ def test_no_complaint_is_left_and_nobody_goes_for_nothing(complaints: dict[str, 
 @given(liars=st.integers(1, 5), honest=st.integers(7, 40))
 def test_liars_fewer_than_their_victims_take_nobody_with_them(liars: int, honest: int) -> None:
     dealers = tuple(f"h{number}" for number in range(honest))
-    assert set(excluded_by_complaints({f"l{number}": dealers for number in range(liars)})) == {
-        f"l{n}" for n in range(liars)
-    }
+    assert set(at_fault({f"l{number}": dealers for number in range(liars)})) == {f"l{n}" for n in range(liars)}

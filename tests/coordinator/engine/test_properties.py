@@ -167,7 +167,7 @@ class Ledger:
     def check(self, story: Story) -> None:
         state, number = story.state, story.state.round_number
         members = {} if state.round is None else state.round.members
-        acknowledged = () if state.round is None else rounds.contributions(state.round)
+        acknowledged = () if state.round is None else state.round.contributions
         assert self.line == list(range(state.version + 1)), "the versions are a line without gap or fork"
         assert all(count == 1 for count in self.ended.values()), "a round ends once"
         assert set(self.ended) == set(range(1, number + (state.phase == "idle"))), "each round but the open one"
@@ -213,7 +213,7 @@ def check_round(state: states.RunState, round: states.Round) -> None:
         assert round.attempt >= 1
     assert (round.deadline is None) == (round.phase == "committing")
     assert (round.members == {}) == (round.phase in ("selecting", "leasing", "training"))
-    counted = rounds.contributions(round)
+    counted = round.contributions
     assert len(counted) <= state.plan.cohort.goal
     if round.phase == "committing":
         assert len(counted) >= state.plan.cohort.quorum_count
@@ -248,7 +248,7 @@ def test_the_log_folded_from_the_start_gives_the_same_state(
         story.happens(event_of(story, word))
     state = story.start
     for event in story.log:
-        state, _ = rounds.step(state, ev.from_json(ev.kind_of(event), event.at, ev.to_json(event)))
+        state, _ = rounds.step(state, ev.from_json(event.kind, event.at, ev.to_json(event)))
     assert state == story.state
     if state.phase == "committing":
         assert rounds.pending(state)[-1] == every(story.effects, fx.Commit)[-1], "the very commit that was handed out"

@@ -203,7 +203,7 @@ class SecureRun(RuleBasedStateMachine):
         self._settles_what_was_acknowledged(before, effects)
         for event in self.story.log[told:]:
             body = json.loads(json.dumps(ev.to_json(event)))
-            assert ev.from_json(ev.kind_of(event), event.at, body) == event
+            assert ev.from_json(event.kind, event.at, body) == event
             if "attempt" in body and not isinstance(event, ev.Leased):
                 of = (body["round"], body["attempt"])
                 assert of == (before.round_number, attempt_of(before)), "what is of another attempt changes nothing"
@@ -337,7 +337,7 @@ class SecureRun(RuleBasedStateMachine):
             return
         state = self.story.start
         for event in self.story.log:
-            state, _ = rounds.step(state, ev.from_json(ev.kind_of(event), event.at, ev.to_json(event)))
+            state, _ = rounds.step(state, ev.from_json(event.kind, event.at, ev.to_json(event)))
         assert state == self.story.state
         assert rounds.pending(state) == rounds.pending(self.story.state)
 

@@ -132,7 +132,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 def event_of(kind: str, story: SecureStory) -> ev.Event:
     """An event of this kind that fits where one can fit: of this attempt, of device f, under a digest of its own."""
-    cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
+    cls = next(cls for cls in get_args(ev.Event) if cls.kind == kind)
     usual = {
         "at": story.at,
         "round": story.state.round_number,
@@ -224,7 +224,7 @@ for block in (WORDS, AFTER):
 
 
 def test_the_table_has_every_event_and_every_place() -> None:
-    assert set(TABLE) == {cls.__name__ for cls in get_args(ev.Event)}
+    assert set(TABLE) == {cls.kind for cls in get_args(ev.Event)}
     assert all(set(row) == set(PLACES) for row in TABLE.values())
     assert {PLACES[place]().state.phase for place in PLACES} == set(get_args(Phase)) - {"leasing", "training"}
 

@@ -94,7 +94,7 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
         **{kind: {**SECURE, **fields} for kind, fields in SECURE_EVENTS.items()},
         "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     }
-    cls = next(cls for cls in get_args(ev.Event) if cls.__name__ == kind)
+    cls = next(cls for cls in get_args(ev.Event) if cls.kind == kind)
     if kind in ("Discarded", "Advanced"):
         usual[kind] = {"round": 1, **({"by": "olga"} if kind == "Advanced" else {})}
     event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
@@ -160,7 +160,7 @@ PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 
 def test_the_table_has_every_event_and_every_place() -> None:
-    assert set(TABLE) == {cls.__name__ for cls in get_args(ev.Event)}
+    assert set(TABLE) == {cls.kind for cls in get_args(ev.Event)}
     assert all(set(row) == set(PLACES) for row in TABLE.values())
     secure = {"sharing", "masking", "agreeing", "unmasking"}
     assert {PLACES[place]().state.phase for place in PLACES} == set(get_args(Phase)) - secure

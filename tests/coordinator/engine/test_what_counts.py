@@ -61,7 +61,7 @@ def test_a_second_different_update_is_refused_and_the_first_counts() -> None:
     effects = story.reported("a", digest=digest_of("changed my mind"))
     assert refusal(effects) == "duplicate"
     assert only(effects, fx.RecordRefusal).digest == digest_of("changed my mind")
-    assert rounds.contributions(story.state.current)[0].digest == digest_of("a", 1)
+    assert story.state.current.contributions[0].digest == digest_of("a", 1)
 
 
 def test_who_was_not_selected_is_told_so() -> None:
@@ -79,14 +79,14 @@ def test_who_withdrew_cannot_report() -> None:
     effects = story.reported("a")
     assert refusal(effects) == "withdrawn"
     assert only(effects, fx.RecordRefusal).kind == "withdrawn"
-    assert rounds.contributions(story.state.current) == ()
+    assert story.state.current.contributions == ()
 
 
 def test_who_reported_cannot_withdraw() -> None:
     story = Story().collecting()
     story.reported("a")
     assert refusal(story.withdrew("a")) == "conflict"
-    assert [item.device for item in rounds.contributions(story.state.current)] == ["a"]
+    assert [item.device for item in story.state.current.contributions] == ["a"]
 
 
 def test_starting_is_told_once() -> None:

@@ -6,7 +6,7 @@ from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, RunId
 from coordinator.blobs import Spool
 from coordinator.requests import TABLE, Body, Direct, Entry, Held, Permission
-from coordinator.requests.parameters import RoundNumber
+from coordinator.requests.entry import RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 

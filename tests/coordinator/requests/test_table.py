@@ -20,11 +20,11 @@ from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.workers import CreateWorker
 from coordinator.requests import OPERATOR, TABLE, Held, Permission, Request, Table, identify
 from coordinator.requests.devices import CHECK_IN, ENROL, OUTCOME, STARTED, UPDATE
-from coordinator.runtime.devices import Arrived
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store.port import WorkerRow
-from simulation.explorer.request import Request as Delivery
+from simulation.explorer.request import SentRequest as Delivery
 from simulation.explorer.schedule import Schedule
 from simulation.explorer.serving import serve
 from simulation.explorer.shape import Shape
@@ -113,7 +113,7 @@ def test_bodies_that_stay_in_memory_are_counted_in_one_transaction() -> None:
     world.check_in()
     transactions = counted(world)
     report = UpdateReport(run="marks", round=1, codec="float32@1", examples=10)
-    arrivals = [Arrived(row, report, f"{number:064x}", 100) for number, row in enumerate(world.rows)]
+    arrivals = [ArrivedUpdate(row, report, f"{number:064x}", 100) for number, row in enumerate(world.rows)]
     answers = UPDATE.from_memory(world.coordinator, arrivals)
     assert transactions == [1]
     assert [type(answer) for answer in answers] == [Receipt, Receipt, Receipt, ProblemError]

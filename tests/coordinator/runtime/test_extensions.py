@@ -68,7 +68,7 @@ def test_a_packages_rule_makes_the_model_and_is_folded_again(foreign: World) -> 
 def test_a_machine_without_that_version_refuses_in_a_sentence(
     foreign: World, version: str | None, sentence: str
 ) -> None:
-    with pytest.raises(MissingExtension, match=f"this coordinator cannot go on with run marks: .*{sentence}"):
+    with pytest.raises(MissingExtension, match=f"this coordinator cannot continue run marks: .*{sentence}"):
         replica(foreign, version).recover()
     with pytest.raises(CannotVerify, match=f"the updates of run marks cannot be folded again here: .*{sentence}"):
         list(verify(foreign.store, foreign.blobs, having(version)))
@@ -98,7 +98,7 @@ def test_a_replica_that_learns_of_such_a_run_later_leaves_it_to_the_others(make_
     world.clock.at += 31
     assert bare.tick() is not None
     assert bare.operators.run("marks").phase == "collecting"
-    with pytest.raises(ProblemError, match="this coordinator cannot go on with run marks") as refused:
+    with pytest.raises(ProblemError, match="this coordinator cannot continue run marks") as refused:
         bare.devices.update_limit(device, "marks", 1, 0)
     assert refused.value.problem.advice == "retry", "the device tries again, and finds the other one"
 

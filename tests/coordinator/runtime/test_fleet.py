@@ -149,8 +149,8 @@ def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) ->
 
 def test_a_device_that_leaves_waits_no_more(world: World) -> None:
     world.check_in(0, 1)
-    world.coordinator.devices.leave(world.rows[0].device)
-    world.coordinator.devices.leave(world.rows[5].device)
+    world.coordinator.devices.stop_waiting(world.rows[0].device)
+    world.coordinator.devices.stop_waiting(world.rows[5].device)
     assert waiting(world) == [1]
 
 
@@ -282,7 +282,7 @@ def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: M
     assert view.status == "abandoned"
     assert view.reason == (
         "1 eligible devices waited; a round needs at least 2. "
-        f"2 devices were told: the plan wants {LEARNER} 2; this device has 1"
+        f"2 devices were ineligible: the plan wants {LEARNER} 2; this device has 1"
     )
     world.pass_time(1000)
     assert "told" not in world.coordinator.operators.round("marks", 2).reason, "nobody asked since"
@@ -295,7 +295,7 @@ def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld
     world.check_in(0, 1, 2)
     world.pass_time(10)
     assert world.coordinator.operators.round("large", 1).reason.endswith(
-        ". 3 devices were told: the plan wants devices with at least 100 examples; this one has 10"
+        ". 3 devices were ineligible: the plan wants devices with at least 100 examples; this one has 10"
     )
 
 
@@ -304,6 +304,8 @@ def test_what_is_remembered_of_those_that_are_ineligible_is_bounded(monkeypatch:
     ineligible = Ineligible()
     for number in range(5):
         ineligible.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
-    assert ineligible.reasons("r", since=0) == f"2 devices were told: small. 1 device was told: {'x' * 240}..."
-    assert ineligible.reasons("r", since=4) == "1 device was told: small"
+    assert (
+        ineligible.reasons("r", since=0) == f"2 devices were ineligible: small. 1 device was ineligible: {'x' * 240}..."
+    )
+    assert ineligible.reasons("r", since=4) == "1 device was ineligible: small"
     assert ineligible.reasons("other", since=0) == ""

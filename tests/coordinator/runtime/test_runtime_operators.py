@@ -69,7 +69,7 @@ def test_scores_of_another_checkpoint_or_source_are_refused(world: World) -> Non
             world.coordinator.operators.report_metrics(
                 "marks", MetricReport(version=version, digest="0" * 64, score=score)
             )
-    with world.refuses("conflict", "kept for the scores that devices report"):
+    with world.refuses("conflict", "reserved for the scores that devices report"):
         world.coordinator.operators.report_metrics(
             "marks", MetricReport(version=0, digest=view.checkpoint, source="devices", score=score)
         )

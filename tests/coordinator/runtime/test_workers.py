@@ -286,7 +286,7 @@ def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(cent
     told = center.coordinator.workers.hold_over(
         worker, WorkerPoll(**second, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
     )
-    assert "round 2 of marks, which is in the hands of another process with this worker's token" in told.reason
+    assert "round 2 of marks, which another process has with this worker's token" in told.reason
     assert center.poll(worker) == lease, "the first keeps it"
     center.clock.at += 39
     center.coordinator.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))

@@ -93,7 +93,7 @@ class Log:
         event = make(self.state, self.world.at)
         if event is None:
             return []
-        event = ev.from_json(ev.kind_of(event), event.at, json.loads(json.dumps(ev.to_json(event))))
+        event = ev.from_json(event.kind, event.at, json.loads(json.dumps(ev.to_json(event))))
         following, effects = rounds.step(self.state, event)
         refused = any(isinstance(effect, fx.Refused) for effect in effects)
         self.world.effects += effects

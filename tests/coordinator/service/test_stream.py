@@ -133,7 +133,7 @@ def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatc
     looks: list[str] = []
 
     class Idle:
-        """A coordinator with one run, which has no events and is over at the third look."""
+        """What operators ask of a coordinator with one run, which has no events and is over at the third look."""
 
         def run(self, run: str) -> SimpleNamespace:
             looks.append(run)
@@ -149,7 +149,7 @@ def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatc
         return False
 
     service: Any = SimpleNamespace(
-        coordinator=Idle(),
+        coordinator=SimpleNamespace(operators=Idle()),
         meters=SimpleNamespace(stream=nullcontext),
         settings=SimpleNamespace(reread_s=1.0),
         signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),

@@ -4,7 +4,7 @@
 
     python -m tests.faults.mutants --list
     python -m tests.faults.mutants double-count                       until it is found, 1,500 schedules at most
-    python -m tests.faults.mutants double-count --seed 4 --trace      the story of one schedule
+    python -m tests.faults.mutants double-count --seed 4 --trace      the trace of one schedule
     python -m tests.faults.mutants --jobs 2                           every mutant
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import Json, fail, note, say_json, say_table, spoken
+from client_sdk.terminal import Json, errors_as_sentences, fail, note, say_json, say_table
 from simulation.explorer.command import Jobs, Schedules, Seconds, Seed, Trace, play_many, play_one, show_count
 from simulation.explorer.search import explore
 from tests.faults.mutants import MUTANTS, Spoilt
@@ -23,7 +23,7 @@ BUDGET = 1500
 """Schedules in which a mutant must be found."""
 
 
-@spoken
+@errors_as_sentences
 def main(
     name: Annotated[str | None, typer.Argument(help="The mutant; without it, every one.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the mutants and what each breaks.")] = False,
@@ -36,7 +36,7 @@ def main(
 ) -> None:
     """Play schedules on the product with a seeded bug. Exit code 1 where it was not found."""
     if list_them:
-        rows = [(mutant.name, " or ".join(mutant.breaks), mutant.story) for mutant in MUTANTS.values()]
+        rows = [(mutant.name, " or ".join(mutant.breaks), mutant.description) for mutant in MUTANTS.values()]
         say_table(("mutant", "breaks", "what"), rows)
         return
     if name is not None and name not in MUTANTS:
@@ -55,7 +55,7 @@ def main(
         show_count(report, as_json)
         survivors = [] if {finding.invariant for finding in report.findings} & set(spoilt.mutant.breaks) else [name]
     for survivor in survivors:
-        note(f"{survivor} was not found: {MUTANTS[survivor].story}")
+        note(f"{survivor} was not found: {MUTANTS[survivor].description}")
     if survivors:
         raise typer.Exit(1)
 

@@ -13,7 +13,6 @@ from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.update import decode_report
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import rounds
 from coordinator.engine.aggregation import weights
 from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
@@ -45,7 +44,7 @@ def _double_count() -> Patches:
         if not (self._current is not None and self._current.round > round):
             self._add(self._sum_of(round), item)
 
-    return [(rounds, "reported", again), (SpooledSums, "fold", fold)]
+    return [(collecting, "reported", again), (SpooledSums, "fold", fold)]
 
 
 @mutant("order-dependent-fold", "same-bits")

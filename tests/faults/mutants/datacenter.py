@@ -7,7 +7,7 @@ from typing import Any
 
 from client_sdk.protocol.workers import ResultReceipt
 from coordinator.engine import events as ev
-from coordinator.engine.phases import leasing as datacenter
+from coordinator.engine.phases import leasing, training
 from coordinator.engine.state import RunState
 from coordinator.runtime import worker_results, workers
 from coordinator.runtime.commits import Commits
@@ -16,9 +16,9 @@ from simulation.explorer.shape import DATA
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
-_reason_lost = datacenter.reason_lost
-_leased = datacenter.leased
-_delivered = datacenter.delivered
+_reason_lost = training.reason_lost
+_leased = leasing.leased
+_delivered = training.delivered
 _updates = Commits._updates
 CENTER: dict[str, Any] = {
     "datacenter": {"data": DATA, "patience": 1, "every": 2, "wait_s": 4.0, "lease_s": 4.0, "max_s": 60.0}
@@ -38,7 +38,7 @@ def _lease_fence_not_checked() -> Patches:
         found = _reason_lost(state, round, attempt, fence, worker)
         return None if found is not None and "given out anew" in found and state.phase == "training" else found
 
-    return [(datacenter, "reason_lost", lost), (worker_results, "reason_lost", lost)]
+    return [(training, "reason_lost", lost), (worker_results, "reason_lost", lost)]
 
 
 @mutant("old-result-taken", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
@@ -54,13 +54,13 @@ def _old_result_taken() -> Patches:
         ended = found is not None and "has ended" in found
         return _delivered(state.with_round(replace(state.current, phase="training")) if ended else state, event)
 
-    return [(datacenter, "delivered", delivered), (worker_results, "reason_lost", lost)]
+    return [(training, "delivered", delivered), (worker_results, "reason_lost", lost)]
 
 
 @mutant("lease-never-ends", "liveness", plan=CENTER, workers=1, lost_workers=1, focus=("worker-crash", "training"))
 def _lease_never_ends() -> Patches:
     """A worker that died keeps its round for ever."""
-    return [(datacenter, "tick", lambda state, at, section: (state, []))]
+    return [(training, "time_passes", lambda state, at: (state, []))]
 
 
 @mutant("two-results", "lease", "ack-durable", plan=CENTER, workers=2, focus=("worker-lie", "training"))
@@ -79,7 +79,7 @@ def _two_results() -> Patches:
         return None if round == state.round_number - 1 else _reason_lost(state, round, attempt, fence, worker)
 
     return [
-        (datacenter, "delivered", delivered),
+        (training, "delivered", delivered),
         (worker_results, "reason_lost", lost),
         (WorkerResults, "_result_receipt", lambda self, *result: None),
     ]
@@ -93,10 +93,10 @@ def _fence_not_raised() -> Patches:
         lease = None if state.round is None else state.round.lease
         if state.phase == "training" and lease is not None and lease.worker == event.worker:
             state = state.with_round(replace(state.current, lease=replace(lease, instance=event.instance)))
-            return state, [datacenter._granted(state, lease)]
+            return state, [leasing._granted(state, lease)]
         return _leased(state, event)
 
-    return [(datacenter, "leased", leased)]
+    return [(leasing, "leased", leased)]
 
 
 @mutant("twin-takes-over", "lease", plan=CENTER, workers=1, focus=("worker-twin", "training"))
@@ -106,7 +106,7 @@ def _twin_takes_over() -> Patches:
     def anyone(lease: Any, installation: str) -> bool:
         return True
 
-    return [(owner, "is_restart", anyone) for owner in (datacenter, workers)]
+    return [(owner, "is_restart", anyone) for owner in (leasing, workers)]
 
 
 @mutant(
@@ -114,7 +114,7 @@ def _twin_takes_over() -> Patches:
 )
 def _failures_forgotten() -> Patches:
     """A datacenter that cannot train is tried again after each round, for ever."""
-    return [(datacenter, "rest_s", lambda failures: 0.0)]
+    return [(training, "rest_s", lambda failures: 0.0)]
 
 
 @mutant("devices-not-counted", "lease", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
@@ -124,7 +124,7 @@ def _devices_not_counted() -> Patches:
     def delivered(state: RunState, event: ev.Delivered) -> Any:
         return _delivered(state, replace(event, waiting=None))
 
-    return [(datacenter, "delivered", delivered)]
+    return [(training, "delivered", delivered)]
 
 
 @mutant("result-not-kept", "ack-durable", plan=CENTER, workers=1)
@@ -165,13 +165,13 @@ def _fleet_forgotten() -> Patches:
     def never(state: RunState, at: float, waiting: int) -> bool:
         return False
 
-    return [(owner, "fleet_is_back", never) for owner in (datacenter, cohort_selection, timekeeping, workers)]
+    return [(owner, "fleet_is_back", never) for owner in (leasing, cohort_selection, timekeeping, workers)]
 
 
 @mutant("heartbeat-lost", "lease", "liveness", plan=CENTER, workers=1)
 def _heartbeat_lost() -> Patches:
     """A heartbeat is answered, and does not keep the lease."""
-    heartbeat = datacenter.heartbeat
+    heartbeat = training.heartbeat
 
     def careless(state: RunState, event: ev.Heartbeat) -> Any:
         following, effects = heartbeat(state, event)
@@ -179,4 +179,4 @@ def _heartbeat_lost() -> Patches:
             return following, effects
         return following.with_round(replace(following.round, deadline=state.deadline)), effects
 
-    return [(datacenter, "heartbeat", careless)]
+    return [(training, "heartbeat", careless)]

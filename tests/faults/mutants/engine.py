@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from coordinator.engine.phases import collecting, committing, lifecycle
+from coordinator.engine.phases import collecting, committing, lifecycle, public_record, refusing, selecting
 from coordinator.engine.state import Member, RunState
 from tests.faults.mutants.registry import mutant
 
@@ -16,11 +16,11 @@ Patches = list[tuple[Any, str, Any]]
 _against_update = collecting._against_update
 _abandon = lifecycle.abandon
 _tick = rounds._tick
-_committed = rounds._committed
-_refuse = collecting.refuse
+_committed = committing.committed
+_refuse = refusing.refuse
 _reported = collecting.reported
-_record = lifecycle.record
-_drawn = rounds._drawn
+_record = public_record.record
+_drawn = selecting.drawn
 _pending = rounds.pending
 
 
@@ -64,7 +64,7 @@ def _ignored_quorum() -> Patches:
     def tick(state: RunState, event: ev.Tick) -> Any:
         late = state.deadline is not None and event.at >= state.deadline
         if late and state.phase == "collecting" and state.current.count("reported"):
-            return collecting.close(state, event.at)
+            return committing.close(state, event.at)
         return _tick(state, event)
 
     return [(rounds, "_tick", tick)]
@@ -94,7 +94,7 @@ def _receipt_forgotten() -> Patches:
             return _refuse(state, "duplicate", "an update was received before")
         return _reported(state, event)
 
-    return [(rounds, "reported", reported)]
+    return [(collecting, "reported", reported)]
 
 
 @mutant("forked-line", "line")
@@ -114,7 +114,7 @@ def _forked_line() -> Patches:
         if "child" not in message:
             unique(self, row, message)
 
-    return [(rounds, "_committed", committed), (MemoryTransaction, "_unique", lenient)]
+    return [(committing, "committed", committed), (MemoryTransaction, "_unique", lenient)]
 
 
 @mutant("lost-refusal", "named")
@@ -125,7 +125,7 @@ def _lost_refusal() -> Patches:
         state, effects = _abandon(state, at, reason)
         return state, [effect for effect in effects if not isinstance(effect, fx.RecordRefusal)]
 
-    return [(rounds, "abandon", abandon), (collecting, "abandon", abandon), (lifecycle, "abandon", abandon)]
+    return [(owner, "abandon", abandon) for owner in (lifecycle, selecting, collecting, committing)]
 
 
 @mutant("round-stays-open", "one-end")
@@ -157,7 +157,7 @@ def _lost_assignment() -> Patches:
         spoilt = [replace(e, devices=e.devices[1:]) if isinstance(e, fx.Claim) else e for e in effects]
         return state, spoilt
 
-    return [(rounds, "_drawn", drawn)]
+    return [(selecting, "drawn", drawn)]
 
 
 @mutant("kept-claim", "claims")
@@ -168,7 +168,7 @@ def _kept_claim() -> Patches:
         state, effects = _reported(state, event)
         return state, [e for e in effects if not (isinstance(e, fx.Release) and e.devices is not None)]
 
-    return [(rounds, "reported", reported)]
+    return [(collecting, "reported", reported)]
 
 
 @mutant("lost-commit", "liveness")

@@ -20,7 +20,7 @@ class Mutant:
     name: str
     breaks: tuple[str, ...]
     """Invariants, by name, of which one must be found broken."""
-    story: str
+    description: str
     patches: Callable[[], list[tuple[Any, str, Any]]]
     """(module or class, name, what stands there instead), made when it is switched on."""
     focus: tuple[str, str] | None = None
@@ -43,7 +43,7 @@ MUTANTS: dict[str, Mutant] = {}
 def mutant(
     name: str, *breaks: str, focus: tuple[str, str] | None = None, **shape: Any
 ) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
-    """Registers a function that returns the patches; its docstring is the mutant's story."""
+    """Registers a function that returns the patches; its docstring is the mutant's description."""
 
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
         MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus, shape)

@@ -106,7 +106,7 @@ def _clock_trusted() -> Patches:
 @mutant("nobody-takes-over", "liveness", focus=("store-lost-ack", "collecting"))
 def _nobody_takes_over() -> Patches:
     """A commit whose coordinator died, or never heard that the round had closed, is left lying."""
-    return [(Timekeeping, "_see_through", lambda self, run, state, now: None)]
+    return [(Timekeeping, "_retry_commit", lambda self, run, state, now: None)]
 
 
 @mutant("never-begun", "liveness", "ack-durable", focus=("store-lost-ack", "idle"))

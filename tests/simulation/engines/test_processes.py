@@ -29,7 +29,7 @@ from coordinator.engine.plan import Plan
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, partition, simulate
 from simulation.engines import CannotTrain, Done, Engine, Job, Kernel, Result, SerialEngine, engine_called
 from simulation.engines.processes import ProcessEngine
-from simulation.history.rounds import Round
+from simulation.history.rounds import RoundSummary
 from simulation.simulator.checks import plan_of
 
 FOUR = {"w": np.zeros(4, np.float32)}
@@ -66,7 +66,7 @@ def plan(**more: Any) -> Plan:
     return plan_of({"name": "test", "task": task, "cohort": cohort, "finish": {"rounds": 3}, **more})
 
 
-def fate(found: Round) -> Round:
+def fate(found: RoundSummary) -> RoundSummary:
     """What became of a round, without when."""
     return replace(found, opened_at=0.0, closed_at=None, seconds=None, wall_s=None)
 

@@ -1,4 +1,4 @@
-"""The word ``quorate``, called in this process."""
+"""The command line of ``quorate``, called in this process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk import cli
-from tests.client_sdk.commands.word import quorate
+from tests.client_sdk.commands.run_cli import quorate
 
 
 @pytest.mark.parametrize("command", [["device"], ["device", "history"], ["evaluate"], []])

@@ -1,0 +1,112 @@
+"""What the public may read of a round, and the round's row in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from client_sdk.metrics import Tally
+from coordinator.engine import effects as fx
+from coordinator.engine.state import Round, RunState
+
+
+def public_body(state: RunState) -> dict[str, object]:
+    """What the public may read of the round under way: counts, never who sent what."""
+    current = state.current
+    body = _fleet_body(current)
+    if current.kind == "secure":
+        body |= _secure_body(current, state.exhausted)
+    if current.kind == "datacenter":
+        return body | _lease_body(current)
+    return body | {"because": current.because} if current.because else body
+
+
+def _lease_body(round: Round) -> dict[str, object]:
+    body: dict[str, object] = {"because": round.because}
+    lease = round.lease
+    if lease is None:
+        return body
+    holder = {
+        "worker": lease.worker,
+        "attempt": round.attempt,
+        "fence": lease.fence,
+        "since_at": lease.granted_at,
+        "seen_at": lease.renewed_at,
+        "step": lease.step,
+        "metrics": lease.metrics,
+    }
+    return {**body, "lease": holder, "bytes_in": lease.bytes, "metrics": lease.metrics}
+
+
+def _fleet_body(round: Round) -> dict[str, object]:
+    reported = [member for _, member in sorted(round.members.items()) if member.status == "reported"]
+    training = round.count("training") + len(reported)
+    return {
+        "funnel": {
+            "waiting": round.waiting,
+            "selected": len(round.members),
+            "training": training,
+            "reported": len(reported),
+            "withdrawn": round.count("withdrawn"),
+        },
+        "bytes_in": sum(member.bytes for member in reported),
+        "weight": sum(member.weight for member in reported),
+        "partial": sum(member.partial for member in reported),
+        "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
+    }
+
+
+def _secure_body(round: Round, exhausted: str) -> dict[str, object]:
+    """How far the exchanges are. What the devices put in, and who of them is at fault, stays out."""
+    body: dict[str, object] = {"exhausted": exhausted}
+    secure = round.secure
+    if secure is None:
+        return body
+    counts: dict[str, object] = {
+        "advertised": len(secure.advertised),
+        "roster": len(secure.order),
+        "threshold": secure.threshold,
+        "shared": len(secure.shared),
+        "masked": len(secure.masked),
+        "signed": len(secure.signed),
+        "revealed": len(secure.revealed),
+        "left_out": len(round.excluded),
+        "wrong_shares": sum(len(holders) for _, holders in secure.set_aside),
+    }
+    return {**body, "weight": secure.weight, "secure": counts}
+
+
+def record(
+    state: RunState,
+    status: str,
+    *,
+    reason: str = "",
+    closed_at: float | None = None,
+    version: int | None = None,
+    digest: str | None = None,
+) -> fx.RecordRound:
+    """The round's row: what the public may read, and who was selected from which pool, which it may not."""
+    current = state.current
+    return fx.RecordRound(
+        round=current.number,
+        status=status,
+        reason=reason,
+        attempt=current.attempt,
+        opened_at=current.opened_at,
+        collecting_at=current.collecting_at,
+        closed_at=closed_at,
+        body={
+            **public_body(state),
+            "version": version,
+            "digest": digest,
+            "pool": current.pool,
+            "cohort": sorted(current.members),
+            **({"left_out": dict(current.excluded)} if current.excluded else {}),
+            **({"set_aside": current.secure.set_aside} if current.secure is not None else {}),
+        },
+        kind=current.kind,
+    )
+
+
+def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Each metric averaged over the parts that have it, by weight. Exact, then rounded: finite where the parts are."""
+    return Tally.total((metrics, weight) for weight, metrics in parts).means()

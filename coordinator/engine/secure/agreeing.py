@@ -1,0 +1,85 @@
+"""The agreeing phase: the list of who has masked is fixed, and the survivors sign it.
+
+::
+
+    agreeing --> unmasking   every survivor can be shown signatures enough, or all have signed, or the deadline
+             --> abandoned   too few have signed
+
+Nothing is tried again under new keys from here on: who has signed is spent on this checkpoint, for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way
+from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message
+from coordinator.engine.secure.unmasking import begin as begin_unmasking
+from coordinator.engine.state import RunState
+
+
+def begin(state: RunState, at: float) -> Step:
+    """The list stands, and who is not on it is free to go."""
+    state = state.with_round(replace(state.current, phase="agreeing", deadline=exchange_deadline(state, at)))
+    secure, _ = under_way(state)
+    others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
+    free = [fx.Release(round=state.round_number, devices=others)] if others else []
+    return state, [*free, record(state, "open"), route(state, secure.masked)]
+
+
+def signed(state: RunState, event: ev.Signed) -> Step:
+    """The device is spent, whatever the round's result: so a late signature is accepted too."""
+    answer = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
+    if answer is not None:
+        return answer
+    if event.device not in under_way(state)[0].masked:
+        return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
+    state = with_message(state, event, "signed")
+    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    if state.phase == "agreeing":
+        following, more = agree_if_complete(state, event.at)
+        return following, [accepted(event), *more]
+    shown = [route(state, [event.device])] if state.phase == "unmasking" else []
+    return state, [accepted(event), *shown]
+
+
+def agree_if_complete(state: RunState, at: float) -> Step:
+    """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
+    secure, _ = under_way(state)
+    waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
+    shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
+    if shown or not waiting:
+        return agreed(state, at)
+    if len(secure.signed) + len(waiting) < secure.signers:
+        return _too_few_signed(state, at)
+    return state, []
+
+
+def agreed(state: RunState, at: float) -> Step:
+    """Continue with the shares, where the survivors with enough signatures are enough to rebuild every secret."""
+    secure, _ = under_way(state)
+    blind = set(lacking(secure, secure.signed, secure.signed))
+    if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):
+        return _too_few_signed(state, at)
+    return begin_unmasking(state, at)
+
+
+def _too_few_signed(state: RunState, at: float) -> Step:
+    secure, _ = under_way(state)
+    reason = f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, and it takes {secure.signers}"
+    if len(secure.signed) >= secure.signers:
+        reason = (
+            f"{len(secure.signed)} of {len(secure.masked)} survivors signed the list, too few of them near one device"
+        )
+    return abandon(state, at, reason)
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    secure, _ = under_way(state)
+    return [route(state, (device for device in present(state, secure.masked) if device not in secure.signed))]

@@ -1,0 +1,124 @@
+"""The attempt under way of a secure round: what every exchange asks of it, and how it is given up for a fresh one.
+
+Before anybody could sign, a round whose exchange failed is keyed anew: attempt + 1 under new keys, without those who
+failed it, ``secure.attempts`` times at most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step
+from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.state import RunState
+
+
+def under_way(state: RunState) -> tuple[SecureRound, Secure]:
+    """The attempt and the plan's section ``[secure]``; only for states with a secure round under way."""
+    secure = state.current.secure
+    if secure is None or state.plan.secure is None:
+        raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
+    return secure, state.plan.secure
+
+
+def with_secure(state: RunState, secure: SecureRound) -> RunState:
+    """The state with this attempt."""
+    return state.with_round(replace(state.current, secure=secure))
+
+
+def with_deadline(state: RunState, deadline: float | None) -> RunState:
+    """The state with this deadline of its phase."""
+    return state.with_round(replace(state.current, deadline=deadline))
+
+
+def exchange_deadline(state: RunState, at: float) -> float:
+    """The deadline of an exchange that begins now: never after the attempt has expired."""
+    secure, plan = under_way(state)
+    return min(at + plan.exchange_s, float(secure.expires_at))
+
+
+def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
+    """Those of these devices that are neither withdrawn nor excluded, sorted."""
+    members, gone = state.current.members, state.current.excluded
+    return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
+
+
+def route(state: RunState, devices: Iterable[str]) -> fx.Route:
+    """The hint that the answers of this phase are ready for these devices."""
+    current = state.current
+    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
+
+
+def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
+    """End this attempt, before any device could sign, and begin the next one without the devices that failed."""
+    secure, plan = under_way(state)
+    current = state.current
+    quiet = dict.fromkeys(silent, f"it did not answer in the {current.phase} of attempt {current.attempt}")
+    current = replace(current, excluded={**quiet, **at_fault(secure.complaints), **current.excluded})
+    state = state.with_round(current)
+    left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
+    if current.attempt + 1 >= plan.attempts:
+        times = f"{plan.attempts} time{'s' if plan.attempts > 1 else ''}"
+        return abandon(state, at, f"{reason}; it was keyed {times}, the most that the plan allows")
+    if len(left) < fewest:
+        return abandon(state, at, f"{reason}; {len(left)} devices are left to key it anew, and it takes {fewest}")
+    refusals = [
+        fx.RecordRefusal(
+            round=current.number,
+            device=item.device,
+            digest=item.digest,
+            kind="abandoned",
+            reason=f"attempt {current.attempt} of the round was given up: {reason}",
+        )
+        for item in current.contributions
+    ]
+    current = replace(
+        current,
+        phase="collecting",
+        attempt=current.attempt + 1,
+        deadline=at + plan.exchange_s,
+        secure=SecureRound(older=secure.blobs),
+        members={
+            device: replace(member, status="training") if member.status == "reported" else member
+            for device, member in current.members.items()
+        },
+    )
+    state = state.with_round(current)
+    return state, [
+        *refusals,
+        fx.Release(round=current.number, devices=None),
+        fx.Claim(round=current.number, attempt=current.attempt, devices=left, until=at + plan.exchange_s),
+        record(state, "open"),
+        fx.Announce(round=current.number, attempt=current.attempt),
+    ]
+
+
+def too_few(done: str, state: RunState, have: int, wanted: int) -> str:
+    """Why an exchange failed, from how many have done their part."""
+    short = f"it takes {wanted}" if have < wanted else None
+    reason = f"{done} in attempt {state.current.attempt}"
+    return f"{reason}; {short}" if short else f"{reason}, too few of them share holders of one device"
+
+
+def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Device -> why it is excluded, from device -> dealers whose shares it could not open."""
+    lines = {(device, dealer) for device, dealers in complaints.items() for dealer in dealers}
+    found: dict[str, str] = {}
+    while lines:
+        degree = Counter(end for line in lines for end in line)
+        most = max(degree.values())
+        gone = {device for device, count in degree.items() if count == most}
+        for device in gone:
+            of_it = sum(dealer == device for _, dealer in lines)
+            by_it = most - of_it
+            reasons = [f"{of_it} could not open its shares"] if of_it else []
+            reasons += [f"it could not open those of {by_it}"] if by_it else []
+            found[device] = " and ".join(reasons)
+        lines = {line for line in lines if not gone & set(line)}
+    return found

@@ -1,0 +1,128 @@
+"""The collecting phase of a secure round: the cohort trains and shows keys instead of updates.
+
+::
+
+    drawn --> collecting (header announced, devices train and advertise)
+                  |  cohort.goal and secure.reserve have advertised, or nobody else can, or the deadline:
+                  |  with at least max(quorum, minimum_cohort)
+                  v
+              sharing, without a roster (Gather)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.phases.selecting import not_selecting
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
+from coordinator.engine.secure.exhausted import why_exhausted
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message
+from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.sharing import gather
+from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.state import Member, RunState
+
+
+def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
+    """The cohort begins to train, where it is large enough for a roster without spent and barred devices."""
+    current = state.round
+    if current is None or current.phase != "selecting" or event.round != current.number:
+        return not_selecting(state, event.round)
+    cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
+    fewest = plan.fewest_advertisers(state.plan.cohort)
+    current = replace(current, waiting=event.waiting, pool=event.pool)
+    if len(cohort) < fewest:
+        exhausted = why_exhausted(state, event, fewest)
+        found = exhausted or f"{event.waiting} eligible devices waited; a secure round needs at least {fewest}"
+        state = replace(state, round=current, exhausted=exhausted or state.exhausted)
+        return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
+    deadline = event.at + state.plan.cohort.collect_s
+    current = replace(
+        current,
+        phase="collecting",
+        collecting_at=event.at,
+        deadline=deadline,
+        members={device: Member(examples=examples) for device, examples in cohort},
+        secure=SecureRound(),
+    )
+    state = replace(state, round=current, exhausted="")
+    devices = tuple(current.members)
+    return state, [
+        fx.Claim(round=current.number, attempt=current.attempt, devices=devices, until=deadline),
+        record(state, "open"),
+        fx.Wake(devices=devices),
+        fx.Announce(round=current.number, attempt=current.attempt),
+    ]
+
+
+def announced(state: RunState, event: ev.Announced) -> Step:
+    """The first header of an attempt is valid, since devices may have seen it."""
+    secure, _ = under_way(state)
+    if secure.header:
+        if secure.header == event.header:
+            return state, []
+        return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
+    secure = replace(secure, header=event.header, expires_at=event.expires_at)
+    state, current = with_secure(state, secure), state.current
+    until = (
+        exchange_deadline(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    )
+    state = with_deadline(state, until)
+    return state, [route(state, present(state, current.members))]
+
+
+def advertised(state: RunState, event: ev.Advertised) -> Step:
+    answer = answered(state, event, "advertised", ("collecting",))
+    if answer is not None:
+        return answer
+    if not under_way(state)[0].header:
+        return refused(state, event, "stale", f"the header of attempt {event.attempt} has not been announced yet")
+    state = with_message(state, event, "advertised")
+    state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
+    following, more = gather_if_complete(state, event.at)
+    return following, [accepted(event), *more]
+
+
+def reported(state: RunState, event: ev.Reported) -> Step:
+    """A secure round refuses every plain update."""
+    against = membership(state, event.round, event.attempt, event.device)
+    reason = "this round is secure: a device advertises keys and sends its update masked"
+    return refuse(state, *(against or ("invalid-update", reason)))
+
+
+def gather_if_complete(state: RunState, at: float) -> Step:
+    """Close the roster when it is full or no device is awaited; abandon the round when it stays too small."""
+    secure, plan = under_way(state)
+    members = state.current.members
+    have, left = len(secure.advertised), len(present(state, members))
+    fewest = plan.fewest_advertisers(state.plan.cohort)
+    if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
+        return gather(state, at)
+    if left < fewest:
+        reason = f"{left} of {len(members)} devices are left, and a secure round takes {fewest}"
+        return abandon(state, at, reason)
+    return state, []
+
+
+def time_is_up(state: RunState, at: float) -> Step:
+    secure, plan = under_way(state)
+    have, fewest = len(secure.advertised), plan.fewest_advertisers(state.plan.cohort)
+    if have >= fewest:
+        return gather(state, at)
+    reason = (
+        f"{have} of {len(state.current.members)} devices advertised keys by the deadline; a secure round takes {fewest}"
+    )
+    return abandon(state, at, reason)
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    secure, _ = under_way(state)
+    current = state.current
+    waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
+    announce = fx.Announce(round=current.number, attempt=current.attempt)
+    return [fx.Wake(devices=waiting), route(state, waiting) if secure.header else announce]

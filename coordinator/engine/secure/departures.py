@@ -1,0 +1,98 @@
+"""A device leaves a secure round: it withdraws, is at fault, or is spent. The exchange under way goes on without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
+from coordinator.engine.secure.attempts import under_way, with_secure
+from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
+from coordinator.engine.state import RunState
+
+
+def withdrew(state: RunState, event: ev.Withdrew) -> Step:
+    """A device may withdraw from a secure round at any time. A vector that it has masked stays in the sum."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against)
+    member = state.current.members[event.device]
+    if member.status == "withdrawn" or event.device in state.current.excluded or state.phase == "committing":
+        return state, []
+    state = state.with_member(event.device, replace(member, status="withdrawn"))
+    following, more = _without(state, event.at, event.device, unmask=True)
+    return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
+def spent(state: RunState, event: ev.Spent) -> Step:
+    """A device reports that it is spent: no cohort of this checkpoint is drawn with it any more. The report needs no
+    proof, since a false one harms only that device."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against)
+    if state.current.secure is None:
+        return refuse(state, "stale", f"round {event.round} is not a secure round")
+    if event.device in state.spent:
+        return state, []
+    reason = "it has signed on this checkpoint in an earlier round"
+    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    return withdrew(
+        state, ev.Withdrew(at=event.at, round=event.round, attempt=event.attempt, device=event.device, reason=reason)
+    )
+
+
+def faulted(state: RunState, event: ev.Faulted) -> Step:
+    """The device is out of this round: what it sent in the exchange under way does not count."""
+    against = not_a_member(state, event.round, event.attempt, event.device)
+    if against is not None:
+        again = state.round is not None and event.device in state.round.excluded
+        return (state, []) if again else refuse(state, *against)
+    against = wrong_phase(state, ("collecting", "sharing", "masking"))
+    if against is not None:
+        return refuse(state, *against)
+    excluded = {**state.current.excluded, event.device: event.reason}
+    refusals = _refusal_of_masked(state, event)
+    state = state.with_round(replace(state.current, excluded=excluded))
+    following, more = _without(state, event.at, event.device, unmask=False)
+    return following, [*refusals, fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
+def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
+    """The exchange goes on without a device that the state has as withdrawn or left out. ``unmask``: a masked vector
+    that it has sent stays in the sum."""
+    secure, _ = under_way(state)
+    match state.phase:
+        case "collecting":
+            state = with_secure(state, without(secure, "advertised", device))
+            member = state.current.members[device]
+            if member.status == "reported":
+                state = state.with_member(device, replace(member, status="training"))
+            return collecting.gather_if_complete(state, at)
+        case "sharing" if not secure.roster:
+            if device not in secure.advertised:
+                return state, []
+            return sharing.gather_again(with_secure(state, without(secure, "advertised", device)), at)
+        case "sharing":
+            return sharing.go_on(with_secure(state, without(secure, "shared", device)), at)
+        case "masking":
+            return masking.go_on(state if unmask else with_secure(state, without(secure, "masked", device)), at)
+        case "agreeing":
+            return agreeing.agree_if_complete(state, at)
+        case "unmasking":
+            return unmasking.open_if_complete(state, at)
+        case "idle" | "selecting" | "leasing" | "training" | "committing":
+            return state, []
+        case _:
+            assert_never(state.phase)
+
+
+def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
+    """The recorded reason why an acknowledged masked vector is refused after all."""
+    digest = under_way(state)[0].masked.get(event.device)
+    if digest is None:
+        return []
+    why = f"the device was left out: {event.reason}"
+    return [fx.RecordRefusal(round=event.round, device=event.device, digest=digest, kind="invalid-update", reason=why)]

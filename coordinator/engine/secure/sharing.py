@@ -1,0 +1,124 @@
+"""The sharing phase: the roster is made of who advertised, and its devices share their secrets among each other.
+
+::
+
+    sharing, without a roster (Gather) --> sharing, with it
+    sharing, with it --> masking    all of the roster have shared, or the deadline: with enough sharers
+
+Where too few have shared the round is keyed anew (``attempts.fresh``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.public_record import record
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.secure.attempts import (
+    exchange_deadline,
+    fresh,
+    present,
+    route,
+    too_few,
+    under_way,
+    with_deadline,
+    with_secure,
+)
+from coordinator.engine.secure.holders import enough, needed
+from coordinator.engine.secure.masking import begin as begin_masking
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
+from coordinator.engine.state import RunState
+
+
+def gather(state: RunState, at: float) -> Step:
+    """Fix the roster's devices. Making the roster has no deadline but the attempt's expiry."""
+    secure, _ = under_way(state)
+    state = state.with_round(replace(state.current, phase="sharing", deadline=float(secure.expires_at)))
+    return state, [record(state, "open"), gather_action(state)]
+
+
+def gather_again(state: RunState, at: float) -> Step:
+    """A device was excluded before any device saw the roster: make it of the others, where they are enough."""
+    secure, plan = under_way(state)
+    have = len(secure.advertised)
+    if have >= plan.fewest_advertisers(state.plan.cohort):
+        return state, [gather_action(state)]
+    return fresh(state, at, f"{have} devices are left for the roster")
+
+
+def gather_action(state: RunState) -> fx.Gather:
+    secure, _ = under_way(state)
+    return fx.Gather(
+        round=state.round_number,
+        attempt=state.current.attempt,
+        advertised=tuple(sorted(secure.advertised.items())),
+    )
+
+
+def rostered(state: RunState, event: ev.Rostered) -> Step:
+    secure, _ = under_way(state)
+    if secure.roster:
+        if secure.roster == event.digest:
+            return state, []
+        return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another roster")
+    against = wrong_phase(state, ("sharing",))
+    if against is not None:
+        return refuse(state, *against)
+    if list(event.order) != sorted(secure.advertised):
+        return refuse(state, "stale", "this is not the roster of the devices that have advertised")
+    secure = replace(
+        secure,
+        roster=event.digest,
+        order=event.order,
+        threshold=event.threshold,
+        signers=event.signers,
+        fewest=event.fewest,
+        ring=event.ring,
+        neighbours=event.neighbours,
+    )
+    state = with_secure(state, secure)
+    state = with_deadline(state, exchange_deadline(state, event.at))
+    return state, [record(state, "open"), route(state, present(state, secure.order))]
+
+
+def shared(state: RunState, event: ev.Shared) -> Step:
+    answer = answered(state, event, "shared", ("sharing",))
+    if answer is not None:
+        return answer
+    secure, _ = under_way(state)
+    if event.device not in secure.order:
+        why = "is not in the roster" if secure.roster else "cannot share: there is no roster yet"
+        return refused(state, event, "not-selected" if secure.roster else "stale", f"device {event.device} {why}")
+    following, more = go_on(with_message(state, event, "shared"), event.at)
+    return following, [accepted(event), *more]
+
+
+def awaited(state: RunState) -> tuple[str, ...]:
+    """Who may still share."""
+    secure, _ = under_way(state)
+    return tuple(device for device in present(state, secure.order) if device not in secure.shared)
+
+
+def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
+    """On to the masks where all have shared or the time is up; keys the round anew where too few have."""
+    secure, _ = under_way(state)
+    quorum, silent = state.plan.cohort.quorum_count, awaited(state)
+    wanted, have = needed(quorum, secure), len(secure.shared)
+    if silent and not time_is_up and have + len(silent) >= wanted:
+        return state, []
+    if enough(quorum, secure, secure.shared, secure.shared):
+        return begin_masking(state, at)
+    reason = too_few(f"{have} of {len(secure.order)} devices shared", state, have, wanted)
+    return fresh(state, at, reason, silent if time_is_up else ())
+
+
+def time_is_up(state: RunState, at: float) -> Step:
+    if not under_way(state)[0].roster:
+        return fresh(state, at, "the attempt expired before its roster was there")
+    return go_on(state, at, time_is_up=True)
+
+
+def pending(state: RunState) -> list[fx.Action]:
+    return [route(state, awaited(state)) if under_way(state)[0].roster else gather_action(state)]

@@ -1,0 +1,54 @@
+"""What the log says about one round: an account of its own, made without the engine's ``step``, for ``verify``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.store.port import EventRow
+
+
+@dataclass(slots=True)
+class LoggedRound:
+    """The events of one round. ``add`` takes the next one."""
+
+    cohort: set[str] = field(default_factory=set)
+    reported: dict[str, str] = field(default_factory=dict)
+    """Acknowledged updates by device: of a secure round the masked vectors of its last attempt."""
+    given_up: set[tuple[str, str]] = field(default_factory=set)
+    """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed."""
+    attempt: int = 0
+    advanced: bool = False
+    """Whether the owner let the round commit the model moved by one unit, without contributions."""
+    commits: int = 0
+    optimizer: str | None = None
+    """Digest of the server optimizer's state, as the commit names it."""
+    holder: tuple[str, int] | None = None
+    """(worker, fence) of a datacenter round's last lease."""
+    taken: tuple[str, int, str] | None = None
+    """(worker, fence, digest) of its result."""
+
+    def add(self, event: EventRow) -> None:
+        body: dict[str, Any] = event.body
+        match event.kind:
+            case "Drawn":
+                self.cohort = {device for device, _ in body["cohort"]}
+            case "Reported" | "Masked":
+                self.reported.setdefault(body["device"], body["digest"])
+            case "Announced" if body["attempt"] > self.attempt:
+                self.attempt = body["attempt"]
+                self.given_up |= set(self.reported.items())
+                self.reported = {}
+            case "Faulted" if body["device"] in self.reported:
+                self.given_up.add((body["device"], self.reported.pop(body["device"])))
+            case "Advanced":
+                self.advanced = True
+            case "Committed":
+                self.commits += 1
+                self.optimizer = body.get("optimizer")
+            case "Leased":
+                self.holder = (body["worker"], body["fence"])
+            case "Delivered":
+                self.commits += 1
+                self.taken = (body["worker"], body["fence"], body["digest"])
+                self.optimizer = body.get("optimizer")

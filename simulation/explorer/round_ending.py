@@ -1,0 +1,35 @@
+"""How a round ended, by its log: which updates count, with which weights, and what was committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class RoundEnding:
+    """``reported`` and ``version`` are those at the end of the round."""
+
+    round: int
+    committed: bool
+    reported: dict[str, tuple[str, int]]
+    """Device -> (digest, weight) of every update in the log."""
+    version: int
+    digest: str = ""
+    size: int = 0
+    short: bool = False
+    """Whether it was abandoned because its deadline passed without a quorum."""
+    kind: str = "federated"
+    lease: tuple[str, int, int] = ("", 0, 0)
+    """(worker, attempt, fence) of a datacenter round's last lease."""
+
+
+def weight_of(aggregation: dict[str, Any], report: dict[str, Any]) -> int:
+    """The integer weight of an update under the plan's section ``[aggregation]``, from the event of its report."""
+    fraction = aggregation["partial"] == "examples_seen"
+    by_examples = aggregation["weighting"] == "examples"
+    most = aggregation["weight_cap"] if by_examples else 1024 if fraction else 1
+    whole = min(report["examples"], most) if by_examples else most
+    if not fraction or report["complete"]:
+        return max(1, int(whole))
+    return max(1, int(whole) * int(report["steps"]) // int(report["steps_planned"]))

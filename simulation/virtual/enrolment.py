@@ -1,0 +1,44 @@
+"""Clients as the coordinator knows them: their rows, as if each had enrolled before the run, and what each offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from client_sdk.protocol.devices import CheckIn
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import DeviceRow
+from simulation.clients import Clients
+from simulation.virtual.device import Device, device_row
+
+
+class SimulatedEnrolment:
+    """``enrol`` writes the rows of new devices to the coordinator's store. ``class_of``: device -> its class."""
+
+    def __init__(self, coordinator: Coordinator, run: str, clients: Clients, class_of: Callable[[str], str]) -> None:
+        self._coordinator = coordinator
+        self._clients = clients
+        self._class_of = class_of
+        task = coordinator.core.state(run).plan.task
+        self._learners = {task.learner: task.learner_version or "simulated"}
+        self._rows: dict[int, DeviceRow] = {}
+
+    def row(self, number: int, now: float) -> DeviceRow:
+        """The row of this client's device, which it gets at ``now`` where it has none yet."""
+        name = self._clients.id(number)
+        examples = self._clients.holdings.examples(number)
+        return self._rows.get(number) or device_row(name, examples, self._class_of(name), now)
+
+    def offer(self, number: int) -> CheckIn:
+        """What the device sends when it checks in."""
+        return CheckIn(examples=self._clients.holdings.examples(number), learners=self._learners, hold_s=0)
+
+    def enrol(self, devices: Sequence[Device]) -> None:
+        """Writes the rows of those devices that the coordinator does not know yet."""
+        new = [device for device in devices if device.number not in self._rows]
+        if not new:
+            return
+        with self._coordinator.core.store.transaction() as tx:
+            for device in new:
+                if tx.device(device.row.device) is None:
+                    tx.insert_device(device.row)
+        self._rows |= {device.number: device.row for device in new}
