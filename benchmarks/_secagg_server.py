@@ -52,7 +52,7 @@ class Server:
         self.state: Any = SimpleNamespace(round_number=1, phase="unmasking", secure=secure, current=current)
         self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs, crowd.vouched)
-        attempts.keep(secure.header, secure.roster, crowd.cohort)
+        attempts.cache(secure.header, secure.roster, crowd.cohort)
         unused: Any = None
         self._work = SecureWork(self, self.blobs, unused, unused, attempts, workers)
 

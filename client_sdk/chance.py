@@ -1,20 +1,20 @@
-"""Chance that is made of a hash: every draw is a function of labelled parts alone.
+"""Random draws from a hash: every draw is a function of labelled parts alone.
 
-A draw that is named (by its purpose, a seed, a round, a device) can be repeated by itself, and no other draw moves it:
-not the order in which things happen, nor who else draws. There are three steps, each a small pure function.
+A draw that is named (by its purpose, a seed, a round, a device) can be repeated by itself and does not depend on other
+draws or on the order of events. There are three steps, each a small pure function.
 
 ======================= ===============================================================================================
-what is hashed          ``labelled``: ``quorate PURPOSE v1``, then the parts, one a line. Or any bytes of the caller's
+what is hashed          ``labelled``: ``quorate PURPOSE v1``, then the parts, one a line. Or any bytes of the caller
 the hash                ``sha256_word``, ``blake2b_word``: 64 bits; ``WordStream``: as many words as are asked for;
                         ``derive_seed``: 63 bits, for generators that take a seed; ``sha256_bytes``,
                         ``blake2b_bytes``, ``shake_bytes``: a number of bytes
-what is made of it      ``unit``, ``unit_rounded``: a number from [0, 1); ``above_zero``: one from (0, 1];
+the number              ``unit``, ``unit_rounded``: a number from [0, 1); ``above_zero``: one from (0, 1];
                         ``normal_of``: a normal deviate; ``WordStream.below``: a whole number without bias
 ======================= ===============================================================================================
 
-Each user keeps the format that it began with, since other bytes would be other draws: runs that were recorded would no
-longer be repeated. Devices, the engine and simulations use this module. Secure aggregation does not: its derivations
-are part of its protocol (``client_sdk.secagg``). Nothing here is a secret unless a part is one.
+The formats never change, since other bytes give other draws and recorded runs could not be repeated. Devices, the
+engine and simulations use this module. Secure aggregation does not: its derivations are part of its protocol
+(``client_sdk.secagg``). A draw is secret only if one of its parts is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOWEST = 2.0**-54
 
 
 def labelled(purpose: str, *parts: object) -> bytes:
-    """``quorate PURPOSE v1`` and the parts, one a line. Parts must hold no line feed, or two lists may look alike."""
+    """``quorate PURPOSE v1`` and the parts, one a line. Parts must hold no line feed, or two lists may be equal."""
     return "\n".join([f"quorate {purpose} v1", *map(str, parts)]).encode()
 
 
@@ -97,7 +97,7 @@ def _counted(message: bytes) -> Iterator[int]:
         counter += 1
 
 
-# ------------------------------------------------------------ what is made of it
+# ------------------------------------------------------------ the number
 
 
 def unit(word: int) -> float:

@@ -1,8 +1,8 @@
-"""What installed packages bring under a name: entry points, by ``package:name`` and version.
+"""Finds the extensions of installed packages: entry points, by ``package:name`` and version.
 
 Learners, data sets, codecs, aggregation rules and server optimizers are found this way, each in a group of its own. A
-name is the distribution's and the entry's: entry ``risk`` of distribution ``clinic`` is ``clinic:risk``. Nothing is
-imported before it is asked for.
+name is the distribution's and the entry's: entry ``risk`` of distribution ``clinic`` is ``clinic:risk``. An extension
+is imported only when it is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from client_sdk.protocol.names import LEARNER_PATTERN
 
 
 class CannotLoad(Exception):
-    """An entry point is there and does not work: one sentence says why."""
+    """An entry point exists but cannot be loaded: one sentence gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Extension:
     entry: EntryPoint
 
     def load(self) -> Any:
-        """What it names. CannotLoad."""
+        """Import and return the object that the entry point names. CannotLoad."""
         try:
             return self.entry.load()
         except Exception as error:

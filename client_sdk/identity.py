@@ -1,4 +1,4 @@
-"""The device's key: Ed25519 (RFC 8032), drawn on the device, kept for life."""
+"""The device's permanent key: Ed25519 (RFC 8032), drawn on the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 Entropy = Callable[[int], bytes]
-"""Gives that many unpredictable bytes: ``os.urandom`` on devices, a seeded stream in simulations and tests."""
+"""Returns this number of unpredictable bytes: ``os.urandom`` on devices, a seeded stream in simulations and tests."""
 
 SEED_BYTES = 32
 
@@ -33,7 +33,7 @@ class DeviceKey:
         if len(seed) != SEED_BYTES:
             raise ValueError(f"A device key is {SEED_BYTES} bytes, not {len(seed)}.")
         self.seed = seed
-        """The 32 bytes to keep secret, from which ``DeviceKey(seed)`` gives the same key again."""
+        """The 32 secret bytes, from which ``DeviceKey(seed)`` gives the same key again."""
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public_hex: str = self._key.public_key().public_bytes_raw().hex()
 
@@ -55,7 +55,7 @@ class DeviceKey:
 
 
 def verify(public_hex: str, message: bytes, signature: bytes) -> bool:
-    """Whether ``signature`` is this key's over ``message``. False also for a key that is no key."""
+    """Whether ``signature`` is this key's over ``message``. False also for a malformed key."""
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_hex)).verify(signature, message)
     except (InvalidSignature, ValueError):

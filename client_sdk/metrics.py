@@ -1,4 +1,4 @@
-"""Means of metrics that add up exactly: the same bits whatever the order of the devices."""
+"""Exact means of metrics: the same bits whatever the order of the devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 
 
 def require_finite(metrics: Mapping[str, float]) -> None:
-    """ValueError for a metric that is NaN or infinity, or no number."""
+    """Raise ValueError for a metric that is NaN or infinity, or not a number."""
     for name, value in metrics.items():
         try:
             finite = math.isfinite(value)
@@ -33,8 +33,8 @@ class Tally:
 
     @classmethod
     def total(cls, parts: Iterable[tuple[Mapping[str, float], int]]) -> Tally:
-        """What adding up ``of(metrics, examples)`` of all parts gives, at a tenth of its price: the sums are kept as
-        whole numbers, one for each power of two that a value is a multiple of, until the end."""
+        """The sum of ``of(metrics, examples)`` of all parts, at a tenth of its cost: until the end, the sums are whole
+        numbers, one for each denominator, a power of two."""
         examples: dict[str, int] = {}
         scaled: dict[str, dict[int, int]] = {}
         for metrics, weight in parts:

@@ -1,8 +1,8 @@
-"""An update: what a device's training changed. A sum of updates is an update too, and its mean is the same bits in
+"""An update: the change by a device's training. A sum of updates is an update too, and its mean has the same bits in
 any order.
 
-Knows deltas by name, weights, metrics and work, and the body in which an update travels: safetensors whose one
-metadata key holds the report. Has never heard of rounds' rules, how a codec works, or HTTP.
+An update has deltas by name, a weight, metrics and work. It is sent as safetensors with one metadata key, which holds
+the report.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Tallies:
 
 
 class Update:
-    """What one device's training changed, or the sum of such updates: both have ``+``, a weight, a count and a mean.
+    """The change by one device's training, or the sum of such updates: both have ``+``, a weight, a count and a mean.
 
     ::
 
@@ -218,7 +218,7 @@ class Update:
         return self
 
     def _tallied(self) -> _Tallies:
-        """Metrics, scores and epochs as exact fractions: made when an update is added, since most travel alone."""
+        """Metrics, scores and epochs as exact fractions: computed only when an update is added."""
         if self._tallies is not None:
             return self._tallies
         metrics, held_out = self._given
@@ -254,7 +254,7 @@ def encode_update(
     seed: int = 0,
 ) -> bytes:
     """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give
-    equal bytes. ``device`` and ``seed`` (``Task.seed``): of codecs that draw.
+    equal bytes. ``device`` and ``seed`` (``Task.seed``): for codecs with random rounding.
 
     A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for
     metrics or counts that the protocol does not take.
@@ -268,8 +268,8 @@ def encode_update(
 def report_of(
     update: Update, codec: str, run: str, round: int, attempt: int = 0, seconds: Seconds | None = None
 ) -> UpdateReport:
-    """What is said about ``update`` beside its tensors. BadReport for metrics or counts that the protocol does not
-    take.
+    """The report about ``update`` beside its tensors. BadReport for metrics or counts that the protocol does not
+    accept.
     """
     took = seconds or Seconds()
     try:

@@ -1,8 +1,8 @@
 """Codecs by name and version. A plan names one (``Task.codec``); devices encode with it and the coordinator decodes.
 
-Knows which codecs are built in, and finds those of installed packages: an entry ``sketch`` of the group
-``quorate.codecs`` in distribution ``clinic`` gives a codec named ``clinic:sketch@1``, or a list of several versions of
-it. How any of them works stands in a file of its own.
+Some codecs are built in, each in a file of its own. Others are found in installed packages: an entry ``sketch`` of the
+group ``quorate.codecs`` in distribution ``clinic`` gives a codec named ``clinic:sketch@1``, or a list of several
+versions of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def get(name: str) -> Codec:
 
 @lru_cache(maxsize=64)
 def _of_package(name: str) -> Codec:
-    """Found once: what is installed does not change under a process that has used it."""
+    """A codec of an installed package. Cached: installed packages do not change while a process runs."""
     entry = extensions(GROUP).get(name.rpartition("@")[0])
     if entry is None:
         raise UnknownCodec(f"the codec {shown(name)} is not installed here: install its package")

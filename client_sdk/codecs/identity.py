@@ -1,7 +1,4 @@
-"""The codecs that send every value by itself: as float32, or rounded to float16.
-
-Knows one dtype for all tensors. Has never heard of compression, weights or the wire's other end.
-"""
+"""The codecs that send every value by itself, in one dtype for all tensors: as float32, or rounded to float16."""
 
 from __future__ import annotations
 

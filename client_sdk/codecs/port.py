@@ -1,7 +1,4 @@
-"""What a codec is: the way in which float32 deltas travel, under a name and a version that a plan can ask for.
-
-Knows manifests and blocks. Has never heard of any codec in particular, of weights, devices or HTTP.
-"""
+"""The interface of a codec: an encoding of float32 deltas, under a name and a version that a plan can name."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from client_sdk.tensors.manifest import Array, Manifest, Tensors, TruncatedTenso
 from client_sdk.tensors.safetensors_file import TensorHeader
 
 BLOCK = 65536
-"""Elements of a block, where nothing else is said: 256 KiB of float32."""
+"""Elements of a block by default: 256 KiB of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose update it is: all that a codec may draw chance from, so that the same update gives the same bytes wherever
-    it is encoded again."""
+    """Whose update it is: the only source of a codec's randomness, so that the same update gives the same bytes
+    wherever it is encoded again."""
 
     seed: int = 0
     """``Task.seed``. Public: what is drawn from it is no secret."""
@@ -30,7 +27,7 @@ class Origin:
 
 
 class Codec(Protocol):
-    """A named, versioned encoding of deltas. What one version writes, that version reads, for good."""
+    """A named, versioned encoding of deltas. A version always reads what it wrote: its format never changes."""
 
     @property
     def name(self) -> str:

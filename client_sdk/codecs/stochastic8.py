@@ -1,9 +1,9 @@
-"""``stochastic8@1``: eight bits a value, rounded up or down by chance, so that the mean of many updates is not biased.
+"""``stochastic8@1``: eight bits a value with stochastic rounding, so that the mean of many updates is not biased.
 
 Each tensor is cut into runs of ``RUN`` values. A run travels as int8 codes c and one float32 scale s, and is decoded as
 s * c. With x a value of the run and t = x / s, the code is floor(t + u), u uniform on [0, 1): its expectation is t, so
 that of s * c is x (Alistarh et al. 2017, arXiv:1610.02132, QSGD, with s from the largest magnitude of a run instead of
-its norm). s is the least float32 with 127 s >= max |x|, so a code is never cut off. An error is below s: each value is
+its norm). s is the least float32 with 127 s >= max |x|, so a code is never clipped. An error is below s: each value is
 off by less than 1/127 of the largest magnitude in its run.
 
 u comes from a counter-based generator, Philox (Salmon et al. 2011, doi 10.1145/2063384.2063405), whose key is a hash of
@@ -46,7 +46,7 @@ SCALES = "stochastic8.scales"
 """The name under which the scales travel; no tensor of a model may have it."""
 LEVELS = 127
 _AT_ONCE = 64 * RUN
-"""Values that are encoded at a time: what is needed beside the result stays small."""
+"""Values that are encoded at a time, so that the memory beside the result stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _decoded(codes: NDArray[np.int8], scales: Float32, start: int) -> Float32:
     of_runs = scales[first : (start + codes.size - 1) // RUN + 1 if codes.size else first]
     spread = np.repeat(of_runs, RUN)[start - first * RUN :][: codes.size]
     values: Float32 = codes.astype(np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # a body's scales may be anything: whoever adds looks
+    with np.errstate(over="ignore", invalid="ignore"):  # a body's scales may be anything: the sum checks the values
         values *= spread
     return values
 
@@ -180,8 +180,8 @@ def _uniform(philox: np.random.Philox, count: int) -> NDArray[np.float64]:
 
 
 def _key(origin: Origin, name: str) -> NDArray[np.uint64]:
-    """Of the generator for one tensor of one update: SHA-256 of what tells it from all others. The name stands last,
-    so it may hold anything."""
+    """The key of the generator for one tensor of one update: SHA-256 of what identifies it. The name comes last, so it
+    may hold anything."""
     message = labelled("stochastic8", origin.seed, origin.round, origin.device, name)
     return np.frombuffer(sha256_bytes(message, 16), "<u8").astype(np.uint64)
 

@@ -1,4 +1,4 @@
-"""What a device does, remembers and agrees to, without a socket.
+"""A device's session, state and policy, without network code.
 
-``session`` is a generator of ``actions``; ``policy`` is pure; ``storage`` and ``checkpoint_cache`` keep files.
+``session`` is a generator of ``actions``; ``policy`` is pure; ``storage`` and ``checkpoint_cache`` write files.
 """

@@ -1,7 +1,6 @@
-"""What a session asks of whoever drives it, and what it is told in return.
+"""The actions that a session yields to its driver, and the replies that the driver sends back.
 
-This file knows the words between ``session.participate`` and its drivers: the HTTP client, the simulator, the fault
-explorer. It performs nothing.
+The session is ``session.participate``; its drivers are the HTTP client, the simulator and the fault explorer.
 
 ============ ================================================ ==========================================================
 action       the driver                                       and sends back
@@ -13,7 +12,7 @@ Train        trains and encodes                               Trained, Failed
 Sleep        waits a time drawn from the window               None
 ============ ================================================ ==========================================================
 
-``at`` is Unix seconds by the driver's clock when the reply came: the session has none of its own.
+``at`` is the time of the reply in Unix seconds, by the driver's clock: the session has no clock.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from client_sdk.protocol.problems import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Keep this before anything else happens. See ``record.Storage.save``."""
+    """Make this durable before anything else happens. See ``record.Storage.save``."""
 
     record: Record
     update: bytes | None = None
@@ -58,7 +57,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Have this checkpoint at hand, checked against its digest; from a cache where it is kept."""
+    """Make this checkpoint available, checked against its digest; from the cache where it is there."""
 
     checkpoint: CheckpointRef
     token: str = field(repr=False)
@@ -75,7 +74,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sleep:
-    """Wait. The driver draws the time from the window, so that devices do not come back all at once."""
+    """Wait. The driver draws the time from the window, so that devices do not return all at once."""
 
     min_s: float
     max_s: float
@@ -124,7 +123,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The checkpoint is at hand."""
+    """The checkpoint is available."""
 
     at: float
 

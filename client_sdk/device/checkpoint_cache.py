@@ -1,7 +1,7 @@
-"""The last checkpoints a device received, kept by digest: in a folder or in memory.
+"""A cache of the last checkpoints that a device received, by digest: in a folder or in memory.
 
-A download grows in pieces and can be resumed; it becomes a checkpoint only when its length and its digest are right, so
-a reader never sees another. Kept copies are checked again when they are read: a disk may rot.
+A download comes in pieces and can be resumed; it becomes a checkpoint only when its length and its digest are right, so
+a reader never sees a partial or wrong one. Files are checked again when they are read, since a disk may corrupt them.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Protocol
 from client_sdk.protocol.devices import CheckpointRef
 
 KEEP = 2
-"""How many checkpoints are kept: the one in training and the one before it."""
+"""How many checkpoints are stored: the one in training and the one before it."""
 
 
 class WrongBytes(Exception):
-    """What was received is not the checkpoint: another length or another digest. It has been thrown away."""
+    """The received bytes are not the checkpoint: their length or digest is another. They have been deleted."""
 
 
 class Download(Protocol):
     """A checkpoint on its way in."""
 
     received: int
-    """Bytes that are here already, from an earlier try too."""
+    """Bytes received so far, those of an earlier try included."""
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. WrongBytes as soon as there are more than the reference says."""
 
     def restart(self) -> None:
-        """Forget what is here: the sender starts from the first byte."""
+        """Drop the bytes received so far: the sender starts from the first byte."""
 
 
 class CheckpointCache(Protocol):
     """The port."""
 
     def get(self, digest: str) -> bytes | None:
-        """The whole checkpoint, checked against its digest; None where it is not kept."""
+        """The whole checkpoint, checked against its digest; None where it is not stored."""
 
     def download(self, ref: CheckpointRef) -> AbstractContextManager[Download]:
         """A context with a Download. Where the block ends without an error and the digest is right, the checkpoint is
-        kept.
+        stored.
 
-        WrongBytes on leaving it, where the digest is another.
+        WrongBytes at the block's end, where the digest is another.
         """
 
 

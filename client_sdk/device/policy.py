@@ -1,6 +1,6 @@
-"""What the owner of a device agreed to, checked against an assignment before anything is trained.
+"""Checks an assignment against the policy of the device's owner, before anything is trained.
 
-This file knows rules and gives their reasons as sentences, the same for log, record and coordinator. It trains nothing.
+The reasons are sentences, the same for log, record and coordinator.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from client_sdk.secagg.header import Terms
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
-    """Why this device will not do this work, in one sentence; None when it will.
+    """Why this device refuses this work, in one sentence; None where it accepts.
 
-    ``offer`` is what the device said of itself at check-in: its learners, its policy, its number of examples. A
-    coordinator that reads check-ins gives no such work; a device checks all the same, since nothing on the wire widens
-    its policy."""
+    ``offer`` is the device's check-in: its learners, its policy, its number of examples. A coordinator that reads
+    check-ins does not assign such work; the device checks all the same, since no message may widen its policy."""
     task, policy = assignment.task, offer.policy
     if policy.learners is not None and task.learner not in policy.learners:
         allowed = ", ".join(policy.learners) or "none"
@@ -46,8 +45,8 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
 
 
 def terms_refusal(terms: Terms, policy: Policy) -> str | None:
-    """Why this device joins no secure round of a plan with these terms; None where it does. Before training, since the
-    header comes only after it."""
+    """Why this device joins no secure round of a plan with these terms; None where it does. Checked before training,
+    since the header comes only after it."""
     try:
         require_terms(terms, secure_policy(policy))
     except Refusal as refused:
@@ -56,7 +55,7 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
 
 
 def secure_policy(policy: Policy) -> SecurePolicy:
-    """The owner's bounds, as an attempt of secure aggregation takes them."""
+    """The owner's bounds, as ``client_sdk.secagg`` needs them."""
     bounds = policy.secure if policy.secure is not None else SecureBounds()
     return SecurePolicy(
         smallest_cohort=bounds.smallest_cohort,

@@ -1,5 +1,5 @@
-"""What a device must remember to be crashed anywhere: its key, its enrolment, the round under way, and every round it
-joined.
+"""A device's durable state, with which it can crash at any point: its key, its enrolment, the round under way, and
+every round it joined.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ RECORD_FORMAT = 1
 
 
 class StorageError(Exception):
-    """The device's storage cannot be used: its words say why, and what to do."""
+    """The device's storage cannot be used: the text gives the reason, and what to do."""
 
 
 class Record(Message):
-    """Everything the device must remember between two steps of its session."""
+    """All that the device must store between two steps of its session."""
 
     format: int = RECORD_FORMAT
     key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
@@ -36,11 +36,11 @@ class Record(Message):
     update_digest: Digest | None = None
     """The update of this round is trained, saved, and awaits its receipt."""
     withdrawal: str | None = None
-    """The device has decided to withdraw from this round, for this reason, and has not been answered yet."""
+    """The reason why the device withdraws from this round, as long as the withdrawal has no answer."""
 
 
 class Joined(Message):
-    """One round joined, and how it ended for this device. Kept for the owner: what was done with the data, and when."""
+    """One round joined, and its end for this device. A record for the owner of how the data was used, and when."""
 
     run: str
     round: int
@@ -53,8 +53,8 @@ class Joined(Message):
     checkpoint: Digest
     """Where training started."""
     result: Literal["receipt", "refused", "withdrawn", "dropped"]
-    """receipt: the update was acknowledged. refused: it was sent, and not accepted. withdrawn: the device said that it
-    would not report. dropped: the round went on without it."""
+    """receipt: the update was acknowledged. refused: it was sent, and not accepted. withdrawn: the device announced
+    that it would not report. dropped: the round went on without it."""
     reason: str = ""
     update_digest: Digest | None = None
     """Of the update that left the device; None where none did."""
@@ -65,7 +65,7 @@ class Joined(Message):
     ended_at: float
 
     def same_round(self, other: Joined) -> bool:
-        """Whether both tell of the same round: a crash between two writes may repeat a line, never invent one."""
+        """Whether both are of the same round: a crash between two writes may repeat a line, never add a false one."""
         mine = (self.coordinator, self.device, self.run, self.round, self.attempt)
         return mine == (other.coordinator, other.device, other.run, other.round, other.attempt)
 
@@ -78,21 +78,21 @@ class Storage(Protocol):
     def checkpoints(self) -> CheckpointCache: ...
 
     def load(self) -> Record | None:
-        """The last record saved. An update that is missing or damaged is forgotten: the device then trains anew."""
+        """The last record saved. Without an update that is missing or damaged: the device then trains again."""
 
     def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
-        """Keep ``record``, with the update that it newly names, and ``joined`` at the history's end (once, if
+        """Store ``record``, with the update that it newly names, and append ``joined`` to the history (once, if
         repeated).
 
         Updates that the record does not name are deleted.
         """
 
     def load_secure(self) -> Memory:
-        """What this device remembers of secure rounds, with whichever coordinator; nothing where it joined none.
-        StorageError where that is damaged: a device that cannot know what it signed takes part in nothing."""
+        """This device's memory of secure rounds, with any coordinator; empty where it joined none. StorageError where
+        it is damaged: a device that cannot know what it signed takes part in nothing."""
 
     def save_secure(self, memory: Memory) -> None:
-        """Keep ``memory`` in the place of the older one, of which nothing is left as far as the medium allows."""
+        """Replace the stored memory by ``memory``, and erase the older one as far as the medium allows."""
 
     def update(self, digest: str) -> BinaryIO:
         """The saved update, open for reading from its start. StorageError where there is none."""

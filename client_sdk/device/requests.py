@@ -1,4 +1,4 @@
-"""How a session asks the coordinator anything: again and again, no faster than allowed, under its present token.
+"""A session's requests: repeated until they are answered, no faster than allowed, with the present token.
 
 ======================================== =====================================================================
 the answer                               what happens
@@ -45,14 +45,14 @@ REASON_LIMIT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """How a device waits when nobody tells it how long. Seconds; the driver draws from each window."""
+    """How long a device waits where the coordinator gives no time. Seconds; the driver draws from each window."""
 
     retry_s: float = 1.0
     """After a failure: between half of this and all of it; doubled at each further one."""
     retry_most_s: float = 60.0
-    """Where doubling ends."""
+    """The limit of doubling."""
     withdrawn_s: tuple[float, float] = (30.0, 90.0)
-    """After a withdrawal, so that a device that cannot train does not spoil round after round."""
+    """After a withdrawal, so that a device that cannot train does not disturb round after round."""
     soon_s: tuple[float, float] = (0.2, 0.5)
     """The least window after a *wait* that came at once, so that no answer makes a device spin."""
 
@@ -65,7 +65,7 @@ class Pacing:
 
 
 class Asking:
-    """The record of a session, the time it last heard of, and requests that are repeated until they are answered."""
+    """The record of a session, the time of its last reply, and requests that are repeated until they are answered."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class Asking:
         self.now = 0.0
 
     def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
-        """Change the record and have it kept."""
+        """Change the record and save it."""
         self.record = self.record.model_copy(update=changes)
         yield Save(record=self.record, update=update)
 
     def observe(self, reply: Reply) -> Reply:
-        """The reply, its time noted."""
+        """Note the reply's time, and return the reply."""
         if reply is not None:
             self.now = reply.at
         return reply

@@ -1,20 +1,20 @@
-"""What a device does, step by step, as a generator of actions; it can be crashed after any of them.
+"""A device's session with a coordinator, as a generator of actions; the device may crash after any of them.
 
-This file decides; it has never heard of sockets, clocks, threads, files or chance (times come with replies, entropy as
-an argument). Whoever drives it, a phone's client, a simulator or a test, performs ``actions`` and sends replies back.
+It decides only: times come with replies, entropy is an argument. A driver (the HTTP client, a simulator, a test)
+performs the ``actions`` and sends replies back.
 
 ::
 
     no record -> Save(key) -> Send(enrol) -> Save(enrolled) -> waiting
     waiting:     Send(check in)   Wait -> Sleep -> waiting
-                                  Assignment -> Save(assignment) -> the owner's policy says no -> withdrawing
+                                  Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
     reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
     withdrawing: Save(reason) -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
 
-A crash loses nothing that was yielded in a Save. A session started from the saved record goes on where it was: an
-enrolment without an answer is repeated with the same key; a saved assignment is trained anew, once the coordinator has
-said that the round still runs; a saved update is sent again, the same bytes; a withdrawal is repeated.
+A crash loses nothing that was yielded in a Save. A session started from the saved record continues where it was: an
+enrolment without an answer is repeated with the same key; a saved assignment is trained again, once the coordinator has
+confirmed that the round is under way; a saved update is sent again, the same bytes; a withdrawal is repeated.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def participate(
     ``signer`` holds the key where the record does not. Ends after ``rounds`` rounds (None: never); a round counts once
     it has ended for this device, however it ended.
 
-    Raises ProblemError where the coordinator wants no more of this device (wrong protocol version, enrolment refused);
-    its words are for people. ValueError where the key is missing.
+    Raises ProblemError where the coordinator refuses this device for good (wrong protocol version, enrolment refused),
+    with a text for people. ValueError where the key is missing.
     """
     if record is None:
         record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
@@ -84,7 +84,7 @@ def participate(
 
 
 class _Session(Asking):
-    """The steps. Each keeps one rule: what a Send depends on was yielded in a Save before."""
+    """The steps. Each obeys one rule: all that a Send depends on was yielded in a Save before."""
 
     def life(self, rounds: int | None) -> Session:
         if self.record.enrolled is None:
@@ -171,7 +171,7 @@ class _Session(Asking):
         return (yield from self._report(assignment, digest))
 
     def _fetch(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
-        """Why the checkpoint cannot be had; None when it is at hand. Wrong bytes are fetched once more."""
+        """Why the checkpoint cannot be fetched; None when it is available. Wrong bytes are fetched once more."""
         failures = wrong = 0
         while True:
             reply = self.observe((yield Fetch(checkpoint=assignment.checkpoint, token=self.token)))
@@ -196,8 +196,8 @@ class _Session(Asking):
             yield self.wait_after(reply, failures)
 
     def _started(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
-        """Say once that training begins. Returns why the round is over for this device, where the coordinator says
-        so."""
+        """Report once that training begins. Returns why the round is over for this device, where the answer says
+        that."""
         send = self.of_round("POST", Route.STARTED, assignment, Noted, Started(attempt=assignment.attempt))
         reply = self.observe((yield send))
         if isinstance(reply, RequestRefused) and reply.problem.advice == "stop":
@@ -244,7 +244,7 @@ class _Session(Asking):
         digest: str | None = None,
         weight: int | None = None,
     ) -> Generator[Action, Reply, str | None]:
-        """One save writes the round into the history and forgets it. Returns why to rest, after a withdrawal."""
+        """Move the round to the history, in one save. Returns the reason to pause, after a withdrawal."""
         record = self.record
         assignment = record.assignment
         if assignment is None:

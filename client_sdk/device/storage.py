@@ -1,4 +1,4 @@
-"""Where a device keeps its record: a folder that survives crashes, or memory for simulations.
+"""The storage of a device's record: a folder that survives crashes, or memory for simulations.
 
 The folder of ``FileStorage``, readable by its owner only::
 
@@ -6,11 +6,11 @@ The folder of ``FileStorage``, readable by its owner only::
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
     secure.bin                its memory of secure rounds; replaced likewise, the older file overwritten with zeros
     update-<digest>.bin       the update that awaits its receipt; written before the record that names it
-    history.jsonl             one line for each round joined, appended before the record forgets the round
+    history.jsonl             one line for each round joined, appended before the record drops the round
     checkpoints/              the last checkpoints received; may be deleted at any time
 
-Zeros over a file are all that a program can do: journals, snapshots and flash memory keep older blocks. Who must be
-sure encrypts the disk. Never restore ``secure.bin`` from a backup: it says which survivor lists this device has signed.
+A program can do no more than overwrite a file: journals, snapshots and flash memory keep older blocks. Encrypt the disk
+to be sure. Never restore ``secure.bin`` from a backup: it records which survivor lists this device has signed.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class FileStorage:
         self._sync_folder()
 
     def _overwrite(self, file: BinaryIO) -> None:
-        """Zeros in the place of what the file holds."""
+        """Overwrite the file's content with zeros."""
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         file.write(bytes(size))
@@ -238,7 +238,7 @@ def read_history(folder: Path | str) -> list[Joined]:
 
 
 TAIL_BYTES = 65_536
-"""How far from the file's end the last line is looked for: more than any line is long."""
+"""How far from the file's end the last line is searched: more than the length of any line."""
 
 
 def _last_whole_line(file: BinaryIO) -> tuple[int, Joined | None]:
@@ -278,7 +278,7 @@ def _lock(folder: Path) -> int:
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """What the disk refuses, as a sentence."""
+    """Turn errors of the disk into StorageError, with a sentence."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """Client: a device's session driven over HTTP, with real time, real storage and a trainer.
 
-This file performs what the session asks for, and tells whoever watches. It decides nothing about rounds (``session``)
-or retries (``asking``); how a request travels is in ``exchange``.
+This file performs the session's actions and reports what happens. ``session`` decides about rounds, ``requests`` about
+retries; ``exchange`` sends a request.
 
 A device in ten lines::
 
@@ -43,15 +43,15 @@ from client_sdk.update import Seconds, encode_update
 log = logging.getLogger("quorate.device")
 
 REPEAT_NOTICE_S = 60.0
-"""The same trouble is told again after this time."""
+"""The same trouble is reported again after this time."""
 SPARE = 0.05
-"""Share of the time left that is kept for encoding and sending, at most SPARE_MOST_S."""
+"""Share of the time left that is reserved for encoding and sending, at most SPARE_MOST_S."""
 SPARE_MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """Something that people may want to see: one plain sentence, and what it is about."""
+    """A notice for people: one plain sentence, and the round that it is about."""
 
     kind: str
     """enrolled, waiting, trouble, assigned, training, trained, receipt, refused, withdrawn or dropped."""
@@ -113,7 +113,7 @@ class Client:
         ``stop`` ends it within a second, also while it waits for work; in training, after the step under way. What was
         begun then stays in the storage, and the next ``run`` goes on with it.
 
-        Raises ProblemError where the coordinator wants no more of this device, StorageError where the storage cannot be
+        Raises ProblemError where the coordinator refuses this device for good, StorageError where the storage cannot be
         used.
         """
         self._stop = stop if stop is not None else Event()
@@ -228,12 +228,12 @@ class Client:
         return Trained(body, update.work.complete, self._now())
 
     def _deadline(self, due_at: float) -> Callable[[], float]:
-        """Seconds left for training, asked before each step; none once the device is told to stop."""
+        """Seconds left for training, read before each step; 0 once the device is to stop."""
         due_at -= min(SPARE_MOST_S, SPARE * max(0.0, due_at - self._now()))
         return lambda: 0.0 if self._stop.is_set() else due_at - self._now()
 
     def _remembered(self) -> Memory:
-        """What the device remembers of secure rounds, attempts that have expired deleted first."""
+        """The device's memory of secure rounds, after expired attempts were deleted."""
         memory = self._storage.load_secure()
         swept = memory.swept(self._now())
         if swept is not memory:
@@ -256,7 +256,7 @@ class Client:
         """Unix seconds that never go back while this client lives."""
         return self._clock_offset + time.monotonic()
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ notices
 
     def _notify_saved(self, action: Save, before: Record | None) -> None:
         record, joined = action.record, action.joined
@@ -280,7 +280,7 @@ class Client:
         self._emit(Happening(kind=kind, text=text, run=run, round=number))
 
     def _notify_once(self, kind: str, reason: str, text: str) -> None:
-        """Tell it, unless it was the last thing told, less than REPEAT_NOTICE_S ago."""
+        """Send the notice, unless it is the same as the last one, less than REPEAT_NOTICE_S ago."""
         last, at = self._last_trouble
         if reason != last or self._now() - at > REPEAT_NOTICE_S:
             self._notify(kind, text)
@@ -295,7 +295,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """A codec that has done its work, so that the report inside the body can say how long it took."""
+    """A codec with the result of its encoding, so that the report inside the body can hold the time that it took."""
 
     name: str
     tensors: Tensors
@@ -305,6 +305,6 @@ class _Encoded:
 
 
 def _sentence(error: Exception) -> str:
-    """``ValueError: the loss is not finite``: an error's type and words on one line."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    """``ValueError: the loss is not finite``: an error's type and text on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,7 +1,7 @@
 """An evaluator: follows a run, scores each of its checkpoints on held-out data, and reports the metrics.
 
-This file knows the order of things: which checkpoint has no score yet, when there may be a new one, when it is over.
-How a model is scored is a function's business, how requests travel ``operator``'s.
+It finds the checkpoints without a score, waits for new ones, and ends with the run. A function of the caller scores a
+model.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def follow(
     """Score all checkpoints of ``run`` that have no metrics of ``source`` yet, as they come, oldest first, until the
     run has ended.
 
-    ``source`` names the data (``test``, ``hospital-7``). While the coordinator cannot be reached it is asked again, and
-    ``on_trouble`` is told once. Returns the run as it was seen last. Raises ProblemError for what the coordinator
-    refuses.
+    ``source`` names the data (``test``, ``hospital-7``). While the coordinator cannot be reached the request is
+    repeated, and ``on_trouble`` is called once. Returns the last view of the run. Raises ProblemError for what the
+    coordinator refuses.
     """
     stop = stop if stop is not None else Event()
     scored: set[int] | None = None

@@ -1,4 +1,4 @@
-"""One request of a device over HTTP, and what came of it, in the session's words."""
+"""Sends one request of a device over HTTP, and returns its result as a reply of the session."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from client_sdk.protocol.problems import Problem, parse_problem, problem
 from client_sdk.protocol.workers import RESULT_HEADER, WorkerPoll
 
 ANSWER_LIMIT = 1 << 20
-"""Bytes of a JSON answer that are read: no message of the protocol comes near it."""
+"""Bytes of a JSON answer that are read: far more than any message of the protocol has."""
 ANSWER_S = 60.0
 """Longest wait for an answer, beyond what the request itself asks to be held."""
 
 STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
-"""How it shows that the other end had closed a kept connection; the request is then repeated at once, once."""
+"""Errors of an idle connection that the other end had closed; the request is then repeated at once, once."""
 
 
 @cache
 def installed_version() -> str:
-    """Of the quorate package; ``0`` where it runs from a folder that is not installed."""
+    """The version of the quorate package; ``0`` where it runs from a folder that is not installed."""
     try:
         return version("quorate")
     except PackageNotFoundError:
@@ -47,7 +47,7 @@ def installed_version() -> str:
 
 
 def headers(token: str | None = None) -> dict[str, str]:
-    """What every request carries."""
+    """The headers of every request."""
     sent = {PROTOCOL_HEADER: str(PROTOCOL_VERSION), "User-Agent": f"quorate/{installed_version()}"}
     if token:
         sent["Authorization"] = f"Bearer {token}"
@@ -65,7 +65,7 @@ def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
 
 
 class DeviceFiles(Protocol):
-    """Where checkpoints come to and bodies lie: a device's storage, or a worker's folder."""
+    """The files that requests need, checkpoints and bodies: a device's storage, or a worker's folder."""
 
     @property
     def checkpoints(self) -> CheckpointCache: ...
@@ -75,7 +75,7 @@ class DeviceFiles(Protocol):
 
 
 class Exchange:
-    """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for words only."""
+    """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for messages only."""
 
     def __init__(self, http: httpx2.Client, coordinator: str, storage: DeviceFiles, now: Any) -> None:
         self._http = http
@@ -84,7 +84,7 @@ class Exchange:
         self._now = now
 
     def send(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
-        """Deliver once. A connection that had gone stale is replaced, and the request repeated: all of them may be."""
+        """Deliver once. A stale connection is replaced and the request repeated, which is safe for every request."""
         try:
             try:
                 return self._once(action)
@@ -94,7 +94,7 @@ class Exchange:
             return Unreachable(self._silence(error), self._now())
 
     def fetch(self, action: Fetch) -> Fetched | RequestRefused | Unreachable | Failed:
-        """Download what is not kept yet, from where an earlier try ended."""
+        """Download the checkpoint unless it is stored, from where an earlier try ended."""
         try:
             if self._storage.checkpoints.get(action.checkpoint.digest) is None:
                 try:
@@ -164,8 +164,8 @@ class Exchange:
                 if response.status_code == 416:
                     download.restart()
                 return parse_problem(response.status_code, read_limited(response), response.headers)
-            goes_on = f"bytes {download.received}-"
-            if response.status_code != 206 or not response.headers.get("content-range", "").startswith(goes_on):
+            expected_range = f"bytes {download.received}-"
+            if response.status_code != 206 or not response.headers.get("content-range", "").startswith(expected_range):
                 download.restart()
             for chunk in response.iter_bytes():
                 download.write(chunk)
@@ -183,7 +183,7 @@ class _NotGiven(Exception):
 
 
 def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
-    """The message in a good answer; where there are several kinds, its field ``kind`` tells."""
+    """The message in a good answer; of several kinds, its field ``kind`` selects one."""
     try:
         content: Any = json.loads(body)
         kind = content.get("kind") if isinstance(content, Mapping) else None

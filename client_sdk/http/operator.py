@@ -1,7 +1,6 @@
 """An operator's requests to the coordinator: runs, rounds, metrics, checkpoints and the stream of events.
 
-This file knows the operators' routes and httpx2. It prints nothing and decides nothing; commands, evaluators and
-notebooks use it.
+Commands, evaluators and notebooks use it.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ T = TypeVar("T")
 
 
 class OperatorClient:
-    """Everything an operator may ask. Raises ProblemError for what the coordinator refuses; where it cannot be reached
-    the problem is ``busy``, with a sentence. ValueError where ``coordinator`` is no URL."""
+    """All requests of an operator. Raises ProblemError for what the coordinator refuses; where it cannot be reached the
+    problem is ``busy``, with a sentence. ValueError where ``coordinator`` is no URL."""
 
     def __init__(self, coordinator: str, *, http: httpx2.Client | None = None) -> None:
         self.coordinator = check_url(coordinator)
@@ -63,19 +62,19 @@ class OperatorClient:
         return self._ask("GET", Route.RUN.format(run=run), RunView)
 
     def pause(self, run: str) -> RunView:
-        """The round under way is still finished; no other begins."""
+        """Begin no other round; the round under way is still finished."""
         return self._act(run, "pause")
 
     def resume(self, run: str) -> RunView:
         return self._act(run, "resume")
 
     def stop(self, run: str) -> RunView:
-        """For good."""
+        """Stop the run permanently."""
         return self._act(run, "stop")
 
     def advance(self, run: str, by: str) -> RunView:
-        """An exhausted run commits its model moved by one unit of the exact scale, on which nobody is spent. ``by``
-        stands in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
+        """Have an exhausted run commit its model with one value moved by one unit of the exact scale, on which no
+        device is spent. ``by`` is recorded in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
         return self._ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
@@ -105,7 +104,7 @@ class OperatorClient:
         return self._ask("GET", Route.WORKERS, list[WorkerView])
 
     def revoke_worker(self, worker: str) -> WorkerView:
-        """Make a worker's token worthless, for good."""
+        """Make a worker's token invalid, permanently."""
         return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:

@@ -1,8 +1,8 @@
-"""HTTP connections whose waiting can be ended: a long poll gives way within a second when the device is told to stop.
+"""HTTP connections whose waits can be interrupted: a long poll ends within a second when the device is to stop.
 
-A read that waits for a server cannot be interrupted from another thread, so here it waits in slices and asks between
-them whether to go on. Whoever makes a request says when to stop, for its own thread only; so a fleet of hundreds of
-clients in one process may share one ``open_http``.
+A read that waits for a server cannot be interrupted from another thread, so here it waits in slices and checks between
+them whether to stop. The caller gives the condition for its own thread only, so a fleet of hundreds of clients in one
+process may share one ``open_http``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import httpcore2
 import httpx2
 
 SLICE_S = 0.5
-"""Longest time a read waits before it asks again whether to stop."""
+"""Longest time that a read waits before it checks whether to stop."""
 
 _stopped: ContextVar[Callable[[], bool] | None] = ContextVar("quorate_stopped", default=None)
 
 
 class Interrupted(Exception):
-    """The request was given up because its thread was told to stop. Whether it arrived is not known."""
+    """The request was given up because its thread is to stop. Whether it arrived is not known."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def until(stopped: Callable[[], bool]) -> Iterator[None]:
 def open_http(coordinator: str, *, tls: ssl.SSLContext | None = None) -> httpx2.Client:
     """An HTTP client for one coordinator's URL, without a limit on connections, its waits interruptible (``until``).
 
-    ``tls``: whom to trust, where that is not the usual authorities. The environment's proxy for that URL is used
+    ``tls``: trusted authorities, where they are not the usual ones. The environment's proxy for that URL is used
     (``HTTPS_PROXY``, ``NO_PROXY``). ValueError where the URL is not http or https.
     """
     url = check_url(coordinator)
@@ -129,7 +129,7 @@ class _Body(httpx2.SyncByteStream):
 
 @contextmanager
 def _as_httpx2() -> Iterator[None]:
-    """httpcore2's errors under httpx2's names: both call them the same."""
+    """Raise httpcore2's errors as httpx2's of the same name."""
     try:
         yield
     except Exception as error:

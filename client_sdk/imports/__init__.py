@@ -1,1 +1,1 @@
-"""How packages are imported: public names when they are first used, and nothing of the user's in place of ours."""
+"""How packages are imported: public names on first use, and an error where a user's file hides a package of ours."""

@@ -1,4 +1,4 @@
-"""Whether Python finds somebody else's file under the name of one of our packages; asked before that file runs.
+"""Detects a user's file that hides one of our packages, before that file runs.
 
 A user's own ``simulation.py``, in the working folder or on PYTHONPATH, comes before an installed package of that name.
 ``check`` looks each name up as ``import`` would, imports none of them, and compares with where this distribution lies:

@@ -1,7 +1,7 @@
-"""The front door for tensors: what they are, and how they are written, rounded, measured and flattened.
+"""Re-exports for tensors: their description, and how they are written, rounded, measured and flattened.
 
 ``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding and norms.
-``flat``: one vector from many tensors. ``exact_sum``, the sum that has no order, is imported by its own name.
+``flat``: one vector from many tensors. ``exact_sum``, the order-independent sum, is imported by its own name.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 grouping.
 
 The sum. A value x counts as the integer q(x) = round(x * 2^32), ties to even. Of updates x_k with weights w_k the sum
-keeps, per lane, T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of
-(T, W) alone. Integers have no order.
+stores, per lane, T = sum_k w_k q(x_k) and W = sum_k w_k. The mean is float32(float64(T) * 2^-32 / W): a function of
+(T, W) alone. Integer addition does not depend on the order.
 
-How q costs two cheap passes. For |x| < 2^19 the float64 y = x + M, M = 1.5 * 2^20, lies in [2^20, 2^21), where
+How q takes two fast passes. For |x| < 2^19 the float64 y = x + M, M = 1.5 * 2^20, lies in [2^20, 2^21), where
 float64 has steps of 2^-32: the addition itself rounds, half to even, and the bits of y, read as an int64, are bits(M)
 + q(x). Nothing is converted. The accumulator adds w * bits(y) in int64, modulo 2^64, which is exact and reversible;
-it therefore holds T + W * bits(M), and the second term, the same in every lane, is taken off when the total is read.
-Wrapping of that helper is harmless; T itself must stay below 2^63, and a bound on it, in Python integers, is kept
+it therefore holds T + W * bits(M), and the second term, the same in every lane, is subtracted when the total is read.
+Wrapping of that term is harmless; T itself must stay below 2^63, and a bound on it, in Python integers, is stored
 beside the lanes and checked before anything is added.
 
 Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k|
@@ -39,14 +39,14 @@ WEIGHT_LIMIT = 2**53
 """Largest total weight: still exact as a float64."""
 
 _BLOCK = 3 * 65536
-"""Elements handled at once; the scratch takes 1.5 MiB. Measured: smaller ones cost calls, larger ones caches."""
+"""Elements processed at once; the scratch takes 1.5 MiB. Measured: smaller blocks cost calls, larger ones caches."""
 _MEAN_BLOCK = 65536
 _ANCHOR = np.float64(1.5 * 2.0**20)
 _ANCHOR_BITS = int(_ANCHOR.view(np.int64))
 
 
 class SumError(TensorError):
-    """This cannot be done with a sum."""
+    """An operation that a sum does not allow."""
 
 
 class SumOverflow(SumError):
@@ -54,7 +54,7 @@ class SumOverflow(SumError):
 
 
 class EmptySum(SumError):
-    """A mean of no weight at all."""
+    """A mean with a total weight of 0."""
 
 
 class SpoiledSum(SumError):
@@ -78,8 +78,8 @@ def peak(values: Array | Iterable[Array]) -> float:
 
 @np.errstate(over="ignore", invalid="ignore")
 def bound(blocks: Iterable[Array]) -> float:
-    """A number that no magnitude in a stream of 1-d blocks exceeds, at half the price of ``peak``; infinity where one
-    may be above RANGE, or is not finite.
+    """An upper bound of the magnitudes in a stream of 1-d blocks, at half the cost of ``peak``; infinity where one may
+    be above RANGE, or is not finite.
     """
     found = max((_bound(part) for block in blocks for part in pieces(widen(block), _BLOCK)), default=0.0)
     return found if found <= RANGE else math.inf
@@ -99,7 +99,7 @@ class ExactSum:
     """
 
     def __init__(self, dimension: int, lanes: npt.NDArray[np.int64] | None = None) -> None:
-        """``lanes``: memory of the caller's for the sum, int64 [dimension], contiguous: another process may read it."""
+        """``lanes``: the caller's memory for the sum, int64 [dimension], contiguous: another process may read it."""
         if dimension < 0:
             raise ManifestMismatch(f"a sum of {dimension} values makes no sense")
         if lanes is None:
@@ -119,8 +119,7 @@ class ExactSum:
 
     @classmethod
     def on(cls, lanes: npt.NDArray[np.int64], state: tuple[int, int, int]) -> ExactSum:
-        """The sum that another process keeps in ``lanes``, as its ``state`` tells; to be read or merged, not added
-        to."""
+        """The sum that another process has in ``lanes``, with its ``state``; to be read or merged, not added to."""
         total = cls(0)
         total._lanes = lanes
         total.count, total.total_weight, total._magnitude = state
@@ -227,7 +226,7 @@ class ExactSum:
         self._usable()
         if not self.total_weight:
             raise EmptySum(f"the mean of {self.count} updates with a total weight of 0 does not exist")
-        self._scratch = None  # made again should more be added: memory for whoever now works with the mean
+        self._scratch = None  # frees memory; it is made again if more is added
         mean = self.totals(start, stop).astype(np.float64)
         mean *= 2.0**-FRACTION_BITS
         mean /= np.float64(self.total_weight)
@@ -313,7 +312,7 @@ class ExactSum:
 
 
 def _bound(part: Float32) -> float:
-    """The root of dot(x, x) bounds max|x| at half the price of finding it; infinity where an x is not finite, or where
+    """The root of dot(x, x), a bound of max|x| at half the cost of max|x|; infinity where an x is not finite, or where
     the squares overflow. 1.02 covers float32's rounding of the dot product: a relative error below
     _BLOCK * 2^-24 = 1.2 %.
     """

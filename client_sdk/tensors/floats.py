@@ -1,7 +1,7 @@
-"""Between float32, in which all work is done, and the dtype in which a tensor is kept; and the norm of tensors.
+"""Conversion between float32, in which all work is done, and the dtype of a stored tensor; and the norm of tensors.
 
-Every result is a function of the values alone: the same bits on any processor, in any order, since sums here add
-numbers that are chosen so that they add exactly.
+Every result is a function of the values alone: the same bits on any processor, in any order, since the numbers that are
+summed here are chosen so that their sums are exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from client_sdk.tensors.manifest import (
 Float32 = npt.NDArray[np.float32]
 
 _BLOCK = 65536
-"""Elements handled at once. At most 2^16: the exactness of ``l2_norm`` rests on it."""
+"""Elements processed at once. At most 2^16: the exactness of ``l2_norm`` depends on it."""
 
 
 def widen(array: Array) -> Float32:
@@ -98,7 +98,7 @@ def l2_norm(tensors: Mapping[str, Array]) -> float:
 def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
     """The Euclidean norm of 1-d blocks of at most 65536 values, none larger than ``peak`` in magnitude.
 
-    Order-free without being slow: with e such that peak <= 2^e, every square s = (x / 2^e)^2 <= 1 is exact in
+    Independent of the order, and fast: with e such that peak <= 2^e, every square s = (x / 2^e)^2 <= 1 is exact in
     float64. It is split by three additions of a constant into multiples of 2^-36, 2^-72 and 2^-108. Up to 2^16 of
     each add up to less than 2^53 units, so a block's three sums are exact in whatever order the processor takes;
     math.fsum rounds their total once.

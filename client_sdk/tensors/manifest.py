@@ -1,14 +1,14 @@
-"""What tensors there are: names, dtypes, shapes, in file order, and every way in which tensors can be wrong.
+"""The description of tensors (names, dtypes, shapes, in file order), and the errors of tensors.
 
 Errors::
 
     TensorError(ValueError)          anything wrong with tensors; its text is one plain sentence
-    |- MalformedTensors              the bytes are no safetensors file as this project takes them
+    |- MalformedTensors              the bytes are not a safetensors file that this project accepts
     |  |- TruncatedTensors           the file ends before its header says so
     |  '- TrailingBytes              the file goes on after its header says it ends
     |- ManifestMismatch              a sound file with other names, shapes or dtypes than expected
     |- NotFinite                     NaN or infinity among the values
-    '- OutOfRange                    a finite value too large for what was asked
+    '- OutOfRange                    a finite value, or a weight, outside the documented range
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 """Known dtypes, in the order in which safetensors ranks them (a file holds the highest rank first)."""
 
 FLOATING = frozenset({"F16", "BF16", "F32", "F64"})
-"""What can be averaged. F64 is averaged in float32's precision."""
+"""The dtypes that can be averaged. F64 is averaged in float32's precision."""
 
 DIMENSIONS_LIMIT = 32
-"""Most dimensions of one tensor: what every numpy takes."""
+"""Most dimensions of one tensor: every version of numpy supports so many."""
 
 _RANK = {name: rank for rank, name in enumerate(NUMPY_DTYPES)}
 _NAME_OF = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 class TensorError(ValueError):
-    """Something is wrong with tensors. The text is one plain sentence that may be shown to whoever sent them."""
+    """An error of tensors. The text is one plain sentence that may be shown to their sender."""
 
 
 class MalformedTensors(TensorError):
-    """Not a safetensors file as this project takes them."""
+    """Not a safetensors file that this project accepts."""
 
 
 class TruncatedTensors(MalformedTensors):
@@ -141,7 +141,7 @@ class TensorSpec:
 
 @lru_cache(maxsize=4096)
 def _spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """A spec once checked is not checked again: a fleet's updates are many, and have few shapes."""
+    """A checked spec. Cached, since a fleet's many updates have few shapes."""
     return TensorSpec(dtype, shape)
 
 

@@ -1,11 +1,10 @@
 """safetensors bytes: a strict header parser, and a writer that lays bytes out as the safetensors library does.
 
-Knows the format: eight bytes with the header's length N (little endian), N bytes of JSON ``{"__metadata__": {...},
+The format: eight bytes with the header's length N (little endian), N bytes of JSON ``{"__metadata__": {...},
 name: {"dtype", "shape", "data_offsets": [begin, end]}}`` padded with spaces to a multiple of eight, then the data
-without gaps. Has never heard of models, rounds or networks. Nothing is read before its length is known to be sound,
-so a hostile file costs at most its header.
+without gaps. Every length is checked before anything is read, so a hostile file costs at most its header.
 
-The library also takes files that this parser refuses: duplicate names (the last wins), unknown keys, headers of up to
+The library also accepts files that this parser refuses: duplicate names (the last wins), unknown keys, headers of up to
 100 MB.
 """
 
@@ -55,7 +54,7 @@ class TensorHeader:
 
 
 def read_header(source: Source, limit: int = HEADER_LIMIT) -> TensorHeader:
-    """Read and check the header of a safetensors file; the data is not looked at.
+    """Read and check the header of a safetensors file; the data is not read.
 
     The manifest is in the order of the data. A stream is left at an unspecified position. Raises TruncatedTensors,
     TrailingBytes or MalformedTensors, and OSError where the file itself cannot be read; never anything else.

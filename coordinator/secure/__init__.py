@@ -1,16 +1,16 @@
-"""Secure rounds performed: what the engine's digests stand for, and what its actions ask for.
+"""The coordinator's side of secure rounds: devices' messages, and the engine's actions.
 
-Imports the engine and ``client_sdk.secagg``; the runtime puts it together (``runtime.secure_rounds``). One idea a file,
-lowest first::
+It imports the engine and ``client_sdk.secagg``; the runtime composes it (``runtime.secure_rounds``). The files, lowest
+layer first::
 
-    intake       is this message what its stage takes, from whom it says, over this very attempt?
-    kept         how messages and sums are blobs that no two attempts share
-    announcing   the header of an attempt
-    gathering    the roster, out of what devices advertised
-    routing      what a device is answered: roster, shares of its peers, survivors, their signatures
-    opening      the sum, out of masked vectors and revealed shares: no unmasked vector of one device ever exists
-    committing   the sum as the next checkpoint, and an exhausted run's way out
-    attempt      what the engine's state says of the attempt under way, read from blobs
-    performing   the engine's actions, and the checkpoint of a commit
-    requests     what devices ask
+    validation     checks one message: its form, its sender and its attempt
+    blob_formats   the blobs of messages and sums, of which no two attempts share one
+    announcing     the header of an attempt
+    gathering      the roster, from the devices' advertisements
+    routing        the answers to devices: shares of their peers, signatures of the survivors
+    opening        the sum, from masked vectors and revealed shares
+    committing     the sum as the next checkpoint, and the advance of an exhausted run
+    attempt        the attempt under way, read from the blobs that the engine's state names
+    performing     the engine's actions, and the checkpoint of a commit
+    requests       devices' requests
 """

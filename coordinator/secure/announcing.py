@@ -1,7 +1,6 @@
-"""The header of an attempt: what its devices agree to before they show a key.
+"""Makes the header of an attempt, from the plan, the state and the authority's revocation list.
 
-Knows the plan, the state and the authority's list. Written anew where a coordinator died before it was in the state:
-no device has seen it then.
+A header is made again where a coordinator crashed before the state held it: no device has seen it then.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from client_sdk.secagg.roster import Vouching
 from coordinator.engine.state import RunState
 
 NOTHING_DRAWN = bytes(SEED_BYTES)
-"""The codec's seed: all codecs that a secure plan takes draw nothing."""
+"""The codec's seed: no codec of a secure plan is randomized."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """Who says that a device is a device, as this coordinator knows it now."""
+    """The authority that certifies devices, in its present state."""
 
     vouched: Vouching
     revocations: int
-    """Counter of its list of who is revoked."""
+    """Counter of its revocation list."""
     revocations_digest: bytes
     """SHA-256 of the list."""
 

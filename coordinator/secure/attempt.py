@@ -1,7 +1,6 @@
-"""The attempt under way, as the protocol's own objects: the state's digests read from blobs, and checked once.
+"""Reads the attempt under way from the blobs that the engine's state names, as the protocol's objects, checked once.
 
-Knows the engine's state and blobs. What was read last is kept, since hundreds of messages of one attempt come one
-after another; it is a cache, and a coordinator without it reads again.
+The attempt that was read last is cached, since hundreds of messages of one attempt follow each other.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from coordinator.secure.routing import Deliveries, proof
 
 @dataclass(frozen=True)
 class Attempt:
-    """A cohort, and where each device stands in it."""
+    """A cohort, and the place of each device in it."""
 
     cohort: MaskingCohort
 
@@ -37,11 +36,11 @@ class Attempt:
         return tuple(sorted(self.places[device] for device in devices))
 
     def sharers(self, secure: SecureRound) -> frozenset[int]:
-        """Whose shares are delivered: final once the phase of sharing is over."""
+        """The places whose shares are delivered: final once the phase of sharing is over."""
         return frozenset(self.places_of(secure.shared))
 
     def survivors(self, secure: SecureRound) -> Survivors:
-        """Whose masked vectors are there: final once the phase of masking is over."""
+        """The devices whose masked vectors have arrived: final once the phase of masking is over."""
         return Survivors(self.places_of(secure.masked))
 
 
@@ -52,15 +51,15 @@ class Attempts:
         self._blobs, self._vouched = blobs, vouched
         self._lock = threading.Lock()
         self._last: tuple[tuple[str, str], Attempt] | None = None
-        self._turned: tuple[str, Deliveries] | None = None
+        self._deliveries: tuple[str, Deliveries] | None = None
         self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
 
     def header(self, secure: SecureRound) -> AttemptHeader:
-        """What devices agree to when they advertise."""
+        """The header of the attempt."""
         return AttemptHeader.parse(bytes.fromhex(secure.header))
 
     def read(self, secure: SecureRound) -> Attempt:
-        """The attempt whose roster is made. SecaggError where somebody of it was revoked since; BlobError."""
+        """The attempt, once its roster is made. SecaggError where one of its devices was revoked since; BlobError."""
         key = (secure.header, secure.roster)
         with self._lock:
             if self._last is None or self._last[0] != key:
@@ -69,18 +68,18 @@ class Attempts:
             return self._last[1]
 
     def deliveries(self, secure: SecureRound) -> Deliveries:
-        """All shares, turned around, once the phase of sharing is over. ``forget_shares`` frees them."""
+        """All shares by receiver, once the phase of sharing is over. ``forget_shares`` frees them."""
         attempt = self.read(secure)
         with self._lock:
-            if self._turned is None or self._turned[0] != secure.roster:
-                self._turned = None
+            if self._deliveries is None or self._deliveries[0] != secure.roster:
+                self._deliveries = None
                 n = attempt.cohort.n
                 bundles = (Bundle.parse(body_of(self.bytes_of(digest)), n) for digest in secure.shared.values())
-                self._turned = (secure.roster, Deliveries(attempt.cohort, bundles))
-            return self._turned[1]
+                self._deliveries = (secure.roster, Deliveries(attempt.cohort, bundles))
+            return self._deliveries[1]
 
     def proof(self, secure: SecureRound) -> bytes:
-        """The signatures under the survivor list that are there by now, as devices are shown them."""
+        """The proof for devices: the signatures of the survivor list that have arrived so far."""
         attempt = self.read(secure)
         key = (secure.roster, secure.signed)
         with self._lock:
@@ -91,17 +90,17 @@ class Attempts:
             return self._proof[1]
 
     def forget_shares(self) -> None:
-        """Frees what only deliveries need."""
+        """Free the memory of the deliveries."""
         with self._lock:
-            self._turned = None
+            self._deliveries = None
 
     def forget(self) -> None:
-        """Frees all: the round has ended."""
+        """Free all memory: the round has ended."""
         with self._lock:
-            self._last = self._turned = self._proof = None
+            self._last = self._deliveries = self._proof = None
 
-    def keep(self, header: str, roster: str, cohort: MaskingCohort) -> None:
-        """A cohort that was just made need not be read again."""
+    def cache(self, header: str, roster: str, cohort: MaskingCohort) -> None:
+        """Cache a cohort that was just made, so that it is not read again."""
         with self._lock:
             self._last = ((header, roster), Attempt(cohort))
 

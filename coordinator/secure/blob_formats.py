@@ -1,9 +1,9 @@
-"""How a message, a sum and a roster's entry are kept as blobs: each ends in something that no other attempt has.
+"""The blob formats of a message, a sum and a roster's entry: each ends in bytes that no other attempt has.
 
-Knows bytes. Blobs have the name of their content, and those of a round are deleted when it has ended; so a device
-that sends the same bytes into two rounds, or bytes that are a checkpoint, must not have another's file deleted with
-its own. A message is kept with its device's signature behind it, which stands over h and is checked before anything
-is written; a sum with h behind it. What is a signature, or ends in one, needs nothing more.
+A blob's name is its content's digest, and the blobs of a round are deleted when it has ended. So a device that sends
+the same bytes in two rounds, or the bytes of a checkpoint, must not cause the deletion of another file. A message is
+therefore stored with its device's signature appended, which covers h and is checked before anything is written; a sum
+with h appended. Bytes that are a signature, or end in one, need nothing more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _KIND = 96
 
 
 def entry_bytes(advertisement: bytes, signature: bytes, certificate: bytes) -> bytes:
-    """A device's entry until the roster is made."""
+    """The blob of a device's roster entry, before the roster is made."""
     return WireWriter(_KIND).blob(advertisement).blob(certificate).fixed(signature, SIGNATURE_BYTES).done()
 
 
 def parse_entry(data: bytes) -> RosterEntry:
-    """What ``entry_bytes`` gave. BadMessage otherwise."""
-    read = WireReader(data, _KIND, "kept advertisement")
+    """Decode the bytes of ``entry_bytes``. BadMessage otherwise."""
+    read = WireReader(data, _KIND, "stored advertisement")
     shown, certificate = Advertisement.parse(read.blob()), read.blob()
     entry = RosterEntry(shown, read.fixed(SIGNATURE_BYTES), certificate)
     read.end()
@@ -32,22 +32,22 @@ def parse_entry(data: bytes) -> RosterEntry:
 
 
 def message_bytes(body: bytes, signature: bytes) -> bytes:
-    """A body, and the signature that was checked."""
+    """The blob of a message: its body and its checked signature."""
     return body + signature
 
 
 def body_of(data: bytes) -> bytes:
-    """The body of what ``message_bytes`` gave, and of a vector behind which its signature was written."""
+    """The body of the blob of a message, or the vector of the blob of a masked vector."""
     return data[:-SIGNATURE_BYTES]
 
 
 def sum_bytes(packed: bytes, h: bytes) -> bytes:
-    """An unmasked sum."""
+    """The blob of an unmasked sum."""
     return packed + h
 
 
 def sum_of(data: bytes) -> bytes:
-    """The packed lanes of what ``sum_bytes`` gave. BadMessage where it is too short for that."""
+    """The packed lanes of the blob of a sum. BadMessage where it is too short."""
     if len(data) < DIGEST_BYTES:
-        raise BadMessage("this is no kept sum")
+        raise BadMessage("this is no stored sum")
     return data[:-DIGEST_BYTES]

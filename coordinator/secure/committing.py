@@ -1,7 +1,6 @@
-"""The unmasked sum as the next checkpoint, and the way out of an exhausted run.
+"""Makes the next checkpoint of the unmasked sum, and that which advances an exhausted run.
 
-Knows lanes, tensors and checkpoints. How a mean becomes a checkpoint is ``aggregator``'s; how lanes become a mean is
-``client_sdk.secagg.quantize``'s.
+``client_sdk.secagg.quantize`` converts lanes to a mean; ``aggregator`` converts a mean to a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MOST_DOUBLINGS = 160
 
 
 class _SumMean:
-    """``MeanBlocks`` of a sum of lanes. Memory: a block."""
+    """``MeanBlocks`` of a sum of lanes. Memory: one block."""
 
     def __init__(self, quantizer: Quantizer, total: Lanes, survivors: int) -> None:
         self._quantizer, self._total, self._survivors = quantizer, total, survivors
@@ -34,7 +33,7 @@ class _SumMean:
     def read(self, start: int, count: int) -> Float32:
         part = np.concatenate([self._total[start : start + count], self._total[-EXTRA_LANES:]])
         mean, _ = self._quantizer.mean(part, self._survivors)
-        with np.errstate(over="ignore"):  # the aggregator refuses what is not finite
+        with np.errstate(over="ignore"):  # the aggregator refuses values that are not finite
             return mean.astype(np.float32)
 
 
@@ -47,7 +46,7 @@ def commit_sum(
     survivors: int,
     optimizer: str | None = None,
 ) -> NewCheckpoint:
-    """Writes the checkpoint that ``parent`` becomes by the weighted mean of the survivors' clipped updates, and the
+    """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
     server optimizer's state after it. ``optimizer``: its state before. CannotAggregate where there is no such mean or
     no such checkpoint."""
     try:
@@ -59,11 +58,11 @@ def commit_sum(
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:
-    """Writes ``parent`` with one of its ``averaged`` values moved up by one unit of the exact scale, 2^-32. The server
-    optimizer's state carries over as it is: nothing was learned.
+    """Write ``parent`` with one of its ``averaged`` values increased by one unit of the exact scale, 2^-32. The server
+    optimizer's state does not change, since nothing was learned.
 
-    The first value that so small a step changes is the one; where none is, the first that twice the step changes, and
-    so on. A value only ever rises, so no older digest comes back, and with it the devices that are spent there.
+    It changes the first value that this step changes in its dtype; where there is none, the first that twice the step
+    changes, and so on. Values only increase, so no older digest, with its spent devices, can occur again.
     """
     header = read_header(blobs.path(parent))
     with blobs.open(parent) as source:
@@ -79,7 +78,7 @@ def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None
 
 
 def _first_moved(source: BinaryIO, spec: TensorSpec, begin: int, step: np.float32) -> tuple[int, bytes] | None:
-    """(place in the file, bytes) of the tensor's first value that ``step`` changes, once it is changed."""
+    """(place in the file, new bytes) of the tensor's first value that ``step`` changes."""
     dtype = numpy_dtype(spec.dtype)
     for first in range(0, spec.elements, BLOCK):
         source.seek(begin + first * dtype.itemsize)
@@ -98,7 +97,7 @@ def _first_moved(source: BinaryIO, spec: TensorSpec, begin: int, step: np.float3
 
 
 def _patched(blobs: Blobs, source: BinaryIO, place: int, piece: bytes) -> tuple[str, int]:
-    """The file with ``piece`` at ``place``."""
+    """Write the file with ``piece`` at ``place``. Returns its digest and its size in bytes."""
     source.seek(0)
     with blobs.spool() as spool:
         left = place

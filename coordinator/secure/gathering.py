@@ -1,8 +1,8 @@
-"""The roster of an attempt, out of what devices advertised.
+"""Makes the roster of an attempt from the devices' advertisements.
 
-Knows entries, certificates and a header. Devices refuse a roster whole where one entry of it is bad, so whoever would
-spoil it is named here instead, with the reason: a certificate that was revoked meanwhile, or a key, commitment, nonce
-or identity that stands under two names, and then both, since nobody can tell whose it is.
+Devices refuse a whole roster where one entry of it is invalid, so devices that would make it invalid are found here,
+each with the reason: a certificate that was revoked meanwhile, or a key, commitment, nonce or identity that two devices
+show. Then both are named, since its owner is not known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from client_sdk.secagg.statement import require_signed
 
 
 class Spoiled(SecaggError):
-    """Devices that no roster of this header can hold, each with the reason."""
+    """Devices that a roster of this header cannot hold, each with the reason."""
 
     def __init__(self, devices: dict[str, str]) -> None:
         super().__init__(f"{len(devices)} devices spoil the roster")
@@ -25,8 +25,8 @@ class Spoiled(SecaggError):
 
 
 def gather(header: AttemptHeader, entries: Iterable[RosterEntry], vouched: Vouching) -> MaskingCohort:
-    """The cohort of these entries, in whatever order they come. Spoiled, which names everybody that keeps it from
-    being; SecaggError where they are too few."""
+    """The cohort of these entries, whatever their order. Spoiled, which names all devices that make the roster invalid;
+    SecaggError where there are too few."""
     spoiling: dict[str, str] = {}
     good: list[tuple[RosterEntry, str]] = []
     for entry in entries:
@@ -51,7 +51,7 @@ def _identity(header: AttemptHeader, entry: RosterEntry, vouched: Vouching) -> s
 
 
 def _marks(entry: RosterEntry, identity: str) -> list[tuple[str, bytes]]:
-    """What may stand in a roster once."""
+    """The values that may occur in a roster only once."""
     shown = entry.advertisement
     return [
         ("device", shown.device.encode()),

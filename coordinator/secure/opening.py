@@ -1,13 +1,13 @@
-"""The sum of the survivors' lanes, out of masked vectors and revealed shares: the server's costly minute.
+"""Computes the sum of the survivors' lanes from masked vectors and revealed shares.
 
-Knows a cohort, packed vectors and shares, each taken once and in any order. Secrets are rebuilt and checked before
-any vector is touched. Then the masked vectors are added up, still masked, and every mask comes off the sum: no
-unmasked vector of one device ever exists, and the rebuilt secrets are gone when this returns or raises.
+Secrets are rebuilt and checked before any vector is read. Then the masked vectors are added, still masked, and every
+mask is removed from the sum: no device's own vector is ever unmasked, and the rebuilt secrets are deleted when this
+returns or raises.
 
 Memory: two vectors of lanes, or one and a packed one, and a block of key stream for each worker: about 2 models,
 besides the shares while secrets are rebuilt and the masks' seeds. Threads help where there are cores, since key streams
-and additions leave the interpreter free; each has a part of the lanes, so they share one sum. Errors: ``Lost``;
-BadShare where shares are lacking; BadVector for a sum that no honest survivors can have; BadMessage.
+and additions release the interpreter lock; each has a part of the lanes, so they share one sum. Errors: ``Lost``;
+BadShare where shares are missing; BadVector for a sum that honest survivors cannot have; BadMessage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WHOLE = 1 << 16
 
 
 class Lost(SecaggError):
-    """Secrets that no shares rebuild: their dealers, or too many of their holders, lied."""
+    """Secrets that the shares do not rebuild: their dealers, or too many of their holders, cheated."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
         super().__init__(f"the secrets of {len(places)} devices cannot be rebuilt")
@@ -42,10 +42,10 @@ class Lost(SecaggError):
 
 @dataclass(frozen=True)
 class Sum:
-    """What the round learns, and what was seen on the way."""
+    """The sum that the round learns, and the wrong shares that were found."""
 
     lanes: Lanes
-    """The survivors' lanes added up, modulo 2^bits: weight and canary are the last two."""
+    """The sum of the survivors' lanes, modulo 2^bits: weight and canary are the last two."""
     weight: int
     set_aside: tuple[tuple[int, tuple[int, ...]], ...]
     """(dealer, holders whose shares of its secret were wrong), by place."""
@@ -68,7 +68,7 @@ def open_sum(
         if opened.lost:
             raise Lost(opened.lost)
         total = _added(cohort, survivors, vectors)
-        # An opening of its own, without the shares: they are not needed any more.
+        # A new Opening without the shares, so that they can be freed.
         masks = Opening(cohort, survivors, sharers).masks(opened.secrets)
         _unmask(cohort, total, masks, max(1, min(workers, MOST_WORKERS)))
     finally:
@@ -82,8 +82,8 @@ def _rebuilt(
     cohort: MaskingCohort, survivors: Survivors, sharers: Collection[int], revealed: Iterable[RevealedShares]
 ) -> OpenedSum:
     opening = Opening(cohort, survivors, sharers)
-    for said in revealed:
-        opening.take(said)
+    for shares in revealed:
+        opening.take(shares)
     return opening.open()
 
 
@@ -102,7 +102,7 @@ def _added(cohort: MaskingCohort, survivors: Survivors, vectors: Iterable[bytes 
 
 
 def _unmask(cohort: MaskingCohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
-    """Takes every mask off ``total``, in place. Several workers have a part of the lanes each, and all masks."""
+    """Remove every mask from ``total``, in place. Each worker removes all masks from its part of the lanes."""
     cipher, bits = cohort.header.cipher, cohort.roster.lane_bits
     if workers == 1:
         unmask(total, masks, Masker(cipher, bits))

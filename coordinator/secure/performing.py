@@ -1,8 +1,8 @@
-"""The engine's actions of a secure round, performed: each ends in an event, or in nothing where it is not asked for any
-more; and the checkpoint that a commit asks for. The commit itself, and the deletion of blobs, are the runtime's.
+"""Performs the engine's actions of a secure round, and writes the checkpoint of its commit.
 
-Any of it may be performed twice, by several replicas, and after a crash: the same blobs give the same sum and the same
-checkpoint. What is unmasked is the sum alone; no blob, event or log line holds a rebuilt secret.
+Each action ends in an event, or in nothing where it is no longer wanted. The runtime does the commit itself and deletes
+blobs. Any action may be performed twice, by several replicas, and after a crash: the same blobs give the same sum and
+the same checkpoint. Only the sum is unmasked; no blob, event or log line holds a rebuilt secret.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ SecureAction = fx.Announce | fx.Gather | fx.Open
 
 
 class SecureRun(Protocol):
-    """The run that is served: its log."""
+    """The run's state and its log."""
 
     @property
     def state(self) -> RunState:
-        """The newest durable state, whichever replica made it."""
+        """The newest durable state, whichever replica wrote it."""
         ...
 
     def submit(self, make: Make) -> Sequence[fx.Effect]:
-        """Has the event applied, under the run's lock, and returns its effects once they are durable."""
+        """Apply the event under the run's lock, and return its effects once they are durable."""
         ...
 
 
 class SecureWork:
-    """What a coordinator does by itself in secure rounds of one run."""
+    """The coordinator's own work in the secure rounds of one run."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SecureWork:
         self._authority, self._attempts, self._workers = authority, attempts, workers
 
     def perform(self, action: SecureAction) -> None:
-        """Performs one action. BlobError when the machine could not: it may then be performed again."""
+        """Perform one action. BlobError for a failure of this machine: the action may then be repeated."""
         try:
             match action:
                 case fx.Announce():
@@ -75,7 +75,7 @@ class SecureWork:
                     self._open(action)
                 case _:
                     assert_never(action)
-        except Missing as error:  # for ever: as a rule since the round has ended meanwhile, which the engine knows
+        except Missing as error:  # permanent; usually the round has ended meanwhile
             if isinstance(action, fx.Open):
                 reason = f"a file that the round needs is gone: {error}"
                 self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
@@ -83,8 +83,8 @@ class SecureWork:
                 raise
 
     def checkpoint(self, action: Committing) -> NewCheckpoint:
-        """Writes the checkpoint that a commit asks for, the same each time. CannotAggregate, BlobError. Whoever calls
-        holds the commit's fence."""
+        """Write the checkpoint of a commit, the same each time. CannotAggregate, BlobError. The caller holds the
+        commit's fence."""
         if isinstance(action, fx.Advance):
             return committing.advance(self._blobs, action.parent, self._aggregator.delta, action.optimizer)
         secure = self._run.state.secure
@@ -99,7 +99,7 @@ class SecureWork:
         )
 
     def forget(self) -> None:
-        """Frees what was kept in memory of a round that has ended."""
+        """Free the memory of a round that has ended."""
         self._attempts.forget()
 
     # ------------------------------------------------------------ one for each action
@@ -126,7 +126,7 @@ class SecureWork:
         if not _wanted(state, action) or state.secure is None or state.secure.roster:
             return
         if tuple(sorted(state.secure.advertised.items())) != action.advertised:
-            return  # somebody was left out meanwhile, and another action names the others
+            return  # a device was excluded meanwhile, and another action names the others
         header = self._attempts.header(state.secure)
         entries = [parse_entry(self._attempts.bytes_of(digest)) for _, digest in action.advertised]
         try:
@@ -136,7 +136,7 @@ class SecureWork:
                 self._submit(action, ev.Faulted, attempt=action.attempt, device=device, reason=reason)
             return
         digest = self._blobs.put(cohort.roster.encoded)
-        self._attempts.keep(state.secure.header, digest, cohort)
+        self._attempts.cache(state.secure.header, digest, cohort)
         self._made(action, digest, ev.Rostered, attempt=action.attempt, **_numbers(cohort))
 
     def _open(self, action: fx.Open) -> None:
@@ -154,14 +154,14 @@ class SecureWork:
         except SecaggError as error:
             self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=str(error))
         else:
-            kept = sum_bytes(pack(total.lanes, attempt.cohort.roster.lane_bits), attempt.cohort.h)
+            stored = sum_bytes(pack(total.lanes, attempt.cohort.roster.lane_bits), attempt.cohort.h)
             device = attempt.cohort.device
             self._made(
                 action,
-                self._blobs.put(kept),
+                self._blobs.put(stored),
                 ev.Opened,
                 attempt=action.attempt,
-                bytes=len(kept),
+                bytes=len(stored),
                 weight=total.weight,
                 set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
             )
@@ -177,7 +177,7 @@ class SecureWork:
         return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)
 
     def _vectors(self, cohort: MaskingCohort, secure: SecureRound) -> Iterator[memoryview]:
-        """The survivors' masked vectors, one after another in the same memory."""
+        """The survivors' masked vectors in sequence, in one reused buffer."""
         length = packed_bytes(cohort.header.lanes, cohort.roster.lane_bits)
         buffer = bytearray(length + SIGNATURE_BYTES)
         for digest in secure.masked.values():
@@ -190,15 +190,15 @@ class SecureWork:
         return self._run.submit(lambda state, at: event(at=at, round=action.round, **fields))
 
     def _made(self, action: SecureAction, digest: str, event: Callable[..., ev.Event], **fields: object) -> None:
-        """The event of a blob that was made. Where it comes too late, the blob goes again."""
+        """Submit the event of a new blob. Where the event is refused, delete the blob."""
         effects = self._submit(action, event, digest=digest, **fields)
         if any(isinstance(effect, fx.Refused) for effect in effects):
             drop(self._run, self._blobs, digest)
 
 
 def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
-    """The blob of what was refused goes, unless the state names it: the same bytes were taken under another request.
-    Looked up and deleted under the run's lock, so that nobody takes them in between."""
+    """Delete the blob of a refused message, unless the state names it since the same bytes were accepted.
+    Both happen under the run's lock, so that no request can be accepted in between."""
 
     def unless_named(state: RunState, at: float) -> None:
         if state.secure is None or digest not in state.secure.blobs:
@@ -208,12 +208,12 @@ def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
 
 
 def _wanted(state: RunState, action: SecureAction) -> bool:
-    """Whether the attempt is under way still."""
+    """Whether the attempt is still under way."""
     return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
 def _numbers(cohort: MaskingCohort) -> dict[str, object]:
-    """What the engine counts with."""
+    """The numbers of the roster that the engine needs."""
     parameters = cohort.parameters
     nonces = [entry.advertisement.nonce for entry in cohort.roster.entries]
     return {

@@ -1,16 +1,16 @@
-"""What devices of a secure round ask of the coordinator: a header, a place for each message, and the answer to it.
+"""Devices' requests in a secure round: the header, their messages, and the answers to these.
 
 ::
 
     header      the attempt that may be joined, or nothing yet
-    receive     advertise | share | mask | survivors | unmask: taken once, durably, or refused with the reason
+    receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason
     complain    dealers whose shares do not open
     spent       the device has signed on this checkpoint before
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
 
-Whoever calls has authenticated the device, waits, and asks again. Whether a message fits the moment is the engine's to
-say, before anything is read or stored, and again under the run's lock. Raises ``ProblemError`` for what a device did
-wrong, and lets BlobError pass.
+The caller has authenticated the device, waits, and asks again. The engine decides whether a message is in time, before
+anything is read or stored, and again under the run's lock. Raises ``ProblemError`` for a device's error; BlobError
+passes through.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
     "unmask": ev.Revealed,
 }
 OVER = b""
-"""The answer to *unmask*, once the round has ended: the device deletes all that is secret."""
+"""The answer to *unmask*, once the round has ended: the device deletes all its secrets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -59,8 +59,8 @@ class ArrivedMessage:
     certificate: bytes = b""
     """With *advertise*."""
     vector: Spool | None = None
-    """With *mask*: the packed lanes and nothing else, as they were spooled, with room for 64 bytes more. Committed here
-    if they are taken."""
+    """With *mask*: the spool of the packed lanes and nothing else, with room for 64 more bytes. Committed here if they
+    are accepted."""
 
 
 class SecureRequests:
@@ -73,12 +73,12 @@ class SecureRequests:
         authority: Callable[[], Authority],
         attempts: Attempts,
     ) -> None:
-        """``authority``: asked whenever somebody is to be vouched for."""
+        """``authority``: called whenever a certificate is to be checked."""
         self._run, self._blobs, self._authority, self._attempts = run, blobs, authority, attempts
 
     def header(self, device: str, round: int) -> bytes | None:
-        """The header of the attempt that this device may join, or go on with; None: not yet. ProblemError where the
-        round is none of its business any more."""
+        """The header of the attempt that this device may join or continue; None: not yet. ProblemError where the device
+        is not in the round any more."""
         state = self._run.state
         secure = self._under_way(state, device, round)
         if not secure.header or (state.phase != "collecting" and device not in secure.advertised):
@@ -86,9 +86,9 @@ class SecureRequests:
         return bytes.fromhex(secure.header)
 
     def receive(self, arrived: ArrivedMessage) -> None:
-        """Takes a message: when this returns it is durable, and counts. The same again is taken again."""
-        kept = _Kept.of(arrived)
-        digest = kept.digest
+        """Accept a message: when this returns, it is durable and counts. A repeated message is accepted again."""
+        stored = _StoredMessage.of(arrived)
+        digest = stored.digest
 
         def event(at: float) -> ev.Event:
             return _EVENTS[arrived.stage](
@@ -97,7 +97,7 @@ class SecureRequests:
                 attempt=arrived.attempt,
                 device=arrived.device,
                 digest=digest,
-                bytes=kept.size,
+                bytes=stored.size,
             )
 
         state = self._run.state
@@ -105,16 +105,16 @@ class SecureRequests:
         if _refused(effects):
             self._refuse(event)
         if following is state:
-            return  # it is there already
-        self._verify(state, arrived, kept)
-        self._store(arrived, kept)
-        answers = self._run.submit(lambda _, at: event(at) if self._there(digest) else None)
+            return  # accepted before
+        self._verify(state, arrived, stored)
+        self._store(arrived, stored)
+        answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
         if _refused(answers):
             drop(self._run, self._blobs, digest)
         _raise_refused(answers)
 
     def complain(self, device: str, round: int, attempt: int, dealers: tuple[str, ...]) -> None:
-        """A device could not open what these dealers sealed for it."""
+        """A device could not open the shares that these dealers sealed for it."""
         _raise_refused(
             self._run.submit(
                 lambda _, at: ev.Complained(at=at, round=round, attempt=attempt, device=device, dealers=dealers)
@@ -122,12 +122,12 @@ class SecureRequests:
         )
 
     def spent(self, device: str, round: int, attempt: int) -> None:
-        """A device has signed on this checkpoint before, and says so instead of advertising."""
+        """A device has signed on this checkpoint before, and reports that instead of advertising."""
         _raise_refused(self._run.submit(lambda _, at: ev.Spent(at=at, round=round, attempt=attempt, device=device)))
 
     def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
-        """The answer to the device's message of this stage; None: not yet. ProblemError where there will be no
-        answer: the attempt or the round is over."""
+        """The answer to the device's message of this stage; None: not yet. ProblemError where there will be none: the
+        attempt or the round is over."""
         state = self._run.state
         if stage == "unmask" and (
             state.round_number > round or (state.round_number == round and state.phase == "idle")
@@ -168,12 +168,12 @@ class SecureRequests:
             raise problem("not-selected", f"device {device} was not selected for round {round}")
         return state.secure
 
-    def _verify(self, state: RunState, arrived: ArrivedMessage, kept: _Kept) -> None:
+    def _verify(self, state: RunState, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
         secure = state.secure
         if secure is None:
             raise problem("stale", f"round {arrived.round} is not a secure one")
         try:
-            self._look_at(secure, arrived, kept)
+            self._validate(secure, arrived, stored)
         except validation.Faulty as fault:
             reason = str(fault)
             self._run.submit(
@@ -185,7 +185,7 @@ class SecureRequests:
         except SecaggError as error:
             raise problem("invalid-update", str(error)) from None
 
-    def _look_at(self, secure: SecureRound, arrived: ArrivedMessage, kept: _Kept) -> None:
+    def _validate(self, secure: SecureRound, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
         body, signature = arrived.body, arrived.signature
         if arrived.stage == "advertise":
             header, vouched = self._attempts.header(secure), self._authority().vouched
@@ -197,27 +197,29 @@ class SecureRequests:
             case "share":
                 validation.shared(cohort, place, body, signature)
             case "mask":
-                validation.masked(cohort, place, body, signature, digest=kept.vector, size=kept.length, last=kept.last)
+                validation.masked(
+                    cohort, place, body, signature, digest=stored.vector, size=stored.length, last=stored.last
+                )
             case "survivors":
                 validation.agreed(cohort, place, body, signature, attempt.survivors(secure))
             case "unmask":
                 sharers = attempt.sharers(secure)
                 validation.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
 
-    def _store(self, arrived: ArrivedMessage, kept: _Kept) -> None:
+    def _store(self, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
         if arrived.vector is not None:
             arrived.vector.commit()
         else:
-            self._blobs.put(kept.data)
+            self._blobs.put(stored.data)
 
-    def _there(self, digest: str) -> bool:
-        """Asked under the lock: the same bytes under another request may have been refused, and removed, meanwhile."""
+    def _require_stored(self, digest: str) -> bool:
+        """Checked under the lock: another request with the same bytes may have been refused, and its blob deleted."""
         if not self._blobs.has(digest):
             raise problem("busy", "the message's bytes were removed again: send them once more", retry_after_s=1)
         return True
 
     def _refuse(self, event: Callable[[float], ev.Event]) -> NoReturn:
-        """Refuses what the engine refuses, and has it leave the reason behind, without its bytes."""
+        """Submit a message that the engine refuses, without its bytes, so that the reason is recorded; raise it."""
         _raise_refused(
             self._run.submit(lambda state, at: event(at) if _refused(rounds.step(state, event(at))[1]) else None)
         )
@@ -241,26 +243,26 @@ class SecureRequests:
     def _read(self, secure: SecureRound) -> Attempt:
         try:
             return self._attempts.read(secure)
-        except SecaggError as error:  # somebody of the roster was revoked, and this process has not read it before
+        except SecaggError as error:  # a device was revoked before this process read the roster
             raise problem("conflict", f"the attempt cannot go on: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Kept:
-    """A message as it is kept, see ``kept``."""
+class _StoredMessage:
+    """A message as it is stored, see ``blob_formats``."""
 
     digest: str
     size: int
     data: bytes = b""
-    """But for a vector, which is in its spool."""
+    """Empty for a vector, which is in its spool."""
     vector: str = ""
-    """Of a vector alone: its digest, its length, and its last byte."""
+    """For a vector only: its digest, its length, and its last byte."""
     length: int = 0
     last: int = 0
 
     @classmethod
-    def of(cls, arrived: ArrivedMessage) -> _Kept:
-        """A vector's signature is written behind it."""
+    def of(cls, arrived: ArrivedMessage) -> _StoredMessage:
+        """The stored form of a message. Appends a vector's signature to its spool."""
         if arrived.stage == "mask":
             return cls._with_vector(arrived.vector, arrived.signature)
         try:
@@ -276,7 +278,7 @@ class _Kept:
         return cls(digest=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
 
     @classmethod
-    def _with_vector(cls, spool: Spool | None, signature: bytes) -> _Kept:
+    def _with_vector(cls, spool: Spool | None, signature: bytes) -> _StoredMessage:
         if spool is None or not spool.size:
             raise problem("invalid-request", "a masked input comes with its vector")
         vector, length = spool.digest, spool.size

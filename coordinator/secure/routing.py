@@ -1,8 +1,4 @@
-"""What each device is shown in each exchange: its peers' sealed shares, the survivors, their signatures.
-
-Knows places and messages. What is shown to one device is what is shown to all, but for the shares, which are for its
-eyes alone.
-"""
+"""The answers that differ from device to device, the sealed shares of its peers; and the proof of the survivor list."""
 
 from __future__ import annotations
 
@@ -17,13 +13,13 @@ from client_sdk.secagg.survivors import Proof
 
 
 class Deliveries:
-    """The bundles of all who shared, turned around: from each dealer's shares for its peers to each peer's shares.
+    """The bundles of all sharers, transposed: from each dealer's shares for its peers to each peer's shares.
 
     Memory: the bundles' own (7.4 MB for 300 devices), however many deliveries are made.
     """
 
     def __init__(self, cohort: MaskingCohort, bundles: Iterable[Bundle]) -> None:
-        """``bundles``: checked when they came (``intake.shared``), each dealer's once."""
+        """``bundles``: one of each dealer, checked when it arrived (``validation.shared``)."""
         self._cohort = cohort
         self._sealed: dict[int, tuple[tuple[int, ...], np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
         for bundle in bundles:
@@ -31,7 +27,7 @@ class Deliveries:
             self._sealed[bundle.owner] = (bundle.places, pieces.reshape(-1, SEALED_BYTES))
 
     def to(self, place: int) -> Bundle:
-        """What its neighbours sealed for the device at ``place``, for those of them that shared."""
+        """The shares that the neighbours of the device at ``place`` sealed for it, of those that shared."""
         found = []
         for dealer in self._cohort.graph.neighbours(place):
             if dealer in self._sealed:
@@ -41,5 +37,5 @@ class Deliveries:
 
 
 def proof(signatures: Iterable[tuple[int, bytes]]) -> Proof:
-    """The signatures (place, 64 bytes) under the survivor list, in the order in which they are shown."""
+    """The proof of these signatures (place, 64 bytes) of the survivor list, ascending by place."""
     return Proof(tuple(sorted(signatures)))

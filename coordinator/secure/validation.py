@@ -1,11 +1,11 @@
-"""Whether a device's message is what its exchange takes: parsed, signed by that device over this very attempt, about
-its own place, of the right length, for the right peers.
+"""Validates a device's message of an exchange: its format, the device's signature over this attempt, its place, its
+length and its peers.
 
-Knows messages and a cohort. All of it is checked before anything is acknowledged, so an attempt never fails later for
-a message that could have been refused. Errors::
+Everything is checked before a message is acknowledged, so an attempt never fails later because of a message that could
+have been refused. Errors::
 
-    SecaggError    the message is refused; nothing says that the device made it so
-    '- Faulty      the device signed what no honest device signs: before exchange 4 a fresh attempt goes without it
+    SecaggError    the message is refused; it is not proven that the device made it
+    '- Faulty      the device signed what no honest device signs: before exchange 4 the round goes on without it
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from client_sdk.secagg.unmask import RevealedShares
 
 
 class Faulty(SecaggError):
-    """The device's own signature stands under something that no honest device signs."""
+    """The device signed something that no honest device signs."""
 
 
 def advertised(
     header: AttemptHeader, vouched: Vouching, device: str, body: bytes, signature: bytes, certificate: bytes
 ) -> RosterEntry:
-    """Exchange 1: the roster's entry of ``device``. SecaggError unless the authority vouches for it and it signed the
-    advertisement for this header."""
+    """Exchange 1: the roster's entry of ``device``. SecaggError unless the authority certified the device and it signed
+    the advertisement for this header."""
     shown = Advertisement.parse(body)
     if shown.device != device:
         raise BadMessage(f"the advertisement is of device {shown.device}, but device {device} sent it")
@@ -54,21 +54,22 @@ def shared(cohort: MaskingCohort, place: int, body: bytes, signature: bytes) -> 
 def masked(
     cohort: MaskingCohort, place: int, body: bytes, signature: bytes, *, digest: str, size: int, last: int
 ) -> None:
-    """Exchange 3: a packed vector of which the SHA-256 is ``digest``, with ``size`` bytes of which ``last`` is the
-    last one. SecaggError, Faulty."""
+    """Exchange 3: a packed vector with this SHA-256 ``digest``, ``size`` in bytes and ``last`` byte. SecaggError,
+    Faulty."""
     _require_own(cohort, place, "mask", body, signature)
     lanes, bits = cohort.header.lanes, cohort.roster.lane_bits
     try:
-        said = MaskedInput.parse(body)
+        message = MaskedInput.parse(body)
     except BadMessage as error:
         raise Faulty(str(error)) from None
-    if said.place != place:
+    if message.place != place:
         raise Faulty("the masked vector stands under another device's place")
-    if (said.lanes, said.lane_bits) != (lanes, bits):
+    if (message.lanes, message.lane_bits) != (lanes, bits):
         raise Faulty(
-            f"the masked vector has {said.lanes} lanes of {said.lane_bits} bits; the round takes {lanes} of {bits}"
+            f"the masked vector has {message.lanes} lanes of {message.lane_bits} bits; "
+            f"the round takes {lanes} of {bits}"
         )
-    if said.digest.hex() != digest:
+    if message.digest.hex() != digest:
         raise BadMessage("the bytes that came are not those that the device signed for")
     if size != packed_bytes(lanes, bits):
         raise Faulty(f"{lanes} lanes of {bits} bits are {packed_bytes(lanes, bits)} bytes, not {size}")
@@ -77,7 +78,7 @@ def masked(
 
 
 def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors) -> None:
-    """Exchange 4: the device's signature under this list. SecaggError."""
+    """Exchange 4: the device's signature of this list. SecaggError."""
     _require_own(cohort, place, "survivors", body, signature)
     if body != survivors.encoded:
         raise BadMessage("the device signed another survivor list than the one that it was shown")
@@ -86,14 +87,14 @@ def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, sur
 def revealed(
     cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors, sharers: frozenset[int]
 ) -> None:
-    """Exchange 5: one share of each dealer whose shares the device holds, of the kind that goes with the list.
-    SecaggError. That a share is wrong is seen only when its dealer's secret is rebuilt."""
+    """Exchange 5: one share of each dealer whose shares the device holds, of the kind that fits the list. SecaggError.
+    A share with a wrong value is found only when its dealer's secret is rebuilt."""
     _require_own(cohort, place, "unmask", body, signature)
-    said = RevealedShares.parse(body, survivors, cohort.n)
-    if said.place != place:
+    message = RevealedShares.parse(body, survivors, cohort.n)
+    if message.place != place:
         raise BadMessage("the shares are revealed under another device's place")
-    owed = sorted(sharers & set(cohort.graph.holders(place)))  # who holds of whom is symmetric
-    if [dealer for dealer, _, _ in said.shares] != owed:
+    owed = sorted(sharers & set(cohort.graph.holders(place)))  # holding shares is symmetric
+    if [dealer for dealer, _, _ in message.shares] != owed:
         raise BadMessage(f"the device owes a share of each of {len(owed)} dealers, and revealed others")
 
 

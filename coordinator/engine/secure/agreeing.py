@@ -17,7 +17,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
-from coordinator.engine.secure.attempts import lasts_until, present, route, under_way
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.messages import accepted, answered, refused, with_message
 from coordinator.engine.secure.unmasking import begin as begin_unmasking
@@ -26,7 +26,7 @@ from coordinator.engine.state import RunState
 
 def begin(state: RunState, at: float) -> Step:
     """The list stands, and who is not on it is free to go."""
-    state = state.with_round(replace(state.current, phase="agreeing", deadline=lasts_until(state, at)))
+    state = state.with_round(replace(state.current, phase="agreeing", deadline=exchange_deadline(state, at)))
     secure, _ = under_way(state)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
     free = [fx.Release(round=state.round_number, devices=others)] if others else []
@@ -34,7 +34,7 @@ def begin(state: RunState, at: float) -> Step:
 
 
 def signed(state: RunState, event: ev.Signed) -> Step:
-    """The device is spent, whatever becomes of the round: so a late signature is taken too."""
+    """The device is spent, whatever the round's result: so a late signature is accepted too."""
     answer = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
     if answer is not None:
         return answer
@@ -50,7 +50,7 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 
 
 def agree_if_complete(state: RunState, at: float) -> Step:
-    """Ends the exchange when everybody can be shown enough, or nobody else can sign."""
+    """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
     waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
     shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
@@ -62,7 +62,7 @@ def agree_if_complete(state: RunState, at: float) -> Step:
 
 
 def agreed(state: RunState, at: float) -> Step:
-    """On to the shares, where those who can be shown enough are enough to rebuild every secret."""
+    """Continue with the shares, where the survivors with enough signatures are enough to rebuild every secret."""
     secure, _ = under_way(state)
     blind = set(lacking(secure, secure.signed, secure.signed))
     if len(secure.signed) < secure.signers or lacking(secure, secure.signed.keys() - blind, secure.shared):

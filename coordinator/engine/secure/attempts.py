@@ -20,7 +20,7 @@ from coordinator.engine.state import RunState
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
-    """The attempt and the plan's section; only for states of a secure round under way."""
+    """The attempt and the plan's section ``[secure]``; only for states with a secure round under way."""
     secure = state.current.secure
     if secure is None or state.plan.secure is None:
         raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
@@ -28,23 +28,23 @@ def under_way(state: RunState) -> tuple[SecureRound, Secure]:
 
 
 def with_secure(state: RunState, secure: SecureRound) -> RunState:
-    """The state with the attempt under way in this condition."""
+    """The state with this attempt."""
     return state.with_round(replace(state.current, secure=secure))
 
 
 def with_deadline(state: RunState, deadline: float | None) -> RunState:
-    """The state with the phase under way ending by itself then."""
+    """The state with this deadline of its phase."""
     return state.with_round(replace(state.current, deadline=deadline))
 
 
-def lasts_until(state: RunState, at: float) -> float:
+def exchange_deadline(state: RunState, at: float) -> float:
     """The deadline of an exchange that begins now: never after the attempt has expired."""
     secure, plan = under_way(state)
     return min(at + plan.exchange_s, float(secure.expires_at))
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
-    """Those of these devices that may still say something: neither withdrawn nor left out. Sorted."""
+    """Those of these devices that are neither withdrawn nor excluded, sorted."""
     members, gone = state.current.members, state.current.excluded
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
@@ -56,10 +56,10 @@ def route(state: RunState, devices: Iterable[str]) -> fx.Route:
 
 
 def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:
-    """This attempt is over before anybody could sign: the round is keyed anew, without those who failed it."""
+    """End this attempt, before any device could sign, and begin the next one without the devices that failed."""
     secure, plan = under_way(state)
     current = state.current
-    quiet = dict.fromkeys(silent, f"it was not heard of in the {current.phase} of attempt {current.attempt}")
+    quiet = dict.fromkeys(silent, f"it did not answer in the {current.phase} of attempt {current.attempt}")
     current = replace(current, excluded={**quiet, **at_fault(secure.complaints), **current.excluded})
     state = state.with_round(current)
     left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
@@ -102,12 +102,12 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
 def too_few(done: str, state: RunState, have: int, wanted: int) -> str:
     """Why an exchange failed, from how many have done their part."""
     short = f"it takes {wanted}" if have < wanted else None
-    found = f"{done} in attempt {state.current.attempt}"
-    return f"{found}; {short}" if short else f"{found}, too few of them share holders of one device"
+    reason = f"{done} in attempt {state.current.attempt}"
+    return f"{reason}; {short}" if short else f"{reason}, too few of them share holders of one device"
 
 
 def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Device -> why it is left out, from device -> dealers whose shares it could not open."""
+    """Device -> why it is excluded, from device -> dealers whose shares it could not open."""
     lines = {(device, dealer) for device, dealers in complaints.items() for dealer in dealers}
     found: dict[str, str] = {}
     while lines:

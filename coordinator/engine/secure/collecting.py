@@ -19,7 +19,7 @@ from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
-from coordinator.engine.secure.attempts import lasts_until, present, route, under_way, with_deadline, with_secure
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
 from coordinator.engine.secure.exhausted import why_exhausted
 from coordinator.engine.secure.messages import accepted, answered, refused, with_message
 from coordinator.engine.secure.plan import Secure
@@ -29,7 +29,7 @@ from coordinator.engine.state import Member, RunState
 
 
 def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
-    """The cohort begins to train, where it is large enough for a roster. Who is spent or barred is not of it."""
+    """The cohort begins to train, where it is large enough for a roster without spent and barred devices."""
     current = state.round
     if current is None or current.phase != "selecting" or event.round != current.number:
         return not_selecting(state, event.round)
@@ -61,7 +61,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
 
 
 def announced(state: RunState, event: ev.Announced) -> Step:
-    """The first header of an attempt stands: devices may have seen it."""
+    """The first header of an attempt is valid, since devices may have seen it."""
     secure, _ = under_way(state)
     if secure.header:
         if secure.header == event.header:
@@ -69,7 +69,9 @@ def announced(state: RunState, event: ev.Announced) -> Step:
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another header")
     secure = replace(secure, header=event.header, expires_at=event.expires_at)
     state, current = with_secure(state, secure), state.current
-    until = lasts_until(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    until = (
+        exchange_deadline(state, event.at) if current.attempt else min(current.deadline or event.at, event.expires_at)
+    )
     state = with_deadline(state, until)
     return state, [route(state, present(state, current.members))]
 
@@ -87,14 +89,14 @@ def advertised(state: RunState, event: ev.Advertised) -> Step:
 
 
 def reported(state: RunState, event: ev.Reported) -> Step:
-    """In a secure round a device shows keys; an update in the clear is refused, whatever it holds."""
+    """A secure round refuses every plain update."""
     against = membership(state, event.round, event.attempt, event.device)
     reason = "this round is secure: a device advertises keys and sends its update masked"
     return refuse(state, *(against or ("invalid-update", reason)))
 
 
 def gather_if_complete(state: RunState, at: float) -> Step:
-    """Closes the roster when it is full or nobody else can advertise; gives up when there can be none."""
+    """Close the roster when it is full or no device is awaited; abandon the round when it stays too small."""
     secure, plan = under_way(state)
     members = state.current.members
     have, left = len(secure.advertised), len(present(state, members))

@@ -10,12 +10,12 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
-from coordinator.engine.secure.messages import not_now, not_of_it, without
+from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
-    """A device leaves a secure round at any time; in the sum it stays where it has masked."""
+    """A device may withdraw from a secure round at any time. A vector that it has masked stays in the sum."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
@@ -28,8 +28,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def spent(state: RunState, event: ev.Spent) -> Step:
-    """A device is spent of which nobody knew it: no cohort of this checkpoint is drawn with it any more. It is
-    believed, since it harms nobody but itself."""
+    """A device reports that it is spent: no cohort of this checkpoint is drawn with it any more. The report needs no
+    proof, since a false one harms only that device."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
@@ -46,11 +46,11 @@ def spent(state: RunState, event: ev.Spent) -> Step:
 
 def faulted(state: RunState, event: ev.Faulted) -> Step:
     """The device is out of this round: what it sent in the exchange under way does not count."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         again = state.round is not None and event.device in state.round.excluded
         return (state, []) if again else refuse(state, *against)
-    against = not_now(state, ("collecting", "sharing", "masking"))
+    against = wrong_phase(state, ("collecting", "sharing", "masking"))
     if against is not None:
         return refuse(state, *against)
     excluded = {**state.current.excluded, event.device: event.reason}
@@ -90,7 +90,7 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
 
 
 def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:
-    """A masked vector that was acknowledged leaves its reason behind."""
+    """The recorded reason why an acknowledged masked vector is refused after all."""
     digest = under_way(state)[0].masked.get(event.device)
     if digest is None:
         return []

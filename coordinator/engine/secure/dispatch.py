@@ -1,4 +1,4 @@
-"""The server's half of secure aggregation: which event of a secure round is decided where, and what is waited for.
+"""Dispatches the events of a secure round to the phases, and lists the actions that must be in flight in each phase.
 
 ::
 
@@ -27,7 +27,7 @@ Performed = ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed
 
 
 def happened(state: RunState, event: ev.SecureEvent) -> Step:
-    """What one of these events makes of the state. Total, like ``rounds.step``."""
+    """The new state and the effects of one of these events. Total, like ``rounds.step``."""
     match event:
         case ev.Announced() | ev.Rostered() | ev.Opened() | ev.OpeningFailed():
             return _performed(state, event)
@@ -75,7 +75,7 @@ def _performed(state: RunState, event: Performed) -> Step:
 
 
 def _discarded(state: RunState, event: ev.Discarded) -> Step:
-    """Nothing of that round is left on any disk."""
+    """All blobs of that round are deleted."""
     if event.round not in state.leftovers:
         return state, []
     rest = {number: blobs for number, blobs in state.leftovers.items() if number != event.round}

@@ -1,7 +1,7 @@
-"""What can happen in a secure round, beside what can happen in any.
+"""The events that only secure rounds have.
 
-Messages of devices were verified at the edge and are durable as blobs: an event holds their digests, never a key, a
-share or a vector. All but ``Discarded`` and ``Advanced`` are of one attempt; those of another one are refused.
+Messages of devices were verified before and are durable as blobs: an event holds their digests, never a key, a share or
+a vector. All but ``Discarded`` and ``Advanced`` belong to one attempt; those of another attempt are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfAttempt:
-    """What all have that belong to one attempt."""
+    """The fields of all events that belong to one attempt."""
 
     at: float
     round: int
@@ -31,7 +31,7 @@ class Sent(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced(OfAttempt):
-    """The answer to ``effects.Announce``: devices can be shown this header. The first one of an attempt stands."""
+    """The result of ``effects.Announce``: devices may be given this header. The first one of an attempt is valid."""
 
     kind: ClassVar[str] = "Announced"
     header: str
@@ -42,15 +42,15 @@ class Announced(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertised(Sent):
-    """Exchange 1: a device that has trained showed its keys, signed over the header. Takes the place of
-    Reported; the blob is its entry of the roster."""
+    """Exchange 1: a device that has trained advertised its keys, signed over the header. It replaces Reported; the blob
+    is the device's entry of the roster."""
 
     kind: ClassVar[str] = "Advertised"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rostered(OfAttempt):
-    """The answer to ``effects.Gather``: the roster of all who advertised, and what their number makes of the rules."""
+    """The result of ``effects.Gather``: the roster of all that advertised, and the numbers that its size gives."""
 
     kind: ClassVar[str] = "Rostered"
     digest: str
@@ -64,7 +64,7 @@ class Rostered(OfAttempt):
     fewest: int
     """The shortest survivor list that a device signs."""
     ring: tuple[int, ...] = ()
-    """The places around the ring; empty: everybody is everybody's neighbour."""
+    """The places around the ring; empty: a complete graph."""
     neighbours: int = 0
     """How many neighbours a device has on the ring, an even number. 0 where there is no ring."""
 
@@ -85,7 +85,7 @@ class Masked(Sent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complained(OfAttempt):
-    """A device could not open the shares of these dealers, and so cannot mask."""
+    """A device could not open the shares of these dealers, so it cannot mask."""
 
     kind: ClassVar[str] = "Complained"
     device: str
@@ -94,7 +94,7 @@ class Complained(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faulted(OfAttempt):
-    """Before exchange 4 a device sent what no honest device sends. A fresh attempt is made without it."""
+    """Before exchange 4 a device sent a message that no honest device sends. The round goes on without it."""
 
     kind: ClassVar[str] = "Faulted"
     device: str
@@ -103,7 +103,7 @@ class Faulted(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed(Sent):
-    """Exchange 4: a device's signature under the survivor list. It is spent on this checkpoint."""
+    """Exchange 4: a device's signature of the survivor list. The device is spent on this checkpoint."""
 
     kind: ClassVar[str] = "Signed"
 
@@ -117,7 +117,7 @@ class Revealed(Sent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(OfAttempt):
-    """The answer to ``effects.Open``: the sum of the survivors' lanes is unmasked, and durable."""
+    """The result of ``effects.Open``: the sum of the survivors' lanes is unmasked and durable."""
 
     kind: ClassVar[str] = "Opened"
     digest: str
@@ -126,22 +126,22 @@ class Opened(OfAttempt):
     weight: int
     """The total of the weight lane."""
     set_aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(dealer, holders) of shares that were seen to be wrong."""
+    """(dealer, holders) of shares that were found to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningFailed(OfAttempt):
-    """The answer to ``effects.Open``: there is no sum."""
+    """The result of ``effects.Open``: there is no sum."""
 
     kind: ClassVar[str] = "OpeningFailed"
     lost: tuple[str, ...]
-    """Dealers whose secret cannot be rebuilt. Empty: all were, and the sum is impossible."""
+    """Dealers whose secret cannot be rebuilt. Empty: all were rebuilt, but the sum is impossible."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discarded:
-    """The answer to an ``effects.Discard`` that names blobs: all blobs of this secure round are deleted."""
+    """The result of an ``effects.Discard`` that names blobs: all blobs of this secure round are deleted."""
 
     kind: ClassVar[str] = "Discarded"
     at: float
@@ -150,20 +150,20 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """The owner takes the way out of an exhausted run: this round commits the model moved by one unit."""
+    """The owner advances an exhausted run: this round commits the model with one value moved by one unit."""
 
     kind: ClassVar[str] = "Advanced"
     at: float
     round: int
     """The round under way, which is selecting."""
     by: str
-    """Who it was, for the audit."""
+    """The person, for the audit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """A device says that it has signed a survivor list on this checkpoint: the signature was lost, or came after its
-    round had ended. It contributes on this checkpoint no more, and is out of this round."""
+    """A device reports that it has signed a survivor list on this checkpoint: the signature was lost, or came after its
+    round had ended. It contributes to this checkpoint no more, and leaves this round."""
 
     kind: ClassVar[str] = "Spent"
     at: float

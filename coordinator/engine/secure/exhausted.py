@@ -27,7 +27,7 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
 
 
 def advanced(state: RunState, event: ev.Advanced) -> Step:
-    """The owner's way out. Nothing else moves a model that nobody has trained."""
+    """The owner advances the run: the only case in which a model changes without training."""
     current = state.round
     if current is not None and current.advancing:
         return refuse(state, "conflict", f"run {state.run} is being advanced already, by {current.advancing}")

@@ -1,8 +1,8 @@
-"""Who holds shares of whose secrets, in counts: whether enough holders are there, and who may still be waited for.
+"""Counts share holders: which devices have too few of them present, and whether an attempt can continue.
 
-On a ring the holders of a device are its ``neighbours`` nearest, itself not counted; in a complete graph they are all
-devices, itself included (see ``client_sdk.secagg.graph``). Holding is symmetric, so the same count says whether a
-device holds enough of others.
+On a ring the holders of a device are its ``neighbours`` nearest devices, itself not counted; in a complete graph they
+are all devices, itself included (see ``client_sdk.secagg.graph``). Holding is symmetric, so the same count shows
+whether a device holds enough shares of others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coordinator.engine.secure.state import SecureRound
 
 
 def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``wanted`` of whose share holders fewer than the threshold are among ``present``, sorted.
+    """Those of ``wanted`` that have fewer share holders among ``present`` than the threshold, sorted.
 
     One pass around the ring, whatever the number of neighbours.
     """
@@ -23,7 +23,7 @@ def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]
     there = set(present)
     here = [secure.order[place] in there for place in secure.ring]
     half, n = secure.neighbours // 2, len(here)
-    # Behind the first and before the last place the ring goes on.
+    # The ring is closed: repeat half of the neighbours at each end.
     counted = [0, *accumulate([*here[n - half :], *here, *here[:half]])]
     short = {
         secure.order[place]
@@ -34,11 +34,12 @@ def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]
 
 
 def needed(quorum: int, secure: SecureRound) -> int:
-    """How many sharers, and how many survivors, an attempt takes: the plan's quorum, the threshold, and the shortest
-    list that a device signs."""
+    """How many sharers, and how many survivors, an attempt needs: the largest of the plan's quorum, the threshold, and
+    the shortest list that a device signs."""
     return max(quorum, secure.threshold, secure.fewest)
 
 
 def enough(quorum: int, secure: SecureRound, present: Collection[str], sharers: Iterable[str]) -> bool:
-    """Whether an attempt can go on with those ``present`` alone, every secret of the ``sharers`` to be rebuilt."""
+    """Whether an attempt can continue with ``present`` alone, so that every secret of the ``sharers`` can be
+    rebuilt."""
     return len(present) >= needed(quorum, secure) and not lacking(secure, present, sharers)

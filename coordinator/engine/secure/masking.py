@@ -16,14 +16,14 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.agreeing import begin as begin_agreeing
-from coordinator.engine.secure.attempts import fresh, lasts_until, present, route, too_few, under_way, with_secure
+from coordinator.engine.secure.attempts import exchange_deadline, fresh, present, route, too_few, under_way, with_secure
 from coordinator.engine.secure.holders import enough, needed
-from coordinator.engine.secure.messages import accepted, answered, not_now, not_of_it, refused, with_message
+from coordinator.engine.secure.messages import accepted, answered, not_a_member, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def begin(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="masking", deadline=lasts_until(state, at)))
+    state = state.with_round(replace(state.current, phase="masking", deadline=exchange_deadline(state, at)))
     secure, _ = under_way(state)
     return state, [record(state, "open"), route(state, secure.shared)]
 
@@ -36,14 +36,14 @@ def masked(state: RunState, event: ev.Masked) -> Step:
     if event.device not in secure.shared:
         return refused(state, event, "not-selected", f"device {event.device} has not shared its secrets")
     if event.device in secure.complaints:
-        return refused(state, event, "conflict", "the device has said that it cannot mask")
+        return refused(state, event, "conflict", "the device has reported that it cannot mask")
     following, more = go_on(with_message(state, event, "masked"), event.at)
     return following, [accepted(event), *more]
 
 
 def complained(state: RunState, event: ev.Complained) -> Step:
-    """Without these dealers' shares the device cannot mask: it is gone from this attempt."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    """Without these dealers' shares the device cannot mask: it leaves this attempt."""
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     secure, _ = under_way(state)
@@ -52,7 +52,7 @@ def complained(state: RunState, event: ev.Complained) -> Step:
         return state, []
     if event.device in secure.complaints:
         return refuse(state, "duplicate", "another complaint of this device came first")
-    against = not_now(state, ("masking",))
+    against = wrong_phase(state, ("masking",))
     if against is not None:
         return refuse(state, *against)
     if event.device in secure.masked:

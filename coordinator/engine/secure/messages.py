@@ -21,8 +21,8 @@ Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
 
 
-def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
-    """Why this device has no place in this attempt: (kind, reason), or None."""
+def not_a_member(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+    """Why this device does not belong to this attempt: (kind, reason), or None where it does."""
     against = membership(state, round, attempt, device)
     if against is not None:
         return against
@@ -34,8 +34,8 @@ def not_of_it(state: RunState, round: int, attempt: int, device: str) -> tuple[s
     return None
 
 
-def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
-    """Why what belongs into these phases of an attempt comes too early or too late; None: it comes in time."""
+def wrong_phase(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
+    """Why a message of these phases comes too early or too late: (kind, reason), or None where it is in time."""
     if state.phase in phases:
         return None
     what = f"the {phases[0]} of attempt {state.current.attempt} of round {state.round_number}"
@@ -46,7 +46,7 @@ def not_now(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | None:
 
 def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
     """The answer to a message that changes nothing: refused, or sent before. None: it is to be taken."""
-    against = not_of_it(state, event.round, event.attempt, event.device)
+    against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
     sent: Mapping[str, str] = getattr(state.current.secure, exchange)
@@ -57,12 +57,12 @@ def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
         return refused(state, event, "withdrawn", "the device has withdrawn from this round")
-    against = not_now(state, phases)
+    against = wrong_phase(state, phases)
     return None if against is None else refused(state, event, *against)
 
 
 def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
-    """The state unchanged and the reason. That of a masked vector which came too late is recorded, as for an update."""
+    """The state unchanged and the reason. For a masked vector that is too late it is recorded, as for an update."""
     step = refuse(state, kind, reason)
     if isinstance(event, ev.Masked) and kind in ("late", "duplicate", "withdrawn"):
         step[1].append(
@@ -91,5 +91,5 @@ def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound
 
 
 def accepted(event: Message) -> fx.Accepted:
-    """The answer to a message that was taken."""
+    """The answer to a message that was accepted."""
     return fx.Accepted(device=event.device, digest=event.digest, weight=0)

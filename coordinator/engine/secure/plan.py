@@ -1,15 +1,14 @@
-"""The plan's section ``[secure]``: what a run asks of secure aggregation, and what the rest of the plan must then be.
+"""The plan's section ``[secure]``: the parameters of secure aggregation, and their conditions on the rest of the plan.
 
-Knows numbers and the rules by which a roster's size becomes neighbours and a threshold. Has never heard of rounds. A
-plan with this section::
+A plan with this section::
 
     [secure]
     profile = "strict"          # or "fast", with drop
     max_norm = 1.0
     max_abs = 0.25
 
-There is no field for parameters that hold against a server that is only curious, nor for a threshold: it follows from
-the profile, and a rule that gives none above half of the share holders is refused.
+There is no field for a weaker adversary (a server that is only curious), nor for the threshold: it follows from the
+profile, and a rule whose threshold is not above half of the share holders is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ EXCHANGES = 4
 
 
 class CohortSizes(Protocol):
-    """What is read here of the plan's section ``[cohort]``."""
+    """The fields of the plan's section ``[cohort]`` that are used here."""
 
     @property
     def select(self) -> int: ...
@@ -47,7 +46,7 @@ class CohortSizes(Protocol):
 
 
 class Weighing(Protocol):
-    """What is read here of the plan's section ``[aggregation]``."""
+    """The fields of the plan's section ``[aggregation]`` that are used here."""
 
     @property
     def rule(self) -> str: ...
@@ -66,7 +65,7 @@ _FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
 _FOLLOWS = {
     "threshold": "it follows from the profile and the roster's size: leave it out",
     "neighbours": "it follows from the profile and the roster's size: leave it out",
-    "adversary": "rounds are always held against a coordinator that lies; there are no others: leave it out",
+    "adversary": "rounds are always secure against a malicious coordinator: leave it out",
 }
 
 
@@ -143,7 +142,7 @@ class Secure(BaseModel):
 
     @property
     def rule(self) -> GraphRule:
-        """How a roster's size becomes neighbours and a threshold, as the header says it."""
+        """The header's rule that gives neighbours and threshold for a roster's size."""
         if self.profile == "strict":
             return GraphRule(profile="strict")
         return GraphRule(
@@ -159,7 +158,7 @@ class Secure(BaseModel):
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
     def terms(self, aggregation: Weighing) -> Terms:
-        """What every header of the run says of the plan, and what devices' owners set bounds on."""
+        """The plan's terms in every header of the run, for which devices' owners set bounds."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -175,14 +174,14 @@ class Secure(BaseModel):
         return max(cohort.quorum_count, self.minimum_cohort)
 
     def most_advertisers(self, cohort: CohortSizes) -> int:
-        """The largest roster: a round is keyed as soon as so many have advertised."""
+        """The largest roster: it is closed as soon as this many have advertised."""
         return cohort.goal + self.reserve
 
 
 def reasons_against(
     secure: Secure, task: Task, cohort: CohortSizes, aggregation: Weighing, retained_rounds: int
 ) -> Iterator[str]:
-    """What of the plan does not go with its section ``[secure]``: a sentence each, beginning with the field."""
+    """The conflicts of the plan with its section ``[secure]``: a sentence each, beginning with the field."""
     most, fewest = secure.most_advertisers(cohort), secure.fewest_advertisers(cohort)
     if most > cohort.select:
         yield (
@@ -216,7 +215,7 @@ def reasons_against(
     if aggregation.partial == "examples_seen":
         yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"'
     if task.score_held_out:
-        yield "task.score_held_out = true would tell each device's scores: leave it out of a secure plan"
+        yield "task.score_held_out = true would reveal each device's scores: leave it out of a secure plan"
     if retained_rounds:
         yield "retention.rounds keeps raw updates, and a secure round has none: leave it out"
     if secure.expires_s < cohort.collect_s + EXCHANGES * secure.exchange_s:
@@ -228,14 +227,14 @@ def reasons_against(
 
 
 def needs_single_updates(aggregation: Weighing) -> str:
-    """Why a rule that does not work on the sum has no place in a secure plan. Of a package's rule this is known where
-    the package is."""
+    """Why a secure plan cannot have a rule that needs more than the sum. For a package's rule this is known only where
+    the package is installed."""
     return f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
 
 
 def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
-    """What forbids rosters of these sizes. That a rule holds for the smallest of them is enough for all between:
-    n - drop grows with n faster than the signatures that are needed."""
+    """The reasons against rosters of these sizes. It is enough to check the smallest and the largest: n - drop grows
+    with n faster than the number of signatures that are needed."""
     limit = STRICT_LIMIT if secure.profile == "strict" else LARGEST
     if most > limit:
         yield (

@@ -17,8 +17,8 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
+    exchange_deadline,
     fresh,
-    lasts_until,
     present,
     route,
     too_few,
@@ -28,19 +28,19 @@ from coordinator.engine.secure.attempts import (
 )
 from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.masking import begin as begin_masking
-from coordinator.engine.secure.messages import accepted, answered, not_now, refused, with_message
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def gather(state: RunState, at: float) -> Step:
-    """The roster's devices are fixed. Making it has no deadline but the attempt's own."""
+    """Fix the roster's devices. Making the roster has no deadline but the attempt's expiry."""
     secure, _ = under_way(state)
     state = state.with_round(replace(state.current, phase="sharing", deadline=float(secure.expires_at)))
     return state, [record(state, "open"), gather_action(state)]
 
 
 def gather_again(state: RunState, at: float) -> Step:
-    """A device was left out before anybody saw the roster: it is made of the others, where they are enough."""
+    """A device was excluded before any device saw the roster: make it of the others, where they are enough."""
     secure, plan = under_way(state)
     have = len(secure.advertised)
     if have >= plan.fewest_advertisers(state.plan.cohort):
@@ -63,7 +63,7 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         if secure.roster == event.digest:
             return state, []
         return refuse(state, "conflict", f"attempt {event.attempt} of round {event.round} has another roster")
-    against = not_now(state, ("sharing",))
+    against = wrong_phase(state, ("sharing",))
     if against is not None:
         return refuse(state, *against)
     if list(event.order) != sorted(secure.advertised):
@@ -79,7 +79,7 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         neighbours=event.neighbours,
     )
     state = with_secure(state, secure)
-    state = with_deadline(state, lasts_until(state, event.at))
+    state = with_deadline(state, exchange_deadline(state, event.at))
     return state, [record(state, "open"), route(state, present(state, secure.order))]
 
 

@@ -1,7 +1,6 @@
-"""Where one attempt of a secure round stands: whose messages of which exchange are there, by digest.
+"""The state of one attempt of a secure round: which devices' messages of which exchange have arrived, by digest.
 
-Ids, digests and numbers that everybody may read. Keys, shares and masked vectors are blobs, which this state only
-names: nothing of it can be unmasked.
+It holds ids, digests and public numbers only. Keys, shares, masks and tensors are in blobs that it names by digest.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureRound:
-    """One attempt, from its header to its sum. A fresh attempt begins with an empty one, but for ``older``."""
+    """One attempt, from its header to its sum. A new attempt begins with an empty one, except for ``older``."""
 
     header: str = ""
     """Canonical bytes in hexadecimal; empty until it is announced."""
     expires_at: int = 0
     """Unix seconds after which no device signs or reveals anything for it."""
     roster: str = ""
-    """Digest of the roster's blob; empty until it is there."""
+    """Digest of the roster's blob; empty until it is made."""
     order: tuple[str, ...] = ()
     """Devices by place in the roster."""
     threshold: int = 0
@@ -31,35 +30,35 @@ class SecureRound:
     neighbours: int = 0
 
     advertised: Mapping[str, str] = field(default_factory=dict)
-    """Device -> digest of its message, here and in the four below."""
+    """Device -> digest of its message; likewise in the four fields below."""
     shared: Mapping[str, str] = field(default_factory=dict)
-    """Its devices are the *sharers* once masking began: with whom peers mask."""
+    """From masking on, its devices are the *sharers*, with whom peers mask."""
     masked: Mapping[str, str] = field(default_factory=dict)
-    """Its devices are the *survivors* once agreeing began: the list is fixed from then on."""
+    """From agreeing on, its devices are the *survivors*: the list is fixed from then on."""
     signed: Mapping[str, str] = field(default_factory=dict)
     revealed: Mapping[str, str] = field(default_factory=dict)
     complaints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Device -> dealers whose shares it could not open."""
 
     opening: int = 0
-    """How many had revealed when the opening that is in flight was asked for; 0: none is."""
+    """How many devices had revealed when the opening in flight was requested; 0: none is in flight."""
     failed: int = 0
-    """How many had revealed when an opening failed; 0: none did. There are two openings of an attempt at most."""
+    """How many devices had revealed when an opening failed; 0: none failed. An attempt has at most two openings."""
     lost: tuple[str, ...] = ()
-    """Dealers that could not be rebuilt then."""
+    """Dealers whose secret could not be rebuilt then."""
     failure: str = ""
     sum: str = ""
-    """Digest of the unmasked sum's blob; empty until it is there."""
+    """Digest of the unmasked sum's blob; empty until there is one."""
     weight: int = 0
-    """Its total."""
+    """The total weight of that sum."""
     set_aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(dealer, holders) of wrong shares that the opening did without."""
+    """(dealer, holders) of wrong shares that the opening excluded."""
     older: tuple[str, ...] = ()
-    """Blobs of what is over: of former attempts, and of devices that were left out. Deleted when the round ends."""
+    """Blobs of former attempts and of excluded devices. Deleted when the round ends."""
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """Every blob of the round that this attempt and those before it made, sorted."""
-        messages = (self.advertised, self.shared, self.masked, self.signed, self.revealed)
-        mine = {digest for of_exchange in messages for digest in of_exchange.values()}
+        """Every blob of this attempt and of the round's attempts before it, sorted."""
+        exchanges = (self.advertised, self.shared, self.masked, self.signed, self.revealed)
+        mine = {digest for messages in exchanges for digest in messages.values()}
         return tuple(sorted({*mine, *self.older, self.roster, self.sum} - {""}))

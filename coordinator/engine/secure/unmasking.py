@@ -15,14 +15,14 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
-from coordinator.engine.secure.attempts import lasts_until, present, route, under_way, with_deadline, with_secure
+from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
 from coordinator.engine.secure.holders import lacking
-from coordinator.engine.secure.messages import accepted, answered, not_now, refused, with_message
+from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def begin(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="unmasking", deadline=lasts_until(state, at)))
+    state = state.with_round(replace(state.current, phase="unmasking", deadline=exchange_deadline(state, at)))
     return state, [record(state, "open"), route(state, under_way(state)[0].signed)]
 
 
@@ -38,7 +38,7 @@ def revealed(state: RunState, event: ev.Revealed) -> Step:
 
 
 def open_if_complete(state: RunState, at: float) -> Step:
-    """Opens as soon as every secret has shares enough; after a failure, when all have revealed."""
+    """Open the sum as soon as every secret has enough shares; after a failure, when all have revealed."""
     secure, _ = under_way(state)
     if secure.opening:
         return state, []
@@ -52,17 +52,17 @@ def open_if_complete(state: RunState, at: float) -> Step:
 
 def time_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
-    if secure.opening:  # nobody is waited for but the opening
+    if secure.opening:  # only the opening is awaited
         return with_deadline(state, None), []
     return _once_more(state, at) if secure.failed else _too_few_revealed(state, at)
 
 
 def opened(state: RunState, event: ev.Opened) -> Step:
-    """The sum is there: it is all that the round will ever know."""
+    """The sum is opened: commit it. The round learns nothing else."""
     secure, _ = under_way(state)
     if secure.sum == event.digest:
         return state, []
-    against = not_now(state, ("unmasking",))
+    against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
     if not secure.opening and not secure.failed:
@@ -73,8 +73,8 @@ def opened(state: RunState, event: ev.Opened) -> Step:
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
-    """More shares may rebuild what these could not; nothing mends an impossible sum."""
-    against = not_now(state, ("unmasking",))
+    """More shares may rebuild the lost secrets; an impossible sum ends the round."""
+    against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
     secure, _ = under_way(state)
@@ -112,7 +112,7 @@ def pending(state: RunState) -> list[fx.Action]:
 
 
 def _silent(state: RunState) -> list[str]:
-    """Survivors who may still reveal their shares; one who has not signed yet may do so."""
+    """Survivors that may still reveal their shares, those that have not signed yet included."""
     secure, _ = under_way(state)
     return [device for device in present(state, secure.masked) if device not in secure.revealed]
 
@@ -124,7 +124,7 @@ def _open(state: RunState) -> Step:
 
 
 def _once_more(state: RunState, at: float) -> Step:
-    """The second opening, where there is anything new to try."""
+    """Open a second time, where more shares have arrived."""
     secure, _ = under_way(state)
     if len(secure.revealed) <= secure.failed:
         return _give_up_lost(state, at)
@@ -133,7 +133,7 @@ def _once_more(state: RunState, at: float) -> Step:
 
 
 def _give_up_lost(state: RunState, at: float) -> Step:
-    """Whose secret cannot be rebuilt has cost the round, and takes part no more."""
+    """Abandon the round, and bar the dealers whose secret cannot be rebuilt."""
     secure, _ = under_way(state)
     why = f"its secret could not be rebuilt in round {state.round_number}"
     state = replace(state, barred={**state.barred, **dict.fromkeys(secure.lost, why)})

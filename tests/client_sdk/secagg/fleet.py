@@ -14,7 +14,7 @@ import numpy as np
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import DeviceContribution, Half, Persist, SecureDevice, ServerAnswer, Transmit
+from client_sdk.secagg.device import DeviceContribution, DevicePart, Persist, SecureDevice, ServerAnswer, Transmit
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker
@@ -56,7 +56,7 @@ class Member:
     values: Any
     weight: int
     disk: bytes = field(default_factory=lambda: Memory().encoded)
-    half: Half | None = None
+    half: DevicePart | None = None
     said: Transmit | None = None
     log: list[Transmit] = field(default_factory=list)
     """All that ever left the device."""

@@ -239,7 +239,7 @@ def test_the_silent_are_left_out_and_who_came_too_late_may_join() -> None:
     story = failed_in_sharing()
     assert (story.state.phase, story.attempt) == ("collecting", 1)
     assert set(story.state.current.excluded) == {"e", "f"}
-    assert "not heard of in the sharing of attempt 0" in story.state.current.excluded["e"]
+    assert "did not answer in the sharing of attempt 0" in story.state.current.excluded["e"]
     story.announced()
     assert story.state.deadline == story.at + 20
     for device in ("a", "b", "c", "d", "g"):

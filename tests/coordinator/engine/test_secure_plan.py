@@ -113,7 +113,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {**SECURE, "adversary": "curious"},
         {},
-        "secure: adversary: rounds are always held against a coordinator that lies; there are no others: leave it out",
+        "secure: adversary: rounds are always secure against a malicious coordinator: leave it out",
     ),
     (
         {**SECURE, "threshold": 150},
@@ -214,7 +214,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         SECURE,
         {"task": {"learner": "a:b", "score_held_out": True}},
-        "task.score_held_out = true would tell each device's scores: leave it out of a secure plan",
+        "task.score_held_out = true would reveal each device's scores: leave it out of a secure plan",
     ),
     (
         SECURE,
