@@ -7,8 +7,7 @@ answer back.
 ::
 
     state       what the device does                        actions                           answer
-    header      checks consent, deletes the old attempt,
-                draws new keys                              Persist, then Transmit(advertise) the roster
+    header      checks, deletes old attempt, draws keys     Persist, then Transmit(advertise) the roster
     roster      checks every entry; splits its secrets      Persist, then Transmit(share)     sealed shares of peers
     shares      unseals them, masks its vector, deletes
                 its own secrets                             Persist, then Transmit(mask)      the survivors
