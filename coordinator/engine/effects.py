@@ -206,7 +206,7 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class SendAnswers:
     """Action, a hint: the answers that these devices wait for in this phase are ready."""
 
     round: int
@@ -260,5 +260,19 @@ class Discard:
 
 Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordAudit
 Answer = Refused | Accepted | Granted | Kept | Taken
-Action = Draw | Wake | Offer | Return | Fold | Commit | Announce | Gather | Route | Open | CommitSum | Advance | Discard
+Action = (
+    Draw
+    | Wake
+    | Offer
+    | Return
+    | Fold
+    | Commit
+    | Announce
+    | Gather
+    | SendAnswers
+    | Open
+    | CommitSum
+    | Advance
+    | Discard
+)
 Effect = Record | Answer | Action

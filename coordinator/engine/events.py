@@ -31,11 +31,43 @@ from coordinator.engine.secure.events import (
 )
 
 __all__ = [
-    "Advanced", "Advertised", "Announced", "ClockFell", "CommitFailed", "Committed", "Complained", "Created",
-    "Delivered", "Discarded", "Drawn", "Event", "Faulted", "FleetReturned", "Heartbeat", "LeaseEnded", "Leased",
-    "Masked", "Opened", "OpeningFailed", "Paused", "Reported", "Resumed", "Revealed", "Rostered", "Scored",
-    "SecureEvent", "Shared", "Signed", "Spent", "Started", "Stopped", "Tick", "Withdrew", "from_json", "to_json"
-]  # fmt: skip
+    "Advanced",
+    "Advertised",
+    "Announced",
+    "ClockFell",
+    "CommitFailed",
+    "Committed",
+    "Complained",
+    "Created",
+    "Delivered",
+    "Discarded",
+    "Drawn",
+    "Event",
+    "Faulted",
+    "FleetReturned",
+    "LeaseEnded",
+    "Leased",
+    "Masked",
+    "Opened",
+    "OpeningFailed",
+    "Paused",
+    "Reported",
+    "Resumed",
+    "Revealed",
+    "Rostered",
+    "Scored",
+    "SecureEvent",
+    "Shared",
+    "Signed",
+    "Spent",
+    "Stopped",
+    "Tick",
+    "TrainingStarted",
+    "Withdrew",
+    "WorkerHeartbeat",
+    "from_json",
+    "to_json",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +115,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class TrainingStarted:
     """A device has the checkpoint and begins to train."""
 
     kind: ClassVar[str] = "Started"
@@ -171,7 +203,7 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class WorkerHeartbeat:
     """The worker is at it. Changes the state, and is logged, when the last one that did is a quarter of ``lease_s``
     old: a lease of an hour makes some hundred rows, however often the worker speaks."""
 
@@ -269,13 +301,13 @@ Event = (
     | Tick
     | ClockFell
     | Drawn
-    | Started
+    | TrainingStarted
     | Reported
     | Withdrew
     | Committed
     | CommitFailed
     | Leased
-    | Heartbeat
+    | WorkerHeartbeat
     | LeaseEnded
     | Delivered
     | FleetReturned

@@ -71,7 +71,7 @@ def step(state: RunState, event: ev.Event) -> Step:
         case ev.Drawn():
             secure = state.plan.secure
             return selecting.drawn(state, event) if secure is None else secure_collecting.drawn(state, event, secure)
-        case ev.Started():
+        case ev.TrainingStarted():
             return collecting.started(state, event)
         case ev.Reported():
             return secure_collecting.reported(state, event) if _is_secure(state) else collecting.reported(state, event)
@@ -83,7 +83,7 @@ def step(state: RunState, event: ev.Event) -> Step:
             return committing.commit_failed(state, event)
         case ev.Leased():
             return leasing.leased(state, event)
-        case ev.Heartbeat():
+        case ev.WorkerHeartbeat():
             return training.heartbeat(state, event)
         case ev.LeaseEnded():
             return training.lease_ended(state, event)

@@ -50,7 +50,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class GrantedLease:
     """A datacenter round in one worker's hands. Live while the round is *training*; afterwards it shows who had it."""
 
     worker: str
@@ -89,7 +89,7 @@ class Round:
     """Why it is a datacenter round, or why it is the fleet's again."""
     planned: bool = False
     """Whether the plan wants this round in the datacenter, whoever waits."""
-    lease: Lease | None = None
+    lease: GrantedLease | None = None
     """The live one while *training*, else the last one."""
     give_up_at: float | None = None
     """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""

@@ -49,7 +49,7 @@ class Actions:
                 )
             case fx.Discard():
                 self._commits.discard(run, action)
-            case fx.Announce() | fx.Gather() | fx.Route() | fx.Open() | fx.CommitSum():
+            case fx.Announce() | fx.Gather() | fx.SendAnswers() | fx.Open() | fx.CommitSum():
                 raise NotServed(f"run {run} asks for {action!r}: this coordinator performs no secure rounds yet")
             case _:
                 assert_never(action)

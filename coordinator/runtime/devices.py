@@ -117,13 +117,13 @@ class DeviceRequests:
         self._fleet.stop_waiting(device)
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
-        self._core.submit(run, lambda at: ev.Started(at=at, round=round, attempt=attempt, device=device))
+        self._core.submit(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
 
     def started_all(self, run: str, round: int, attempt: int, devices: Sequence[str]) -> None:
         """The same for many devices. Those that have no place in the round are skipped."""
 
         def started(device: str) -> Make:
-            return lambda tx, state, at: ev.Started(at=at, round=round, attempt=attempt, device=device)
+            return lambda tx, state, at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device)
 
         for result in self._core.log(run).submit_all([started(device) for device in devices]):
             if isinstance(result, BaseException):

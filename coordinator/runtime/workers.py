@@ -137,7 +137,7 @@ class WorkerRequests:
     def heartbeat(self, worker: WorkerRow, run: str, round: int, message: Heartbeat) -> LeaseRenewed:
         effects = self._core.submit(
             run,
-            lambda at: ev.Heartbeat(
+            lambda at: ev.WorkerHeartbeat(
                 at=at,
                 round=round,
                 attempt=message.attempt,

@@ -15,7 +15,7 @@ MOST_CLIENTS_BY_DEFAULT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionOptions:
+class ShareOptions:
     """The options of a partition on the command line; None: not given."""
 
     clients: int | None = None
@@ -30,7 +30,7 @@ class PartitionOptions:
     held_out: float | None = None
 
 
-def shared_out(data: str, asked: PartitionOptions) -> tuple[Clients, Any | None]:
+def shared_out(data: str, asked: ShareOptions) -> tuple[Clients, Any | None]:
     """(the clients, the data set's test part or None).
 
     Data with users is partitioned by user unless a method or a number of clients is given; other data by Dirichlet
@@ -69,7 +69,7 @@ def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | N
     return Examples(np.asarray(test.x[chosen]), np.asarray(test.y[chosen]))
 
 
-def _by_user(found: Any, data: str, asked: PartitionOptions) -> Clients:
+def _by_user(found: Any, data: str, asked: ShareOptions) -> Clients:
     """A client for each user, with the user's examples of the data set's test part as held-out data."""
     for name in ("clients", "alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma", "held_out"):
         if getattr(asked, name) is not None:

@@ -139,7 +139,7 @@ def simulate(
     from client_sdk.data import load_data
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
-    from simulation.commands.data import PartitionOptions, shared_out, some_of
+    from simulation.commands.data import ShareOptions, shared_out, some_of
     from simulation.commands.rerun import again, hint
     from simulation.engines import EngineName
     from simulation.errors import ClientFailed, SimulationError
@@ -169,7 +169,7 @@ def simulate(
     )
     whole = Plan.from_toml(plan)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)
-    asked = PartitionOptions(
+    asked = ShareOptions(
         clients=clients,
         by=cast("By | None", by),
         alpha=alpha,

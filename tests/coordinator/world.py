@@ -41,7 +41,7 @@ from coordinator.store.port import DeviceRow, Store
 
 TOKEN = "let-me-in-please"
 LEARNER = "tests:marks"
-SECURE = fx.Announce | fx.Gather | fx.Route | fx.Open | fx.CommitSum
+SECURE = fx.Announce | fx.Gather | fx.SendAnswers | fx.Open | fx.CommitSum
 """Actions that a coordinator refuses to perform: the tests of secure runs submit what comes of them themselves."""
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from client_sdk import cli
 from simulation import History, partition, simulate
-from simulation.commands.data import PartitionOptions, shared_out, some_of
+from simulation.commands.data import ShareOptions, shared_out, some_of
 from simulation.learners import mnist_mlp
 from tests.simulation import synthetic
 
@@ -260,14 +260,14 @@ class Told:
 
 def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("simulation.commands.data.installed", lambda name: Told())
-    assert list(shared_out("told", PartitionOptions(min_examples=1))[0]) == ["ann", "bob"]
-    assert list(shared_out("told", PartitionOptions())[0]) == ["ann"]
-    assert len(shared_out("told", PartitionOptions(clients=3, by="iid"))[0]) == 3
-    assert "Dirichlet" in shared_out("told", PartitionOptions(clients=2))[0].how
+    assert list(shared_out("told", ShareOptions(min_examples=1))[0]) == ["ann", "bob"]
+    assert list(shared_out("told", ShareOptions())[0]) == ["ann"]
+    assert len(shared_out("told", ShareOptions(clients=3, by="iid"))[0]) == 3
+    assert "Dirichlet" in shared_out("told", ShareOptions(clients=2))[0].how
     with pytest.raises(ValueError, match="--alpha has no effect with --by natural of told: a client is a user"):
-        shared_out("told", PartitionOptions(alpha=0.3))
+        shared_out("told", ShareOptions(alpha=0.3))
     with pytest.raises(ValueError, match="held-out examples already"):
-        shared_out("told", PartitionOptions(by="natural", held_out=0.1))
+        shared_out("told", ShareOptions(by="natural", held_out=0.1))
 
 
 def test_the_test_part_is_drawn_once():

@@ -14,7 +14,7 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.state import Member, RunState, altered
 
 
-def started(state: RunState, event: ev.Started) -> Step:
+def started(state: RunState, event: ev.TrainingStarted) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)

@@ -26,7 +26,7 @@ from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Plan
-from coordinator.engine.state import Lease, RunState
+from coordinator.engine.state import GrantedLease, RunState
 
 
 def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...], nproc: int) -> str | None:
@@ -76,7 +76,7 @@ def leased(state: RunState, event: ev.Leased) -> Step:
     if event.attempt != current.attempt + 1 or event.fence != state.fence + 1:
         return refuse(state, "stale", f"the next lease is attempt {current.attempt + 1}, fence {state.fence + 1}")
     give_up_at = event.at + section.max_s if current.give_up_at is None else current.give_up_at
-    lease = Lease(
+    lease = GrantedLease(
         worker=event.worker,
         instance=event.instance,
         fence=event.fence,
@@ -116,7 +116,7 @@ def pending(state: RunState) -> list[fx.Action]:
     return [fx.Offer(round=state.round_number)]
 
 
-def is_restart(lease: Lease, installation: str) -> bool:
+def is_restart(lease: GrantedLease, installation: str) -> bool:
     """Whether another process of the lease's worker, of this installation, is that worker started again. One that does
     not say where it is installed may be anyone that was given the token."""
     return installation != "" and installation == lease.installation
@@ -145,7 +145,7 @@ def too_long(state: RunState, at: float) -> str | None:
     return f"no result within {section.max_s:g} s of the first lease ({current.attempt} in all)"
 
 
-def _granted(state: RunState, lease: Lease) -> fx.Granted:
+def _granted(state: RunState, lease: GrantedLease) -> fx.Granted:
     current = state.current
     ends_at = current.deadline if current.deadline is not None else lease.renewed_at
     return fx.Granted(

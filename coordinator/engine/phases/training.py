@@ -19,7 +19,7 @@ RENEWALS = 4
 """A heartbeat is written down when this part of ``lease_s`` has passed since the last one that was."""
 
 
-def heartbeat(state: RunState, event: ev.Heartbeat) -> Step:
+def heartbeat(state: RunState, event: ev.WorkerHeartbeat) -> Step:
     section, current = state.plan.datacenter, state.round
     lease = None if current is None else current.lease
     against = reason_lost(state, event.round, event.attempt, event.fence, event.worker)

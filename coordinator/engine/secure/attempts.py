@@ -49,10 +49,12 @@ def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
 
-def route(state: RunState, devices: Iterable[str]) -> fx.Route:
+def route(state: RunState, devices: Iterable[str]) -> fx.SendAnswers:
     """The hint that the answers of this phase are ready for these devices."""
     current = state.current
-    return fx.Route(round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices)))
+    return fx.SendAnswers(
+        round=current.number, attempt=current.attempt, phase=current.phase, devices=tuple(sorted(devices))
+    )
 
 
 def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ()) -> Step:

@@ -98,7 +98,9 @@ class Story:
 
     def started(self, device: str, **more: Any) -> list[fx.Effect]:
         return self.happens(
-            ev.Started(**{"at": self.at, "round": self.state.round_number, "attempt": 0, "device": device, **more})
+            ev.TrainingStarted(
+                **{"at": self.at, "round": self.state.round_number, "attempt": 0, "device": device, **more}
+            )
         )
 
     def reported(self, device: str, **more: Any) -> list[fx.Effect]:
@@ -152,7 +154,9 @@ class Story:
         return {"at": self.at, **usual, **more}
 
     def heartbeat(self, step: int = 1, **more: Any) -> list[fx.Effect]:
-        return self.happens(ev.Heartbeat(**self._under({"step": step, "metrics": {"loss": 1 / (step + 1)}, **more})))
+        return self.happens(
+            ev.WorkerHeartbeat(**self._under({"step": step, "metrics": {"loss": 1 / (step + 1)}, **more}))
+        )
 
     def lease_ended(self, *, failed: bool, **more: Any) -> list[fx.Effect]:
         return self.happens(ev.LeaseEnded(**self._under({"failed": failed, "reason": "moved", **more})))

@@ -246,7 +246,7 @@ def test_heartbeats_keep_the_lease_and_few_of_them_are_logged() -> None:
         assert kept.ends_at > story.at + 29
         story.tick()
     assert phase(story) == ("datacenter", "training")
-    logged = [event for event in story.log if isinstance(event, ev.Heartbeat)]
+    logged = [event for event in story.log if isinstance(event, ev.WorkerHeartbeat)]
     assert len(logged) == 12, "one for each quarter of the 40 s"
     lease = story.state.current.lease
     assert lease is not None

@@ -76,7 +76,7 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
             cohort = tuple((device, 10) for device in sorted(word["devices"]))
             return ev.Drawn(at=at, round=number, cohort=cohort, waiting=len(cohort))
         case "Started":
-            return ev.Started(**of_device)
+            return ev.TrainingStarted(**of_device)
         case "Withdrew":
             return ev.Withdrew(**of_device, reason="")
         case "Reported":
@@ -108,7 +108,7 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
                 "worker": lease.worker if lease and not word["draft"] else word["device"],
             }
             if word["kind"] == "Heartbeat":
-                return ev.Heartbeat(at=at, **under, step=word["examples"])
+                return ev.WorkerHeartbeat(at=at, **under, step=word["examples"])
             if word["kind"] == "LeaseEnded":
                 return ev.LeaseEnded(at=at, **under, failed=word["complete"], reason="")
             digest = digest_of("result", number, story.state.fence)

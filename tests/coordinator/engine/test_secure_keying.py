@@ -25,7 +25,7 @@ def test_a_cohort_is_announced_a_header_and_begins_to_train() -> None:
     assert (story.state.current.kind, story.state.phase, story.attempt) == ("secure", "collecting", 0)
     assert story.secure.header
     assert [type(effect) for effect in story.effects[-6:]] == [
-        fx.Draw, fx.Claim, fx.RecordRound, fx.Wake, fx.Announce, fx.Route,
+        fx.Draw, fx.Claim, fx.RecordRound, fx.Wake, fx.Announce, fx.SendAnswers,
     ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_the_roster_is_of_all_who_advertised_and_of_nobody_else() -> None:
         assert refusal(story.rostered(order=order)) == "stale"
     assert story.state is before
     effects = story.rostered()
-    assert only(effects, fx.Route) == fx.Route(round=1, attempt=0, phase="sharing", devices=SIX)
+    assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="sharing", devices=SIX)
     assert story.rostered() == []
     assert refusal(story.rostered(digest=digest_of("another"))) == "conflict"
     assert story.secure.order == SIX

@@ -28,7 +28,7 @@ def test_sharing_ends_when_the_whole_roster_has_shared() -> None:
         story.shared(device)
     assert story.state.phase == "sharing"
     effects = story.shared("f")
-    assert only(effects, fx.Route) == fx.Route(round=1, attempt=0, phase="masking", devices=SIX)
+    assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="masking", devices=SIX)
     assert story.state.deadline == story.at + 20
 
 
@@ -38,7 +38,7 @@ def test_masking_ends_when_all_who_shared_have_masked_and_the_list_stands() -> N
         story.masked(device)
     assert story.state.phase == "masking"
     effects = story.masked("f")
-    assert only(effects, fx.Route) == fx.Route(round=1, attempt=0, phase="agreeing", devices=SIX)
+    assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="agreeing", devices=SIX)
     assert only(effects, fx.Release).devices == ("g", "h"), "whoever is not on the list is free to go"
 
 

@@ -44,9 +44,9 @@ def test_agreeing_ends_when_as_many_signed_as_must_be_shown() -> None:
         story.signed(device)
     assert story.state.phase == "agreeing"
     effects = story.signed("e")
-    assert only(effects, fx.Route) == fx.Route(round=1, attempt=0, phase="unmasking", devices=SIX[:5])
+    assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="unmasking", devices=SIX[:5])
     late = story.signed("f")
-    assert only(late, fx.Route).devices == ("f",), "who signs late is shown the proof too"
+    assert only(late, fx.SendAnswers).devices == ("f",), "who signs late is shown the proof too"
     assert story.state.spent == SIX
 
 
@@ -345,21 +345,21 @@ def test_pending_names_who_is_waited_for() -> None:
     waited: dict[str, fx.Action] = {}
     story = SecureStory().cohort()
     story.advertised("a")
-    waited["collecting"] = only(rounds.pending(story.state), fx.Route)
+    waited["collecting"] = only(rounds.pending(story.state), fx.SendAnswers)
     story = SecureStory().sharing()
     story.shared("a")
-    waited["sharing"] = only(rounds.pending(story.state), fx.Route)
+    waited["sharing"] = only(rounds.pending(story.state), fx.SendAnswers)
     story = SecureStory().masking()
     story.masked("b")
     story.complained("c", "a")
-    waited["masking"] = only(rounds.pending(story.state), fx.Route)
+    waited["masking"] = only(rounds.pending(story.state), fx.SendAnswers)
     story = SecureStory().agreeing()
     story.signed("c")
     story.withdraws("d")
-    waited["agreeing"] = only(rounds.pending(story.state), fx.Route)
+    waited["agreeing"] = only(rounds.pending(story.state), fx.SendAnswers)
     story = SecureStory().unmasking()
     story.revealed("d")
-    waited["unmasking"] = only(rounds.pending(story.state), fx.Route)
+    waited["unmasking"] = only(rounds.pending(story.state), fx.SendAnswers)
     assert {phase: "".join(action.devices) for phase, action in waited.items()} == {  # type: ignore[union-attr]
         "collecting": "bcdefgh",
         "sharing": "bcdef",

@@ -13,7 +13,7 @@ from tests.coordinator.world import SECURE, World
 NOT_SERVED = [
     fx.Announce(round=1, attempt=0),
     fx.Gather(round=1, attempt=0, advertised=()),
-    fx.Route(round=1, attempt=0, phase="sharing", devices=()),
+    fx.SendAnswers(round=1, attempt=0, phase="sharing", devices=()),
     fx.Open(round=1, attempt=0),
     fx.CommitSum(round=1, parent="", sum="", weight=0, contributions=()),
 ]

@@ -156,7 +156,7 @@ def test_a_new_process_reads_what_the_last_one_wrote(store: Store, tmp_path: Pat
     def restarting(w: World) -> bool:
         if next(steps) % every == 0 and not w.state.over:
             w._boot([])
-            hints = fx.Wake | fx.Route
+            hints = fx.Wake | fx.SendAnswers
             w.log.todo += [action for action in rounds.pending(w.state) if not isinstance(action, hints)]
         return False
 

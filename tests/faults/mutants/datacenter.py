@@ -173,7 +173,7 @@ def _heartbeat_lost() -> Patches:
     """A heartbeat is answered, and does not keep the lease."""
     heartbeat = training.heartbeat
 
-    def careless(state: RunState, event: ev.Heartbeat) -> Any:
+    def careless(state: RunState, event: ev.WorkerHeartbeat) -> Any:
         following, effects = heartbeat(state, event)
         if following.round is None:
             return following, effects
