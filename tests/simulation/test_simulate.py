@@ -30,7 +30,7 @@ from coordinator.engine.plan import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import copy_run
-from simulation.simulator.progress import Progress
+from simulation.simulator.progress import RoundProgress
 from simulation.virtual.simulation import _Sizes
 
 torch.set_num_threads(1)
@@ -497,7 +497,7 @@ class Terminal(io.StringIO):
 
 
 def told(stream: io.StringIO, wanted: bool | None, rounds: Sequence[Any]) -> str:
-    progress = Progress(4, wanted, stream)
+    progress = RoundProgress(4, wanted, stream)
     for found in rounds:
         progress.training(found.round, 1, 4)
         progress.ended(found, {"accuracy": 0.5})
@@ -524,7 +524,7 @@ def test_progress_is_a_line_a_round_and_quiet_in_logs() -> None:
 
 def test_a_notebook_has_a_live_line_that_leaves_nothing_behind() -> None:
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    progress = Progress(4, None, stream)
+    progress = RoundProgress(4, None, stream)
     progress._often_s = 0.0
     view = RoundView(round=10, status="abandoned", opened_at=1.0, closed_at=9.0, reason="late")
     for done in (3, 4):

@@ -53,7 +53,7 @@ def test_without_source_there_are_none() -> None:
 
 def test_a_field_whose_type_has_a_description_keeps_its_own_words() -> None:
     """Pydantic's own reader would leave these at "SHA-256 in lower-case hexadecimal"."""
-    assert field_docs(Receipt)["digest"].startswith("Of the body received.")
+    assert field_docs(Receipt)["digest"].startswith("Of the received body.")
     assert field_docs(Task)["learner"].startswith("``package:name`` of a learner installed on the device.")
 
 
