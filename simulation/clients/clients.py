@@ -149,7 +149,7 @@ class Clients(Mapping[str, ClientData]):
 
     @property
     def classes(self) -> Sequence[str] | None:
-        """The names of the labels 0, 1, ..., where the data set has said them."""
+        """The names of the labels 0, 1, ..., where the data set gives them."""
         return self._classes
 
     @property

@@ -29,7 +29,7 @@ class ClientData:
 
     @cached_property
     def test(self) -> Any | None:
-        """What the client was told to hold out; None where that is nothing."""
+        """The examples that the client holds out; None where there are none."""
         return None if self._make_test is None else self._make_test()
 
     def __repr__(self) -> str:

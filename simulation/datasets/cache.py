@@ -103,7 +103,7 @@ def cached(recipe: DatasetSource) -> Arrays:
 
 
 def _built(recipe: DatasetSource, path: Path) -> Arrays:
-    """The recipe's arrays, fresh from the source; what fails there is told with the data set's name and a way out."""
+    """The recipe's arrays, fresh from the source; an error there names the data set and a way out."""
     try:
         return recipe.build()
     except OSError as error:

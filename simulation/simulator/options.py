@@ -1,4 +1,4 @@
-"""What ``simulate`` takes beside a plan, a learner and clients, as types: said once, for all who hand it on.
+"""What ``simulate`` takes beside a plan, a learner and clients, as types, for every function that passes it on.
 
 This file knows names. What they mean, the documentation of ``simulate`` says.
 """

@@ -1,7 +1,7 @@
 """How far a simulation has come: one line for each round, with the time that is left.
 
 On a terminal and in a notebook the line of the round under way is live; in a log there is nothing, unless lines were
-asked for. This file knows what it is told, and a stream.
+asked for.
 """
 
 from __future__ import annotations
