@@ -1,6 +1,6 @@
 """The Plan: everything a run was asked to do, frozen and checked before anything starts.
 
-This file knows which values make sense, alone and together. It knows nothing of how they are carried out.
+It checks which values make sense, alone and together.
 A plan is written as TOML::
 
     name = "mnist"

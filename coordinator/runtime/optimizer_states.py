@@ -28,8 +28,8 @@ def optimizer_state_before(store: Reader, run: str, row: RoundRow | None) -> str
 def optimizer_states(line: Sequence[CheckpointRow], forgotten: int) -> set[str]:
     """Returns the digests of the states that may be read again. ``forgotten``: the last round whose updates are
     deleted."""
-    kept = {row.optimizer for row in line[-1:]}
+    needed = {row.optimizer for row in line[-1:]}
     for before, after in pairwise(line):
         if after.round is not None and after.round > forgotten:
-            kept.add(before.optimizer)
-    return {digest for digest in kept if digest is not None}
+            needed.add(before.optimizer)
+    return {digest for digest in needed if digest is not None}

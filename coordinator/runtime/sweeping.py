@@ -15,10 +15,10 @@ from coordinator.store.port import RoundRow
 
 def sweep(core: Core) -> int:
     """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too."""
-    kept: set[str | None] = set()
+    named: set[str | None] = set()
     for row in core.store.runs():
-        kept |= _of_run(core, row.run)
-    gone = [digest for digest in core.blobs.digests() if digest not in kept]
+        named |= _of_run(core, row.run)
+    gone = [digest for digest in core.blobs.digests() if digest not in named]
     for digest in gone:
         core.blobs.delete(digest)
     return len(gone)
@@ -31,20 +31,20 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     Of refused updates only those that had been acknowledged: the bytes of others are deleted with the refusal.
     """
     state, store = core.state(run), core.store
-    kept: set[str | None] = set()
+    named: set[str | None] = set()
     if state.round is not None:
-        kept = {state.round.pool, *(member.digest for member in state.round.members.values())}
-    kept |= set(state.secure.blobs) if state.secure is not None else set()
+        named = {state.round.pool, *(member.digest for member in state.round.members.values())}
+    named |= set(state.secure.blobs) if state.secure is not None else set()
     line = store.checkpoints(run)
-    kept |= {checkpoint.digest for checkpoint in line}
-    kept |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)
+    named |= {checkpoint.digest for checkpoint in line}
+    named |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)
     for row in _rounds(core, run):
         pool = row.body.get("pool")
-        kept.add(pool if isinstance(pool, str) else None)
+        named.add(pool if isinstance(pool, str) else None)
         if row.round > state.round_number - 1 - state.plan.retention.rounds:
-            kept |= {item.digest for item in store.contributions(run, row.round)}
-            kept |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}
-    return kept
+            named |= {item.digest for item in store.contributions(run, row.round)}
+            named |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}
+    return named
 
 
 def _rounds(core: Core, run: str) -> Iterator[RoundRow]:

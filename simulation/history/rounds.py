@@ -46,7 +46,7 @@ class RoundSummary:
     """Devices whose update is in the model: those that reported, where the round was committed."""
     late: int
     dropped: int
-    """Selected, and not heard of by the time the round closed."""
+    """Selected, and silent until the round closed."""
     withdrawn: int
     refused: int
 

@@ -1,6 +1,6 @@
 """Which options each way of partitioning has, and the refusal of all that cannot be met.
 
-This file knows names and ranges. It draws nothing and has never heard of data sets.
+Names and ranges only: nothing is drawn here.
 """
 
 from __future__ import annotations

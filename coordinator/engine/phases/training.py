@@ -98,7 +98,7 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
     if attempt != current.attempt:
         return f"fence {fence} is that of attempt {current.attempt} of round {round}, not {attempt}"
     if state.phase != "training":
-        return f"the lease of round {round} has ended: nothing was heard in time, or it was given back"
+        return f"the lease of round {round} has ended: no heartbeat arrived in time, or it was given back"
     return None
 
 
