@@ -120,10 +120,10 @@ def catalogue_for(names: Iterable[str]) -> Catalogue:
         return installed
     if "" not in sys.path:
         sys.path.insert(0, "")
-        try:
-            check()
-        except Shadowed as hidden:
-            raise LearnerError(str(hidden)) from None
+    try:
+        check()
+    except Shadowed as hidden:
+        raise LearnerError(str(hidden)) from None
     return Catalogue(others)
 
 

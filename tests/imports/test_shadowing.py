@@ -135,14 +135,15 @@ def test_children_import_from_where_their_parent_does(
     assert os.environ.get("PYTHONSAFEPATH") == wanted
 
 
+@pytest.mark.parametrize("path", [[], [""]], ids=["console script", "python -c"])
 def test_learner_of_the_folder_does_not_open_the_door_to_other_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: list[str]
 ) -> None:
     """``--learner mine:train`` looks into the working folder; what hides a package there is named."""
     hide(tmp_path, "dashboards", "file")
     (tmp_path / "mine.py").write_text(NOT_OURS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [*path, *(part for part in sys.path if part)])
     monkeypatch.delitem(sys.modules, "dashboards", raising=False)
     with pytest.raises(LearnerError, match=r"dashboards\.py hides quorate's own package 'dashboards'"):
         catalogue_for(["mine:train"])
