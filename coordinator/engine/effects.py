@@ -127,7 +127,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Renewed:
     """The answer to a heartbeat."""
 
     ends_at: float
@@ -259,7 +259,7 @@ class Discard:
 
 
 Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordAudit
-Answer = Refused | Accepted | Granted | Kept | Taken
+Answer = Refused | Accepted | Granted | Renewed | Taken
 Action = (
     Draw
     | Wake

@@ -88,10 +88,11 @@ class DeviceRequests:
         claim = self._core.store.claim(device)
         if claim is None:
             return None
-        state = self._core.log(claim.run).state
+        log = self._core.log(claim.run)
+        state = log.state
         if state.round_number != claim.round or state.phase != "collecting":  # another replica drew this cohort
-            state = self._core.log(claim.run).catch_up()
-        if state.round_number != claim.round or state.phase != "collecting" or state.deadline is None:
+            state = log.catch_up()
+        if state.round_number != claim.round or state.phase != "collecting" or (ends_at := state.deadline) is None:
             return None
         return Assignment(
             run=claim.run,
@@ -99,9 +100,9 @@ class DeviceRequests:
             attempt=claim.attempt,
             device=device,
             checkpoint=self._checkpoint(state),
-            plan_digest=self._core.log(claim.run).row.plan_digest,
+            plan_digest=log.row.plan_digest,
             task=state.plan.task,
-            report_within_s=max(0.0, min(state.deadline - self._core.clock.now(), state.plan.cohort.collect_s)),
+            report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
             max_update_bytes=self._limit(claim.run),
         )

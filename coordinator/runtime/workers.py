@@ -147,7 +147,7 @@ class WorkerRequests:
                 metrics=dict(message.metrics),
             ),
         )
-        return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Kept).ends_at - self._core.clock.now()))
+        return LeaseRenewed(ends_in_s=max(0.0, _only(effects, fx.Renewed).ends_at - self._core.clock.now()))
 
     def end_lease(self, worker: WorkerRow, run: str, round: int, message: LeaseEnd) -> None:
         self._core.submit(

@@ -26,11 +26,11 @@ def heartbeat(state: RunState, event: ev.WorkerHeartbeat) -> Step:
     if against is not None or section is None or current is None or lease is None or current.deadline is None:
         return refuse(state, "lease-lost", against or "no lease is held")
     if 0 <= event.at - lease.renewed_at < section.lease_s / RENEWALS:
-        return state, [fx.Kept(ends_at=current.deadline)]
+        return state, [fx.Renewed(ends_at=current.deadline)]
     lease = replace(lease, renewed_at=event.at, step=event.step, metrics=event.metrics)
     ends_at = event.at + section.lease_s
     ends_at = min(ends_at, current.give_up_at or ends_at)
-    return state.with_round(replace(current, lease=lease, deadline=ends_at)), [fx.Kept(ends_at=ends_at)]
+    return state.with_round(replace(current, lease=lease, deadline=ends_at)), [fx.Renewed(ends_at=ends_at)]
 
 
 def lease_ended(state: RunState, event: ev.LeaseEnded) -> Step:

@@ -242,7 +242,7 @@ def test_heartbeats_keep_the_lease_and_few_of_them_are_logged() -> None:
     story = fallback().training()
     for second in range(1, 121):
         story.at += 1
-        kept = only(story.heartbeat(step=second), fx.Kept)
+        kept = only(story.heartbeat(step=second), fx.Renewed)
         assert kept.ends_at > story.at + 29
         story.tick()
     assert phase(story) == ("datacenter", "training")
@@ -256,7 +256,7 @@ def test_heartbeats_keep_the_lease_and_few_of_them_are_logged() -> None:
 def test_a_late_heartbeat_keeps_a_lease_that_nobody_has_ended_yet() -> None:
     story = fallback().training()
     story.at += 100
-    only(story.heartbeat(), fx.Kept)
+    only(story.heartbeat(), fx.Renewed)
     story.tick()
     assert phase(story) == ("datacenter", "training")
 
@@ -264,7 +264,7 @@ def test_a_late_heartbeat_keeps_a_lease_that_nobody_has_ended_yet() -> None:
 def test_no_lease_reaches_beyond_the_rounds_time() -> None:
     story = fallback(max_s=50).training()
     story.at += 30
-    assert only(story.heartbeat(), fx.Kept).ends_at == story.state.current.opened_at + 50
+    assert only(story.heartbeat(), fx.Renewed).ends_at == story.state.current.opened_at + 50
     story.tick(20)
     assert phase(story) == ("federated", "selecting")
 
