@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from quorate import check_client_sdk
 
 
 def main() -> None:
-    """Run ``client_sdk.cli``; exit code 1 and one sentence where a file of the user's hides the package."""
+    """Run ``client_sdk.cli``; exit code 1 and one sentence where a file of the user's hides the package.
+
+    Ctrl-C ends it with 130 and without a traceback at any time: during the imports, in the command, and while the
+    interpreter shuts down.
+    """
+    signal.signal(signal.SIGINT, _end_at_once)
     try:
         check_client_sdk()
     except ImportError as error:
@@ -18,7 +25,18 @@ def main() -> None:
     _keep_folder_from_children()
     from client_sdk.cli import main as commands
 
-    commands()
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        commands()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, _end_at_once)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C while no command runs: there is nothing to finish."""
+    os._exit(130)
 
 
 def _keep_folder_from_children() -> None:

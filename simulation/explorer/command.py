@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from signal import SIGINT
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.commands.long_running import exit_process, handling
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -46,14 +49,16 @@ def explore(
     from simulation.explorer.search import PRODUCT
     from simulation.explorer.shape import PHASES
 
-    if schedules is None and seconds is None:
-        report = play_one(PRODUCT, seed, trace=trace, as_json=as_json)
-    else:
-        if trace:
-            fail("--trace shows one schedule: leave out --schedules and --seconds.")
-        report = play_many(PRODUCT, seed, schedules, seconds, jobs)
-        if coverage:
-            say_table(("event or fault", *PHASES), report.coverage.table())
+    # An exception in the middle of a schedule would be swallowed by whatever code it interrupts.
+    with handling(lambda number, frame: exit_process(130), SIGINT) if jobs == 1 else nullcontext():
+        if schedules is None and seconds is None:
+            report = play_one(PRODUCT, seed, trace=trace, as_json=as_json)
+        else:
+            if trace:
+                fail("--trace shows one schedule: leave out --schedules and --seconds.")
+            report = play_many(PRODUCT, seed, schedules, seconds, jobs)
+            if coverage:
+                say_table(("event or fault", *PHASES), report.coverage.table())
     show_count(report, as_json)
     if report.findings:
         raise typer.Exit(1)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
+from signal import SIG_IGN, SIGINT
 
+from client_sdk.commands.long_running import handling
 from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.faults import Broken
 from simulation.explorer.schedule import Schedule
@@ -162,16 +164,22 @@ def _in_processes(
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         running: set[Future[SearchReport]] = set()
         more = True
-        while more or running:
-            while more and len(running) < jobs + 1:
-                seeds = next(chunks, None)
-                if seeds is None:
-                    more = False
-                else:
-                    running.add(pool.submit(play_many, seeds, product, until, enough))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                more = take_in(future.result()) and more
+        try:
+            while more or running:
+                while more and len(running) < jobs + 1:
+                    seeds = next(chunks, None)
+                    if seeds is None:
+                        more = False
+                    else:
+                        with handling(SIG_IGN, SIGINT):  # a worker that starts here inherits it: Ctrl-C is the parent's
+                            running.add(pool.submit(play_many, seeds, product, until, enough))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    more = take_in(future.result()) and more
+        except KeyboardInterrupt:
+            for worker in active_children():
+                worker.kill()
+            raise
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,81 @@
+"""Ctrl-C ends every command without a traceback, wherever it arrives: in the imports, in the command, at the exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+INTERRUPTED = """
+import atexit, os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+if {module!r} == "exit":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv = ["quorate", *{arguments!r}]
+sys.path.insert(0, {root!r})
+from quorate.__main__ import main
+main()
+"""
+
+
+def interrupted(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that receives SIGINT when it imports ``module``, or while the interpreter shuts down."""
+    source = INTERRUPTED.format(module=module, arguments=arguments, root=str(ROOT))
+    return subprocess.run(
+        [sys.executable, "-P", "-c", source], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+DEVICE = ("device", "--data", "mine.npz", "--enrolment-token", "t")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("client_sdk.imports.shadowing", ("--help",)),
+        ("client_sdk.cli", ("--help",)),
+        ("typer", ("--help",)),
+        ("pydantic", ("status",)),
+        ("client_sdk.commands.device", DEVICE),
+        ("coordinator.cli", ("status",)),
+        ("simulation.cli", ("demo",)),
+        ("numpy", DEVICE),
+        ("sqlalchemy", ("serve", "--port", "0")),
+        ("simulation.explorer.search", ("explore",)),
+        ("exit", ("--version",)),
+    ],
+)
+def test_ctrl_c_during_imports_and_at_the_exit(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
+    ended = interrupted(tmp_path, module, *arguments)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_a_search_and_its_processes(jobs: int) -> None:
+    """The signal goes to the whole process group, as a terminal sends it."""
+    search = subprocess.Popen(
+        [sys.executable, "-m", "quorate", "explore", "--seconds", "60", "--jobs", str(jobs)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    time.sleep(2.5)  # in the middle of schedules, or of the start of the processes: any moment will do
+    os.killpg(search.pid, signal.SIGINT)
+    out, err = search.communicate(timeout=20)
+    assert (search.returncode, out, err) == (130, "", "")
