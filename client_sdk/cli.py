@@ -20,7 +20,7 @@ from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of
+from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of, start
 
 GROUP = "quorate.commands"
 
@@ -101,6 +101,7 @@ def _quorate(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command. An error is printed as one sentence; the exit code is 0, 1 or 2."""
+    start(sys.argv[1:] if arguments is None else arguments)
     try:
         check()
     except Shadowed as hidden:
@@ -116,6 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001  (a usage error: ``errors_as_sentences`` handles all others)
         code = getattr(error, "exit_code", 2)
         wrong_usage(error)
+    finally:
+        start([])
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,7 +2,8 @@
 and 2.
 
 Exit codes: 0 success; 1 failure, with one sentence on standard error; 2 wrong usage. With ``--json`` standard output
-holds only JSON, one value a line; errors remain sentences on standard error. ``QUORATE_DEBUG=1`` adds tracebacks.
+holds only JSON, one value a line, and the error is a line of JSON on standard error. ``QUORATE_DEBUG=1`` adds
+tracebacks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from io import TextIOWrapper
+from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -96,15 +99,55 @@ def errors_as_sentences(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+@dataclass(slots=True)
+class _Style:
+    """How this process prints; ``start`` sets it for each command."""
+
+    errors_in_json: bool = False
+    speaker: str = ""
+
+
+_style = _Style()
+
+
+def start(arguments: Sequence[str]) -> None:
+    """Prepare the output for a command with these arguments.
+
+    With ``--json`` errors are JSON too. Characters that the terminal's encoding lacks are printed as escapes.
+    """
+    global _style
+    given = list(arguments)
+    _style = _Style(errors_in_json="--json" in given[: given.index("--") if "--" in given else None])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def speak_as(name: str) -> None:
+    """Begin each line of text with this name, until the command ends: several devices may share a terminal."""
+    _style.speaker = name
+
+
 def print_error(sentence: str) -> None:
-    """Print an error on standard error."""
-    note(f"Error: {sentence}")
+    """Print an error on standard error: ``Error: ...``, or ``{"kind": "error", "text": ...}`` with ``--json``."""
+    if _style.errors_in_json:
+        _write(sys.stderr, _json({"kind": "error", "text": sentence}))
+    else:
+        _write(sys.stderr, f"Error: {_spoken(sentence)}")
 
 
 def note(sentence: str) -> None:
     """Print a line that is not part of the result on standard error."""
-    sys.stderr.write(f"{sentence}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, _spoken(sentence))
+
+
+def _spoken(line: str) -> str:
+    return f"{_cell(_style.speaker)}: {line}" if _style.speaker else line
+
+
+def _write(stream: TextIO, line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()
 
 
 def sentence_of(error: Exception) -> str:
@@ -141,13 +184,16 @@ def missing_module(name: str) -> str:
 
 def say(line: str) -> None:
     """Print a line of text on standard output, flushed."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    _write(sys.stdout, _spoken(line))
 
 
 def say_json(value: Any) -> None:
     """Print a value, a message or a list of messages as one line of JSON on standard output, flushed."""
-    say(json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+    _write(sys.stdout, _json(value))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
 
 
 def plain(value: Any) -> Any:

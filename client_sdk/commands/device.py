@@ -14,7 +14,7 @@ from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_j
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
 from client_sdk.device.record import Joined
 from client_sdk.device.storage import FileStorage, read_history
-from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, say, say_json, say_table, speak_as
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -36,6 +36,7 @@ def device(
         return
     from client_sdk.learners import LearnerTrainer
 
+    speak_as(joining.name)
     trainer = LearnerTrainer(*joining.prepare())
     log_plainly("quorate.device")
     with FileStorage(joining.folder) as storage, stopped_by_signals() as stop:

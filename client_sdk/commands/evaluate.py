@@ -44,7 +44,8 @@ def evaluate(
     from client_sdk.protocol.operators import CheckpointView
     from client_sdk.tensors import Tensors
 
-    catalogue = learners.catalogue_for(learner or [])
+    loaded = load_data(data, Shard.parse(shard) if shard is not None else None)
+    catalogue = learners.catalogue_for(learner or [])  # after the data: learners may import torch, which takes seconds
     with OperatorClient(coordinator) as operator, stopped_by_signals() as stop:
         view = operator.run(run)
         task = view.plan.get("task")
@@ -52,7 +53,6 @@ def evaluate(
         if not isinstance(name, str):
             fail(f"The plan of {run} names no learner.")
         scorer = catalogue.load(name)
-        loaded = load_data(data, Shard.parse(shard) if shard is not None else None)
         held_out = loaded.test if loaded.test is not None else loaded.train
 
         def score(model: Tensors) -> Score:

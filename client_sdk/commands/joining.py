@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
 from threading import Event
@@ -124,12 +124,13 @@ class Joining:
         for name in self.allow or []:
             if not re.fullmatch(LEARNER_PATTERN, name):
                 fail(f"{name!r} is not a learner's name; it looks like package:name.")
-        catalogue = catalogue_for(self.learner or [])
+        data = load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
+        catalogue = catalogue_for(self.learner or [])  # after the data: learners may import torch, which takes seconds
         if not catalogue.versions:
             fail(
                 "This device has no learner: install a package that has one, or name yours: --learner module:attribute."
             )
-        return catalogue, load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
+        return catalogue, data
 
     def policy(self) -> Policy:
         """The owner's policy. Bounds on secure rounds are sent only where one is set."""
@@ -151,6 +152,11 @@ class Joining:
             secure=SecureBounds.model_validate(bounds) if bounds else None,
         )
 
+    @property
+    def name(self) -> str:
+        """The name of this device in its lines: its label, or else its folder."""
+        return self.label or self.folder.name or str(self.folder)
+
     def take_part(self, who: str, storage: FileStorage, trainer: Trainer, stop: Event, as_json: bool) -> int:
         """Take part until ``stop`` or ``rounds``, and print each event. Returns how many rounds ended here.
 
@@ -167,11 +173,14 @@ class Joining:
             enrolment_token=self.enrolment_token,
             policy=self.policy(),
             label=self.label,
-            on_happening=_print_json if as_json else _print_happening,
+            on_happening=self._print_json if as_json else lambda happening: say(str(happening)),
         ) as client:
             if not as_json:
                 say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
             return client.run(self.rounds, stop)
+
+    def _print_json(self, happening: Happening) -> None:
+        say_json({"device": self.name, **asdict(happening)})
 
 
 def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
@@ -198,12 +207,3 @@ def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
 
     taking.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return taking
-
-
-def _print_happening(happening: Happening) -> None:
-    where = f"{happening.run} round {happening.round}: " if happening.run is not None else ""
-    say(where + happening.text)
-
-
-def _print_json(happening: Happening) -> None:
-    say_json({"kind": happening.kind, "run": happening.run, "round": happening.round, "text": happening.text})

@@ -36,7 +36,9 @@ def stopped_by_signals() -> Iterator[Event]:
 
 
 @contextmanager
-def handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
+def handling(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
+) -> Iterator[None]:
     """Install ``handler`` for these signals, and restore the earlier handlers afterwards. In the main thread only."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

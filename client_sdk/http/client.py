@@ -7,8 +7,9 @@ A device in ten lines::
 
     storage = FileStorage("~/.my-app/quorate")
     trainer = LearnerTrainer(Catalogue({"clinic:risk": train}), data)
-    with Client("https://coordinator.example", storage, trainer, enrolment_token=token) as client:
-        client.run(stop=stop)
+    device = Client("https://coordinator.example", storage, trainer, enrolment_token=token)
+    with stopped_by_signals() as stop, device:
+        device.run(stop=stop)
 """
 
 from __future__ import annotations
@@ -51,13 +52,17 @@ SPARE_MOST_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """A notice for people: one plain sentence, and the round that it is about."""
+    """A notice for people: one plain sentence, and the round that it is about. ``str`` of it is one line."""
 
     kind: str
     """enrolled, waiting, trouble, assigned, training, trained, receipt, refused, withdrawn or dropped."""
     text: str
     run: str | None = None
     round: int | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.run} round {self.round}: " if self.run is not None else ""
+        return where + self.text
 
 
 class Client:

@@ -18,7 +18,7 @@ import typer
 
 from client_sdk.commands.joining import Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
-from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error
+from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -42,6 +42,7 @@ def group(
     from client_sdk.learning.group import GroupLost, RankFailed, joined
     from client_sdk.learning.group_trainer import GroupTrainer, follow
 
+    speak_as(joining.name)
     try:
         with joined(device, hang_s) as ranks:
             error: Exception | None = None
@@ -76,6 +77,7 @@ def main() -> None:
     """Run the command and exit the process."""
     from client_sdk.commands.long_running import exit_process
 
+    start(sys.argv[1:])
     try:
         app(prog_name="python -m client_sdk.learning.collective")
     except SystemExit as over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from client_sdk import terminal
+from client_sdk import cli, terminal
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 
@@ -102,3 +103,40 @@ def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.say_json([Task(learner="a:b"), {"n": 1}])
     (task, other) = json.loads(capsys.readouterr().out)
     assert (task["learner"], other) == ("a:b", {"n": 1})
+
+
+def test_errors_are_json_where_the_output_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((["status", "--url", "http://127.0.0.1:9", "--json"], 1), (["nonsense", "--json"], 2)):
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        assert end.value.code == code
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        error = json.loads(printed.err)
+        assert error["kind"] == "error"
+        assert error["text"]
+    with pytest.raises(SystemExit):
+        cli.main(["status", "--url", "http://127.0.0.1:9"])
+    assert capsys.readouterr().err.startswith("Error: ")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_any_name_is_printed_on_any_terminal(as_json: bool) -> None:
+    source = (
+        "import sys\nfrom client_sdk import terminal\n"
+        f"terminal.start({['--json'] if as_json else []})\n"
+        "name = 'Zürich 東京 \\udcff'\nterminal.speak_as(name)\n"
+        "terminal.say_json({'name': name}) if sys.argv[1:] else terminal.say(name)\nterminal.print_error(name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source, *(["json"] if as_json else [])],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rich" in done.stdout
+    assert "rich" in done.stderr
+    assert done.stdout.isascii()
+    assert done.stderr.isascii()

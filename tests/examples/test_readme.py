@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -46,7 +47,12 @@ def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(BEFORE + snippet)
     server = Server.start(tmp_path / "coordinator")
     app = subprocess.Popen(
-        [sys.executable, "app.py", server.url, server.token], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}
+        [sys.executable, "app.py", server.url, server.token],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         with OperatorClient(server.url) as operator:
@@ -56,9 +62,13 @@ def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
             while operator.run(run).status != "finished" and app.poll() is None and time.monotonic() < until:
                 time.sleep(0.05)
             model = from_bytes(operator.checkpoint(operator.run(run).checkpoint))
+        app.send_signal(signal.SIGINT)
+        progress, error = app.communicate(timeout=20)
     finally:
         app.kill()
         app.wait()
         server.stop()
     np.testing.assert_allclose(model["w"], [1, -2, 0.5], atol=0.05)
+    assert (app.returncode, error) == (0, "Stopping; once more ends it at once.\n")
+    assert f"{run} round 8: Training clinic:risk." in progress.splitlines()
     assert (tmp_path / ".clinic" / "quorate" / "record.json").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk import cli
+from client_sdk import cli, terminal
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,7 @@ def _a_fresh_word(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUORATE_URL", "QUORATE_ENROLMENT_TOKEN", "QUORATE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cli, "_rooms", {})
+    monkeypatch.setattr(terminal, "_style", terminal._Style())
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERMINAL_WIDTH", "120")
 

@@ -31,14 +31,15 @@ def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.Captu
     with serving(script(rounds=2, task=Task(learner=LEARNER))) as server:
         assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--shard", "2/3")) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == f"This device has 3 examples and talks to {server.url}. Ctrl-C stops it."
-        assert lines[1] == "Enrolled as d0."
-        assert f"run-1 round 1: Selected to train {LEARNER}; 600 s to report." in lines
-        assert "run-1 round 1: The update was accepted." in lines
-        assert lines[-1] == "Stopped after 1 round. 'quorate device history' lists them."
+        assert lines[0] == f"d1: This device has 3 examples and talks to {server.url}. Ctrl-C stops it."
+        assert lines[1] == "d1: Enrolled as d0."
+        assert f"d1: run-1 round 1: Selected to train {LEARNER}; 600 s to report." in lines
+        assert "d1: run-1 round 1: The update was accepted." in lines
+        assert lines[-1] == "d1: Stopped after 1 round. 'quorate device history' lists them."
         assert quorate(*device(server, "--rounds", "1", "--json")) == 0
-        kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
-        assert kinds == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
+        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["kind"] for line in said] == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
+        assert {line.get("device") for line in said[:-1]} == {"d1"}
     assert quorate("device", "history", "--folder", "d1") == 0
     table = capsys.readouterr().out.splitlines()
     assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
@@ -91,7 +92,7 @@ def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest
     coordinator.interfere = lambda method, path: problem("protocol-version", "Upgrade this device's quorate.")
     with serving(coordinator) as server:
         assert quorate(*device(server, "--token", TOKEN)) == 1
-    assert capsys.readouterr().err == "Error: Upgrade this device's quorate.\n"
+    assert capsys.readouterr().err == "Error: d1: Upgrade this device's quorate.\n"
 
 
 def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,8 +147,24 @@ def test_ctrl_c_ends_a_waiting_device_cleanly(workplace: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0
-    assert out.splitlines()[-1].startswith("Stopped after 0 rounds.")
-    assert err == "Stopping; once more ends it at once.\n"
+    assert out.splitlines()[-1].startswith("d1: Stopped after 0 rounds.")
+    assert err == "d1: Stopping; once more ends it at once.\n"
+
+
+def test_missing_data_is_reported_before_learners_are_imported(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A learner that imports torch takes seconds."""
+    (workplace / "slow_to_import.py").write_text("raise RuntimeError('imported')\n")
+    for command in (["device"], ["evaluate", "run-1"]):
+        assert quorate(*command, "--data", "nowhere.npz", "--learner", "slow_to_import:train") == 1
+        assert capsys.readouterr().err.endswith("There is no file nowhere.npz.\n")
+
+
+def test_a_device_without_a_label_is_named_by_its_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(script(task=Task(learner=LEARNER))) as server:
+        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--label", "ward 7")) == 0
+        assert {line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()} == {"ward 7"}
 
 
 def test_a_learner_that_fails_is_told_without_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
