@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -34,6 +34,8 @@ from client_sdk.protocol.operators import (
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
 from client_sdk.protocol.workers import CreateWorker, WorkerCreated, WorkerView
 from client_sdk.tensors import canonical_bytes
+from client_sdk.tensors import digest as digest_of
+from client_sdk.tensors.canonical_file import CanonicalFile
 
 ANSWER_LIMIT = 256 << 20
 """Bytes of an answer that are read: lists of long runs are long."""
@@ -137,17 +139,21 @@ class OperatorClient:
     def upload_checkpoint(self, source: Path | str | bytes) -> str:
         """A safetensors file, or its bytes, as a checkpoint: without its metadata, under its digest, which is returned.
 
-        TensorError (a ValueError) where it is no safetensors file.
+        A file is read twice, in blocks. TensorError (a ValueError) where it is no safetensors file.
         """
-        content = source if isinstance(source, bytes) else Path(source).read_bytes()
-        body = canonical_bytes(content)
-        found = hashlib.sha256(body).hexdigest()
-        self._send(
-            "PUT",
-            Route.CHECKPOINT.format(digest=found),
-            content=body,
-            extra={"Content-Type": TENSORS_MEDIA_TYPE, DIGEST_HEADER: content_digest(found)},
-        )
+        content: bytes | Iterator[bytes]
+        if isinstance(source, bytes):
+            content = canonical_bytes(source)
+            found, size = digest_of(content), len(content)
+        else:
+            file = CanonicalFile(Path(source))
+            found, size, content = file.digest(), file.size, file.blocks()
+        extra = {
+            "Content-Type": TENSORS_MEDIA_TYPE,
+            "Content-Length": str(size),
+            DIGEST_HEADER: content_digest(found),
+        }
+        self._send("PUT", Route.CHECKPOINT.format(digest=found), content=content, extra=extra)
         return found
 
     # ------------------------------------------------------------ events
@@ -229,7 +235,7 @@ class OperatorClient:
         method: str,
         url: str,
         *,
-        content: bytes | BinaryIO | None = None,
+        content: bytes | Iterator[bytes] | None = None,
         params: dict[str, Any] | None = None,
         extra: dict[str, str] | None = None,
     ) -> bytes:

@@ -56,8 +56,10 @@ def create(
     if init is not None and (learner is not None or seed is not None):
         fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
     read = Plan.from_toml(plan)
+    content: Path | bytes
     if init is not None:
-        content, origin = checkpoint_file(init), init.name
+        check_initial(init)
+        content, origin = init, init.name
     else:
         read, content, origin = initial(read, learner, seed)
     with OperatorClient(coordinator) as client:
@@ -68,16 +70,14 @@ def create(
         say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
 
 
-def checkpoint_file(path: Path) -> bytes:
-    """The bytes of a safetensors file. Failure, with its name, when it cannot be read as one."""
-    from client_sdk.tensors import TensorError, from_bytes
+def check_initial(path: Path) -> None:
+    """Check the header of a safetensors file. Failure, with its name, where it is not one."""
+    from client_sdk.tensors import TensorError, read_header
 
-    content = path.read_bytes()
     try:
-        from_bytes(content)
+        read_header(path)
     except TensorError as error:
         fail(f"{path} is not a safetensors file that can start a run: {error}.")
-    return content
 
 
 def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
