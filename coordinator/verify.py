@@ -27,7 +27,8 @@ from typing import Any
 from client_sdk import codecs
 from coordinator.blobs import BlobError
 from coordinator.engine.effects import Contribution
-from coordinator.engine.plan import Plan, PlanError, chosen
+from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import Readable, differences, hashed, short
 from coordinator.logged_round import LoggedRound

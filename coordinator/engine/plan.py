@@ -26,9 +26,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -39,6 +40,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
@@ -47,15 +49,12 @@ from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.plan_file import Mistake, PlanError, PlanFile
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
 MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
-
-
-class PlanError(ValueError):
-    """A plan that cannot be carried out. The message names the field and says what to change."""
 
 
 class _Section(BaseModel):
@@ -266,18 +265,17 @@ class Plan(_Section):
         except (TypeError, RecursionError):
             raise PlanError("a plan holds tables, lists, texts, numbers, true and false only") from None
         except ValidationError as error:
-            raise PlanError("; ".join(_sentence(dict(item)) for item in error.errors())) from None
+            raise PlanError(*(_mistake(item) for item in error.errors(include_url=False))) from None
 
     @classmethod
-    def from_toml(cls, path: Path | str) -> Plan:
-        """A plan from a file; PlanError when it can't be read, is no TOML, or makes no sense."""
+    def from_toml(cls, path: Path | str, changes: Sequence[str] = ()) -> Plan:
+        """A plan from a file, with changes such as ``cohort.select=20`` on top. PlanError, with file and line, where
+        the file cannot be read, is not TOML, or makes no sense."""
+        file = PlanFile(path, changes)
         try:
-            data = tomllib.loads(Path(path).read_text("utf-8"))
-        except OSError as error:
-            raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path} is not valid TOML: {error}") from None
-        return cls.parse(data)
+            return cls.parse(file.data)
+        except PlanError as error:
+            raise file.located(error) from None
 
 
 def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
@@ -292,11 +290,22 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
     return found
 
 
-def _sentence(item: dict[str, object]) -> str:
-    where = ".".join(str(part) for part in item["loc"]) if isinstance(item["loc"], tuple) else ""
-    message = message_of(item)
+def _mistake(item: ErrorDetails) -> Mistake:
+    where, what = item["loc"], message_of(dict(item))
     if item["type"] == "extra_forbidden":
-        message = "there is no such field"
+        near = get_close_matches(str(where[-1]), _fields(where[:-1]), n=1)
+        what = "there is no such field" + (f"; did you mean {near[0]}?" if near else "")
     elif item["type"] == "missing":
-        message = "is required"
-    return f"{where}: {message}" if where else message
+        what = "is required"
+    return Mistake(what, where)
+
+
+def _fields(where: tuple[str | int, ...]) -> list[str]:
+    """The names of the fields of a section; none where there is no such section."""
+    section: Any = Plan
+    for name in where:
+        kinds = get_args(section.model_fields[str(name)].annotation) or (section.model_fields[str(name)].annotation,)
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if section is None:
+            return []
+    return list(section.model_fields)

@@ -15,7 +15,8 @@ from client_sdk.protocol.problems import problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.plan import PlanError, chosen
+from coordinator.engine.plan import chosen
+from coordinator.engine.plan_file import PlanError
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums

@@ -13,7 +13,8 @@ from typing import Any
 from client_sdk.extensions import CannotLoad, extensions
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry, needs_package
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 
 RULES_GROUP = "quorate.rules"
 OPTIMIZERS_GROUP = "quorate.server_optimizers"

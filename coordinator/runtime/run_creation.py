@@ -21,7 +21,8 @@ from client_sdk.tensors import (
     widen,
 )
 from coordinator.blobs import Missing
-from coordinator.engine.plan import Plan, PlanError, chosen
+from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan_file import PlanError
 from coordinator.runtime.core import Core
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 from simulation.clients import Clients
 from simulation.simulator.options import BehaviourLike, ClassesLike, PlanLike
 from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW

@@ -16,7 +16,7 @@ from client_sdk import codecs
 from client_sdk.data import DataSourceError, entry_of, load_data
 from client_sdk.learners import Catalogue
 from client_sdk.tensors import from_bytes
-from coordinator.engine.plan import PlanError
+from coordinator.engine.plan_file import PlanError
 from simulation import History, simulate
 
 ROOT = Path(__file__).parents[2]

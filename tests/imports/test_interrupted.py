@@ -75,7 +75,9 @@ def test_ctrl_c_ends_a_search_and_its_processes(jobs: int) -> None:
         text=True,
         process_group=0,
     )
-    time.sleep(2.5)  # in the middle of schedules, or of the start of the processes: any moment will do
+    time.sleep(4)  # in the middle of schedules, or of the start of the processes: any moment will do
     os.killpg(search.pid, signal.SIGINT)
     out, err = search.communicate(timeout=20)
-    assert (search.returncode, out, err) == (130, "", "")
+    # Python ends itself by SIGINT where the signal arrived in an ``exec`` (dataclasses); a shell shows 130 for it too.
+    assert search.returncode in (130, -signal.SIGINT)
+    assert (out, err) == ("", "")

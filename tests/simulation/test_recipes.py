@@ -16,7 +16,7 @@ from client_sdk.learning import Learner, accuracy
 from client_sdk.learning.errors import LearnerFailed
 from client_sdk.protocol.devices import Score
 from client_sdk.update import Update
-from coordinator.engine.plan import PlanError
+from coordinator.engine.plan_file import PlanError
 from simulation import Behaviour, Clients, Stalled, recipes
 from simulation.history import Curve, HistoryError
 from simulation.recipes.baselines import moved, pooled

@@ -13,7 +13,7 @@ from client_sdk.tensors import Tensors, read_header
 from client_sdk.update import Update
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
-from coordinator.engine.plan import PlanError
+from coordinator.engine.plan_file import PlanError
 from coordinator.store import open_store
 from coordinator.verify import verify
 from simulation import History, simulate

@@ -26,7 +26,7 @@ from coordinator.cli import app as coordinator_app
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from coordinator.datafolder import locked
-from coordinator.engine.plan import PlanError
+from coordinator.engine.plan_file import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import copy_run

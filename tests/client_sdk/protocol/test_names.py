@@ -8,7 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from client_sdk.protocol import names
 from client_sdk.protocol.operators import MetricReport
 from client_sdk.terminal import sentence_of
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.aggregation.rules import Mean, Median
-from coordinator.engine.plan import Plan, PlanError, chosen
+from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan_file import PlanError
 
 EQUAL = {"weighting": "equal"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, PlanError, Retention
+from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention
+from coordinator.engine.plan_file import PlanError
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
 INF, NAN = float("inf"), float("nan")

@@ -25,7 +25,8 @@ from pydantic_core import PydanticUndefined
 
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 from scripts.plan_page import PAGE, SECTIONS
 
 Body = dict[str, Any]

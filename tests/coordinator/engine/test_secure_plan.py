@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from client_sdk.secagg.header import GraphRule
-from coordinator.engine.plan import Plan, PlanError
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 from coordinator.engine.secure.plan import Secure
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}

@@ -1,0 +1,109 @@
+"""Reads a plan from a TOML file, with changes on top. An error names the file and the line that it is about.
+
+``tomllib`` gives no positions. Only where a plan is refused, the line of a field is found: the file's first lines that
+are TOML by themselves and have the field end with it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+Where = tuple[str, ...]
+"""The names that lead to a field: ``("cohort", "select")``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong with a plan; ``str`` of it is a clause."""
+
+    what: str
+    where: tuple[str | int, ...] = ()
+    """The names that lead to the field; of a contradiction between fields, to the section that has them."""
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.where))}: {self.what}" if self.where else self.what
+
+
+class PlanError(ValueError):
+    """A plan that cannot be carried out. The message names the field and says what to change."""
+
+    def __init__(self, *mistakes: Mistake | str) -> None:
+        self.mistakes = tuple(one if isinstance(one, Mistake) else Mistake(one) for one in mistakes)
+        super().__init__("; ".join(map(str, self.mistakes)))
+
+    def __reduce__(self) -> tuple[type[PlanError], tuple[Mistake, ...]]:
+        return type(self), self.mistakes
+
+
+class PlanFile:
+    """A plan's file as a table, with each change (``cohort.select=20``) on top. A change's value is TOML, or a text.
+
+    PlanError where the file cannot be read or is not TOML, and where a change is not one.
+    """
+
+    def __init__(self, path: Path | str, changes: Sequence[str] = ()) -> None:
+        self._path = path
+        try:
+            self._text = Path(path).read_text("utf-8")
+            self.data = tomllib.loads(self._text)
+        except OSError as error:
+            raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path} is not valid TOML: {error}") from None
+        self._changes = {_change(self.data, change): change for change in changes}
+
+    def located(self, error: PlanError) -> PlanError:
+        """The same error, with the places in which the user can correct its mistakes."""
+        places = groupby(error.mistakes, self._place)
+        return PlanError(*(f"{place}: {'; '.join(map(str, mistakes))}" for place, mistakes in places))
+
+    def _place(self, mistake: Mistake) -> str:
+        where = tuple(str(part) for part in mistake.where)
+        if where in self._changes:
+            return f"--set {self._changes[where]}"
+        line = _line(self._text, where) or _line(self._text, where[:-1])
+        return f"{self._path}, line {line}" if line else str(self._path)
+
+
+def _line(text: str, where: Where) -> int | None:
+    """The number of the line on which this field, or the header of this section, is written; None: on none."""
+    lines = text.splitlines(keepends=True)
+    for count in range(1, len(lines) + 1) if where else ():
+        try:
+            found: Any = tomllib.loads("".join(lines[:count]))
+        except tomllib.TOMLDecodeError:  # in the middle of a value of several lines
+            continue
+        for name in where:
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None:
+            return count
+    return None
+
+
+def _change(data: dict[str, Any], change: str) -> Where:
+    """Make one change to a parsed plan; returns the field that it sets."""
+    names, equals, value = change.partition("=")
+    where = tuple(name.strip() for name in names.split("."))
+    if not equals or not all(where):
+        raise PlanError(f"--set {change}: a change is written FIELD=VALUE, as in cohort.select=20")
+    table = data
+    for name in where[:-1]:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise PlanError(f"--set {change}: {name} is not a section of the plan")
+        table = inner
+    table[where[-1]] = _value(value.strip())
+    return where
+
+
+def _value(text: str) -> Any:
+    """A TOML value; a text that is not one stands for itself, so that a shell needs no quotes inside quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
