@@ -7,8 +7,10 @@ when one of their commands is called or listed. Commands of a package that is no
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any
 
@@ -27,6 +29,7 @@ GROUP = "quorate.commands"
 ROOMS: dict[str, dict[str, str]] = {
     "coordinator": {
         "serve": "Run a coordinator.",
+        "plan": "Check a plan, and what its rounds need.",
         "run": "Create, show, pause, resume and stop runs.",
         "status": "Show what a coordinator is doing.",
         "rounds": "List the rounds of a run.",
@@ -70,11 +73,20 @@ class Rooms(TyperGroup):
                 return found[cmd_name]
         return _placeholder(likely[0], cmd_name) if likely else None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first argument; for an unknown one the error names the most similar ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            near = get_close_matches(args[0], self.list_commands(ctx)) if args else []
+            if near and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?"
+            raise
+
 
 app = typer.Typer(
     cls=Rooms,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Quorate: federated learning. A round counts when it is quorate.",
     epilog="Example: quorate serve, then in another terminal: quorate device --data mnist --enrolment-token TOKEN",
@@ -130,7 +142,7 @@ def wrong_usage(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError" or not hasattr(error, "format_message"):
         error.show()
         return
-    text = " ".join(error.format_message().split())
+    text = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", " ".join(error.format_message().split()))  # typer's and click's
     context = getattr(error, "ctx", None)
     print_error(f"{text} See '{context.command_path} --help'." if context is not None else text)
 

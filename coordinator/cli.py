@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import typer
 
-from coordinator.commands import checkpoints, runs, watch, workers
+from coordinator.commands import checkpoints, plans, runs, watch, workers
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 app.command(epilog="Example: quorate serve --data quorate-data --port 8470")(serve)
+app.add_typer(plans.app, name="plan")
 app.add_typer(runs.app, name="run")
 app.command(epilog="Example: quorate status mnist")(watch.status)
 app.command(epilog="Example: quorate rounds mnist")(watch.rounds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
+from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.tables import print_run, print_runs
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'q
 )
 @errors_as_sentences
 def create(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan of the run.")],
+    plan: PlanPath,
     init: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The initial checkpoint, a safetensors file.")
     ] = None,
@@ -46,6 +47,7 @@ def create(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the learner's initial weights (default: the plan's task.seed).")
     ] = None,
+    changes: Changes = None,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +57,7 @@ def create(
 
     if init is not None and (learner is not None or seed is not None):
         fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
-    read = Plan.from_toml(plan)
+    read = Plan.from_toml(plan, changes or ())
     content: Path | bytes
     if init is not None:
         check_initial(init)

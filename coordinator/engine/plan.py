@@ -302,10 +302,14 @@ def _mistake(item: ErrorDetails) -> Mistake:
 
 def _fields(where: tuple[str | int, ...]) -> list[str]:
     """The names of the fields of a section; none where there is no such section."""
-    section: Any = Plan
+    section: type[BaseModel] | None = Plan
     for name in where:
-        kinds = get_args(section.model_fields[str(name)].annotation) or (section.model_fields[str(name)].annotation,)
-        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if section is None:
-            return []
-    return list(section.model_fields)
+        section = section_of(section, str(name)) if section is not None else None
+    return list(section.model_fields) if section is not None else []
+
+
+def section_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """The model of a field that is a section, also where the section may be left out; None for any other field."""
+    kind = model.model_fields[field].annotation if field in model.model_fields else None
+    kinds = get_args(kind) or (kind,)
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -67,7 +67,10 @@ class PlanFile:
         if where in self._changes:
             return f"--set {self._changes[where]}"
         line = _line(self._text, where) or _line(self._text, where[:-1])
-        return f"{self._path}, line {line}" if line else str(self._path)
+        if line is not None:
+            return f"{self._path}, line {line}"
+        inside = [change for changed, change in self._changes.items() if where and changed[: len(where)] == where]
+        return f"--set {inside[0]}" if inside else str(self._path)
 
 
 def _line(text: str, where: Where) -> int | None:

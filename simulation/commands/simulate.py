@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
+from coordinator.commands.plans import Changes
 
 if TYPE_CHECKING:
     from simulation.clients import Clients
@@ -32,6 +33,7 @@ def simulate(
         str,
         typer.Option("--data", metavar="NAME|FILE.npz", help="The data to partition: a data set, or a file."),
     ],
+    changes: Changes = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Play so many rounds at most now. (default: until the plan's finish)")
     ] = None,
@@ -167,8 +169,7 @@ def simulate(
         jitter_sigma=jitter_sigma,
         network_s=network_s,
     )
-    whole = Plan.from_toml(plan)
-    learner = catalogue_for([whole.task.learner]).load(whole.task.learner)
+    whole = Plan.from_toml(plan, changes or ())
     asked = ShareOptions(
         clients=clients,
         by=cast("By | None", by),
@@ -182,6 +183,7 @@ def simulate(
         held_out=held_out,
     )
     fleet, test_part = shared_out(data, asked)
+    learner = catalogue_for([whole.task.learner]).load(whole.task.learner)  # after the data: torch takes seconds
     if only is not None and round_ is not None:
         again(
             whole, learner, fleet, only, round_,

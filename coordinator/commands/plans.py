@@ -1,0 +1,156 @@
+"""``quorate plan`` checks a plan's file, computes the cost of its rounds, and prints the schema of plans for editors.
+
+All of it works without a coordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client_sdk.terminal import Json, errors_as_sentences, say, say_json, sentence_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from client_sdk.tensors import Manifest
+    from coordinator.commands.plan_cost import RoundCost
+    from coordinator.engine.plan import Plan
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Check a plan, and print the schema of plans for editors.",
+    epilog="Example: quorate plan check plan.toml",
+)
+
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan's file.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the plan, as in --set finish.rounds=20. May be given several times.",
+    ),
+]
+
+
+@app.command(epilog="Example: quorate plan check plan.toml --init model.safetensors")
+@errors_as_sentences
+def check(
+    plan: PlanPath,
+    changes: Changes = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An initial checkpoint, for its size (default: made by the learner)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a plan, and show what its rounds need: devices, bytes, disk, memory and time.
+
+    Exit code 1 where the plan makes no sense: file, line and reason. Extensions that the plan names must be installed.
+    """
+    from coordinator.commands.plan_cost import RoundCost
+    from coordinator.engine.plan import Plan, chosen
+    from coordinator.runtime.extensions import installed
+
+    read = Plan.from_toml(plan, changes or ())
+    chosen(read, installed(read))
+    model, unknown = _model(read, init)
+    cost = None if model is None else RoundCost.of(read, model)
+    if as_json:
+        say_json(_document(read, cost, unknown))
+        return
+    say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
+    for line in _lines(read, cost, unknown):
+        say(f"  {line}")
+
+
+@app.command(epilog="Example: quorate plan schema > plan.schema.json")
+@errors_as_sentences
+def schema() -> None:
+    """Print the JSON schema of plans. An editor completes and checks a plan whose first line names the schema's file:
+    ``#:schema ./plan.schema.json``."""
+    say_json(plan_schema())
+
+
+def plan_schema() -> dict[str, Any]:
+    """The schema (JSON Schema 2020-12) of a plan, each field with its description."""
+    from client_sdk.protocol.field_docs import field_docs
+    from coordinator.engine.plan import Plan, section_of
+
+    document: dict[str, Any] = Plan.model_json_schema()
+    found = [section_of(Plan, name) for name in Plan.model_fields]
+    models: list[type[BaseModel]] = [Plan, *(section for section in found if section is not None)]
+    for model in models:
+        own = document if model is Plan else document["$defs"][model.__name__]
+        for field, text in field_docs(model).items():
+            if field in own["properties"]:
+                own["properties"][field]["description"] = " ".join(text.split())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
+
+
+def _model(plan: Plan, init: Path | None) -> tuple[Manifest | None, str]:
+    """The tensors of the initial checkpoint; or None, and why they are not known here."""
+    from client_sdk.tensors import read_header
+    from coordinator.commands.runs import check_initial, initial
+
+    if init is not None:
+        check_initial(init)
+        return read_header(init).manifest, ""
+    try:
+        return read_header(initial(plan, None, None)[1]).manifest, ""
+    except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
+        return None, sentence_of(error)
+
+
+def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:
+    cohort = plan.cohort
+    return {
+        "digest": plan.digest,
+        "devices": {"select": cohort.select, "goal": cohort.goal, "quorum": cohort.quorum_count},
+        "rounds": plan.finish.rounds,
+        "round": None if cost is None else asdict(cost),
+        "unknown": unknown,
+    }
+
+
+def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
+    cohort, rounds = plan.cohort, plan.finish.rounds
+    reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"
+    longest = cohort.select_s + cohort.collect_s
+    lines = [
+        f"a round:      selects {cohort.select} devices, {reports}",
+        f"time:         at most {_time(longest)} a round, {_time(rounds * longest)} for {rounds} rounds",
+    ]
+    if cost is None:
+        return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
+    part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
+    down, up = cost.download_bytes, cost.upload_bytes
+    return [
+        *lines,
+        f"model:        {cost.model_values:,} values, {_size(cost.model_bytes)}{part}",
+        f"one device:   fetches {_size(cost.model_bytes)}, sends at most {_size(cost.update_bytes)} a round",
+        f"network:      at most {_size(down)} sent and {_size(up)} received a round",
+        f"              {_size(rounds * (down + up))} in {rounds} rounds",
+        f"coordinator:  about {_size(cost.memory_bytes)} of memory for a round, beside the process itself",
+        f"              at most {_size(cost.disk_bytes)} of disk for updates",
+    ]
+
+
+def _size(count: float) -> str:
+    """Bytes in decimal units."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,117 @@
+"""``quorate plan``: mistakes with their line, the cost of a round, and a schema that agrees with what plans accept."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from client_sdk.tensors import HEADER_LIMIT, Manifest, to_bytes
+from coordinator.commands.plan_cost import RoundCost
+from coordinator.commands.plans import plan_schema
+from coordinator.engine.plan import Plan
+from tests.client_sdk.commands.run_cli import quorate
+
+ROOT = Path(__file__).parents[3]
+TEXT = """\
+name = "wine"
+[task]
+learner = "nowhere:learner"
+averaged = ["head.*"]
+[cohort]
+select = 4
+goal = 3
+quorum = 0.6
+select_s = 30
+collect_s = 60
+[retention]
+rounds = 2
+[finish]
+rounds = 10
+"""
+MODEL = {"head.w": np.zeros((10, 100), np.float32), "body.w": np.zeros(5000, np.float32)}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.toml"
+    path.write_text(TEXT)
+    (tmp_path / "model.safetensors").write_bytes(to_bytes(MODEL))
+    return path
+
+
+def test_check_shows_what_a_round_needs(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("plan", "check", str(plan), "--init", str(plan.with_name("model.safetensors"))) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith(f"{plan}: this plan can be carried out (digest {Plan.from_toml(plan).digest[:12]}).")
+    assert "a round: selects 4 devices, closes at 3 reports, counts from 2 at the deadline" in lines
+    assert "time: at most 90 s a round, 15 minutes for 10 rounds" in lines
+    assert "model: 6,000 values, 24.0 kB, of which 1,000 are averaged" in lines
+
+
+def test_cost_follows_model_codec_cohort_and_retention(plan: Path) -> None:
+    cost = RoundCost.of(Plan.from_toml(plan), Manifest.of(MODEL))
+    assert (cost.values, cost.model_values, cost.model_bytes) == (1000, 6000, 24_000)
+    assert 4000 < cost.update_bytes < 4000 + 2 * HEADER_LIMIT, "float32, and headers"
+    assert cost.download_bytes == 4 * (24_000 + HEADER_LIMIT)
+    assert cost.upload_bytes == 4 * cost.update_bytes
+    assert cost.disk_bytes == 3 * cost.upload_bytes, "of this round and of two that are retained"
+    assert cost.longest_s == 90
+    smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), Manifest.of(MODEL))
+    assert smaller.update_bytes < cost.update_bytes - 2000
+
+
+def test_a_learner_that_is_not_here_leaves_the_size_open(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("plan", "check", str(plan), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["round"] is None
+    assert "nowhere" in document["unknown"]
+    assert document["devices"] == {"select": 4, "goal": 3, "quorum": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "cohort.goal=9"], "line 5: cohort: goal (9) is above select (4)"),
+        (["--set", "cohort.gaol=9"], "--set cohort.gaol=9: cohort.gaol: there is no such field; did you mean goal?"),
+        (["--init", "plan.toml"], "plan.toml is not a safetensors file that can start a run"),
+        (["--set", 'aggregation.rule="clinic:krum"', "--set", 'aggregation.rule_version="1"'], "clinic:krum"),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    assert quorate("plan", "check", "plan.toml", *arguments) == 1
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name)
+def test_examples_agree_with_the_schema(path: Path) -> None:
+    if path.name == "pyproject.toml":
+        return
+    jsonschema.validate(tomllib.loads(path.read_text()), plan_schema())
+    Plan.from_toml(path)
+
+
+def test_schema_refuses_what_plans_refuse(plan: Path) -> None:
+    for wrong in ("cohort.gaol=1", "cohort.goal=0", "cohort.choose=fast", "finish.metric=3", "tsk.a=1"):
+        with pytest.raises(ValueError, match="--set"):
+            Plan.from_toml(plan, [wrong])
+        data = tomllib.loads(TEXT)
+        names, _, value = wrong.partition("=")
+        section, name = names.split(".")
+        data.setdefault(section, {})[name] = int(value) if value.isdigit() else value
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(data, plan_schema())
+
+
+def test_schema_describes_every_field() -> None:
+    document = plan_schema()
+    for section in document["$defs"].values():
+        for name, field in section["properties"].items():
+            assert field.get("description"), name
