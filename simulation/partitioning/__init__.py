@@ -8,7 +8,7 @@ clients["client-0042"].train.x          # gathered when asked for
 clients.draw("who-holds-what.svg")
 ```
 
-``split_indices`` gives the positions alone, without data; ``label_skew`` says how uneven they are.
+``split_indices`` returns the positions alone, without data; ``label_skew`` measures how uneven they are.
 """
 
 from __future__ import annotations

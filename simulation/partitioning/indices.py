@@ -1,4 +1,4 @@
-"""Splitting by labels alone: labels in, lists of positions out."""
+"""Splits a data set by its labels alone: labels in, lists of positions out."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def split_indices(
     shards_per_client: int | None = None,
     labels_per_client: int | None = None,
 ) -> list[Indices]:
-    """The positions of each client's examples: what ``partition`` does, without the data.
+    """The positions of each client's examples: like ``partition``, without the data.
 
-    ``labels``: integers [n]. ``by``: any way but ``natural`` (``noise`` splits like ``iid``). All else: see
+    ``labels``: integers [n]. ``by``: any method but ``natural`` (``noise`` splits like ``iid``). Other arguments: see
     ``partition``. Returns ``clients`` arrays of positions (int64, ascending). Raises ``ValueError`` for arguments that
     cannot be met.
     """
@@ -48,7 +48,7 @@ def split_indices(
 
 
 def owners(n: int, y: Indices | None, clients: int, options: PartitionOptions) -> Indices:
-    """The client of each example, [n]. ``y``: the labels, for the ways that need them.
+    """The client of each example, [n]. ``y``: the labels, for the methods that need them.
 
     Raises ``ValueError`` where the options cannot be met.
     """
