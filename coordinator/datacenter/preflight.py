@@ -107,7 +107,7 @@ def _gpus(wanted: PreflightRequest) -> int:
     if wanted.device == "cpu":
         return 0
     if wanted.device == "cuda" and there == 0:
-        raise Failure("A GPU was asked for, and torch finds none on this machine: take --device cpu.")
+        raise Failure("A GPU was asked for, and torch finds none on this machine: use --device cpu.")
     if there and wanted.nproc > there:
         raise Failure(
             f"--nproc {wanted.nproc} asks for more GPUs than this machine has ({there}): one process a GPU, "

@@ -172,7 +172,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(title, (reason, when) pairs) of abandoned rounds and of withdrawals, the most frequent first; empty without any."""
+    """(title, pairs (reason, when)) of abandoned rounds and withdrawals, the most frequent first; empty without any."""
     rounds = history.rounds
     abandoned = _together((row.reason, row.round) for row in rounds if row.status == "abandoned")
     shown = [("Abandoned rounds:", [(reason, _numbers(numbers)) for reason, numbers in abandoned])]

@@ -113,7 +113,7 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
 
 
 def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
-    """ValueError where the plan's ``finish`` needs a metric, (source, name), that is not in ``scored``, the first model's."""
+    """ValueError where the plan's ``finish`` needs a metric (source, name) that the first model's scores lack."""
     metric, source = plan.finish.metric, plan.finish.source
     if metric is None or source == DEVICES or (source, metric) in scored:
         return

@@ -137,7 +137,7 @@ def going(step: int) -> Going:
 
 
 def lost() -> ProblemError:
-    return problem("lease-lost", "round 4 has been given out anew")
+    return problem("lease-lost", "round 4 has been leased again")
 
 
 def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
@@ -161,7 +161,7 @@ def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
     ended = script.play(leases=2)
     assert script.log[:7] == ["poll", "fetch", "train", "heartbeat", "heartbeat", "halt", "lost"]
     assert script.log[7:] == ["poll", "fetch", "train", "result", "committed"]
-    assert ended[0].reason == "round 4 has been given out anew"
+    assert ended[0].reason == "round 4 has been leased again"
 
 
 def test_silence_of_the_coordinator_does_not_stop_a_training() -> None:

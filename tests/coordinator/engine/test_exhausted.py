@@ -101,7 +101,7 @@ def test_a_run_that_is_not_exhausted_is_not_advanced(chapter: str) -> None:
     before = story.state
     effects = story.advanced()
     assert refusal(effects) == "conflict"
-    assert only(effects, fx.Refused).reason == "run story is not exhausted: it goes on without this"
+    assert only(effects, fx.Refused).reason == "run story is not exhausted: it continues by itself"
     assert story.state is before
     assert refusal(Story().happens(ev.Advanced(at=1.0, round=1, by="olga"))) == "conflict"
 

@@ -157,7 +157,7 @@ def test_a_worker_that_dies_loses_the_round_to_another_and_its_result_is_refused
     center.pass_time(41)
     new = center.poll(second)
     assert (new.attempt, new.fence) == (2, 2)
-    with center.refuses("lease-lost", "given out anew: its fence is 2, not 1"):
+    with center.refuses("lease-lost", "leased again: its fence is 2, not 1"):
         center.deliver(first, old, to_bytes(center.trained()))
     with center.refuses("lease-lost"):
         center.coordinator.workers.heartbeat(first, "marks", 2, Heartbeat(attempt=1, fence=1))
@@ -207,8 +207,8 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
     first, second = center.worker(), center.worker()
     center.poll(first)
     for worker, attempt, fence, words in [
-        (second, 1, 1, "round 2 is in the hands of another worker, under fence 1"),
-        (first, 1, 2, "round 2 was never given out under fence 2: its fence is 1"),
+        (second, 1, 1, "round 2 is leased to another worker, under fence 1"),
+        (first, 1, 2, "round 2 was never leased under fence 2: its fence is 1"),
         (first, 2, 1, "fence 1 is that of attempt 1 of round 2, not 2"),
     ]:
         with center.refuses("lease-lost", words):

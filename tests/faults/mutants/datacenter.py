@@ -36,7 +36,7 @@ def _lease_fence_not_checked() -> Patches:
 
     def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
         found = _reason_lost(state, round, attempt, fence, worker)
-        return None if found is not None and "given out anew" in found and state.phase == "training" else found
+        return None if found is not None and "leased again" in found and state.phase == "training" else found
 
     return [(training, "reason_lost", lost), (worker_results, "reason_lost", lost)]
 
