@@ -216,7 +216,7 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "words"),
+    ("changes", "words"),
     [
         ({"extra": np.zeros(1, np.float32)}, "extra"),
         ({"marks": np.zeros(3, np.float32)}, "marks"),
@@ -225,13 +225,13 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
     ],
 )
 def test_a_result_that_is_no_checkpoint_of_the_run_is_refused(
-    center: Center, spoilt: dict[str, Any], words: str
+    center: Center, changes: dict[str, Any], words: str
 ) -> None:
     center.fall_back()
     worker = center.worker()
     lease = center.poll(worker)
     with center.refuses("invalid-update", words):
-        center.deliver(worker, lease, to_bytes(center.trained(**spoilt)))
+        center.deliver(worker, lease, to_bytes(center.trained(**changes)))
     with center.refuses("invalid-update", "truncated|ends"):
         center.deliver(worker, lease, to_bytes(center.trained())[:-1])
     with center.refuses("invalid-update", "__metadata__"):
