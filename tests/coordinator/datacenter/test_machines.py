@@ -161,7 +161,7 @@ def test_paths_are_those_of_each_machine(tmp_path: Path, open_: Callable[[Any], 
         ({"recipe": {"steps": 0}}, "greater than or equal to 1"),
     ],
 )
-def test_a_follower_trains_nothing_that_it_was_not_told_to_hold(
+def test_a_follower_trains_only_the_learners_and_data_of_its_options(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     body = {**SPEC.model_dump(mode="json"), **changes}

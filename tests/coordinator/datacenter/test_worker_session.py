@@ -214,7 +214,7 @@ def test_a_result_is_sent_again_until_it_is_answered() -> None:
 
 
 def test_the_answer_to_the_result_counts_not_the_heartbeats_beside_it() -> None:
-    """Committed while a heartbeat was under way, the round is over, and the heartbeat is told so first."""
+    """Committed while a heartbeat was under way, the round is over, and the heartbeat's answer says it first."""
     script = Script(result=[[going(100), going(100), Answered(RECEIPT, 60.0)]], heartbeat=[lost()])
     (ended,) = script.play()
     assert ended.result == "committed"
@@ -251,7 +251,7 @@ def test_a_token_that_is_not_valid_ends_the_session(where: str) -> None:
         Script(**rules).play()
 
 
-def test_a_driver_that_answers_nonsense_is_told() -> None:
+def test_a_driver_with_an_invalid_answer_gets_an_error() -> None:
     answers: dict[str, Callable[[], Script]] = {
         "TrainLease": lambda: Script(train=[Fetched(1.0)]),
         "a result": lambda: Script(result=[Fetched(1.0)]),

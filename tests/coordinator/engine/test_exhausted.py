@@ -51,7 +51,7 @@ def test_other_devices_are_a_way_out() -> None:
     story = SecureStory().exhausted()
     story.drawn_from("g", "h", "i", "j", unspendable=6)
     assert (story.state.phase, story.state.exhausted) == ("collecting", "")
-    assert story.state.spent == SIX, "whoever has signed stays spent until there is another model"
+    assert story.state.spent == SIX, "devices that have signed stay spent until there is another model"
 
 
 def test_it_stays_exhausted_while_fewer_wait() -> None:

@@ -43,7 +43,7 @@ def test_a_cohort_is_at_least_the_quorum_and_the_smallest_cohort(quorum: float, 
     assert ended(effects) == ("abandoned", told)
 
 
-def test_spent_and_barred_devices_are_not_of_a_cohort_whoever_drew_them() -> None:
+def test_spent_and_barred_devices_are_removed_from_a_drawn_cohort() -> None:
     story = SecureStory().unmasking()
     story.revealed("a")
     story.tick(20)

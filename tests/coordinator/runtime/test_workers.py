@@ -312,7 +312,7 @@ def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) ->
     assert center.coordinator.operators.run("marks").phase == "selecting"
 
 
-def test_a_worker_that_fits_no_run_is_told_why(center: Center) -> None:
+def test_a_worker_that_fits_no_run_gets_the_reason(center: Center) -> None:
     center.fall_back()
     worker = center.worker()
     answer = center.poll(worker, data=("other",), nproc=1)

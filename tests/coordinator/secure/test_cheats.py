@@ -173,7 +173,7 @@ def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> No
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "survivors", "unmask"])
 def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
-    """Whoever wrote it: it is refused, and the device's own message is still taken."""
+    """From any sender, it is refused, and the device's own message is still accepted."""
     world = World(4)
     phone = world.phones[0]
     forged: list[Transmit] = []
@@ -384,7 +384,7 @@ def spoil(phone: Phone, world: World, lane: int, to: Callable[[int, int], int]) 
         pytest.param(-1, lambda total, bits: total - 1, "canary", id="no canary"),
     ],
 )
-def test_an_impossible_sum_is_refused_and_nobody_is_blamed(
+def test_an_impossible_sum_is_refused_and_no_device_is_at_fault(
     lane: int, to: Callable[[int, int], int], match: str
 ) -> None:
     world = World(5)

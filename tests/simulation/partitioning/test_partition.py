@@ -288,7 +288,7 @@ def test_an_examples_noise_is_its_own_however_it_is_asked_for() -> None:
 
 
 def test_golden_noise_and_held_out_parts() -> None:
-    """A recorded run can be made again alike: a change of these draws must be meant, and told."""
+    """A recorded run can be made again alike: a change of these draws must be intended, and in the changelog."""
     made = partition((X, Y), 8, "noise", noise_sigma=0.5, seed=11, held_out=0.25)
     digest = hashlib.sha256()
     for data in made.values():
@@ -382,7 +382,7 @@ def test_a_million_clients_cost_their_positions() -> None:
         ({"held_out": float("nan")}, "held_out=nan"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(change: dict[str, Any], words: str) -> None:
+def test_errors_are_one_sentence(change: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {"dataset": (X, Y), "clients": 6} | change
     with pytest.raises(ValueError, match=words) as refused:
         partition(**arguments)

@@ -77,7 +77,7 @@ def test_the_seed_matters_and_the_global_generator_does_not(by: By) -> None:
 
 
 def test_golden_partition() -> None:
-    """A run that was recorded can be split again alike: a change of these draws must be meant, and told."""
+    """A recorded run can be split again alike: a change of these draws must be intended, and in the changelog."""
     parts = split_indices(TEN_LABELS, 40, alpha=0.3, seed=11, min_examples=10, size_sigma=0.5)
     digest = hashlib.sha256(b"".join(part.astype("<i8").tobytes() + b"|" for part in parts)).hexdigest()
     assert digest == "3dafa352547cb6b23fb3415df890f66ad406a47ee63f03c586210b98164f0ad9"
