@@ -20,7 +20,7 @@ from client_sdk.tensors import to_bytes
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse, end_leftovers
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.job_start import ENV_JOB
-from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train

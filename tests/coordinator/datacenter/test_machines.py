@@ -12,9 +12,9 @@ import pytest
 from coordinator.datacenter import machines
 from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.machines import Follower, FollowerStatus, Leader, MachineInUse, Order
+from coordinator.datacenter.multi_machine import MachineGroup, part_of, share_out
 from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.several import MachineGroup, part_of, share_out
 from coordinator.datacenter.spec import JobSpec
 
 HAS: dict[str, Any] = {"nproc": 2, "gpus": 0, "learners": {"a:b": "1"}, "examples": {"proxy": 50}}

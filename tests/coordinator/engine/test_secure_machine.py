@@ -1,8 +1,8 @@
-"""Whatever happens to a secure run, in whatever order: random events against ``step``, and what must hold after each.
+"""A secure run with random events in random order against ``step``, and the properties that hold after each.
 
-Most events are near to what the phase waits for, or a run would never leave the cohort; the rest are stale, early or
-late, sent twice, sent by unknown devices. After each of them ``SecureStory`` looks that the state survives JSON, that pending
-is what is in flight, and that who works has a claim.
+Most events are near to those that the phase waits for, or a run would never leave the cohort; the rest are stale, early
+or late, sent twice, or sent by unknown devices. After each of them ``SecureStory`` checks that the state survives JSON,
+that pending is what is in flight, and that the devices that work have claims.
 """
 
 from __future__ import annotations
