@@ -111,7 +111,7 @@ def _gpus(wanted: PreflightRequest) -> int:
     if there and wanted.nproc > there:
         raise Failure(
             f"--nproc {wanted.nproc} asks for more GPUs than this machine has ({there}): one process a GPU, "
-            "or take --device cpu."
+            "or use --device cpu."
         )
     return there
 

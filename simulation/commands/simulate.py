@@ -169,7 +169,7 @@ def simulate(
     )
     whole = Plan.from_toml(plan)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)
-    asked = ShareOptions(
+    options = ShareOptions(
         clients=clients,
         by=cast("By | None", by),
         alpha=alpha,
@@ -181,7 +181,7 @@ def simulate(
         noise_sigma=noise_sigma,
         held_out=held_out,
     )
-    fleet, test_part = shared_out(data, asked)
+    fleet, test_part = shared_out(data, options)
     if only is not None and round_ is not None:
         again(
             whole, learner, fleet, only, round_,

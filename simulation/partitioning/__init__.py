@@ -4,7 +4,7 @@
 from simulation.datasets import load
 from simulation.partitioning import partition
 clients = partition(load("mnist"), 1000, by="dirichlet", alpha=0.3, seed=0, held_out=0.2)
-clients["client-0042"].train.x          # gathered when asked for
+clients["client-0042"].train.x          # gathered at the first access
 clients.draw("who-holds-what.svg")
 ```
 

@@ -51,7 +51,7 @@ def partition(
     | `natural`   | its user's                                       | its user's                 |                  |
 
     - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, a list of pairs, or an object
-      whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when asked.
+      whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when used.
     - `clients`: how many; with `natural` it may be left out, as each user is a client.
     - `alpha`: from 1e-6 to 1e6. For `dirichlet` (0.3) the concentration per label: 100 is nearly even, 0.3 leaves a
       client about three of ten labels that matter, 0.01 mostly one. The label mixture of a client is
@@ -65,7 +65,7 @@ def partition(
       it takes the place of `alpha`.
     - `shards_per_client` (2), `labels_per_client` (2): from 1.
     - `noise_sigma` (0.1): client number k of K gets Gaussian noise of standard deviation `noise_sigma * (k + 1) / K`,
-      k from 0, on features of a floating type, made when its data is asked for.
+      k from 0, on features of a floating type, made when its data is read.
     - `users`: for `natural`, the user of each example: whole numbers or texts [n]; by default the data set's own
       `.users` (with `.user_names`, if it has them). Clients are in the order of the users, ascending. The users' names
       are the ids if all of them are valid ids; otherwise ids are made and `clients.name(id)` is the user's name.

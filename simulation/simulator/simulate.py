@@ -126,19 +126,19 @@ def simulate(
             checks.plan_of(plan), learner, Clients.of(clients), only, round,
             behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
         )  # fmt: skip
-    asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
+    inputs = _checked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
-    checks.require_datacenter(asked.plan, datacenter or {}, learner)
+    checks.require_datacenter(inputs.plan, datacenter or {}, learner)
     first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
     try:
         simulation = Simulation(
-            asked.plan,
+            inputs.plan,
             learner,
-            asked.clients,
-            asked.habits,
-            class_of=asked.class_of,
+            inputs.clients,
+            inputs.habits,
+            class_of=inputs.class_of,
             make_engine=engine_called(engine, workers),
             init=first,
             origin=origin,
@@ -155,13 +155,13 @@ def simulate(
         raise ValueError(f"the run cannot begin: {error}") from error
     with simulation:
         failing.model = simulation.model
-        left = asked.plan.finish.rounds - simulation.state.version
+        left = inputs.plan.finish.rounds - simulation.state.version
         shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
-        return _led(simulation, learner, asked, rounds, shown)
+        return _played(simulation, learner, inputs, rounds, shown)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Inputs:
     """The arguments of ``simulate``, checked."""
 
     plan: Plan
@@ -173,7 +173,7 @@ class _Asked:
     habits: Habits
 
 
-def _asked(
+def _checked(
     plan: PlanLike,
     clients: ClientsLike,
     test: Any,
@@ -182,7 +182,7 @@ def _asked(
     behaviour: BehaviourLike,
     classes: ClassesLike,
     seed: int,
-) -> _Asked:
+) -> _Inputs:
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
     checks.require_enough(whole, known)
@@ -190,24 +190,24 @@ def _asked(
     habits = checks.habits_of(behaviour, of, known, seed)
     scored = checks.scored_clients(score_clients, known, seed)
     checks.require_scores(whole, test, scored)
-    return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
+    return _Inputs(whole, known, as_given(test), scored, score_every, of, habits)
 
 
-def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: RoundProgress) -> History:
+def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int | None, shown: RoundProgress) -> History:
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
     interrupted = False
     try:
         if not simulation.resumed:
-            _score(simulation, learner, asked)
-            checks.require_watched(asked.plan, simulation.history(wall).curves)
+            _score(simulation, learner, inputs)
+            checks.require_watched(inputs.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state
             state = simulation.play_round(shown.training)
             scores = {}
-            if state.version != before.version and (state.over or state.version % asked.score_every == 0):
-                scores = _score(simulation, learner, asked)
+            if state.version != before.version and (state.over or state.version % inputs.score_every == 0):
+                scores = _score(simulation, learner, inputs)
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
             shown.ended(simulation.ended(before.round_number), scores)
@@ -234,17 +234,17 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
     return simulation.history(wall, interrupted=interrupted)
 
 
-def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, float]:
+def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, float]:
     """Scores the newest checkpoint. Returns the scores that a progress line shows."""
     model, shown = simulation.model(), {}
     found: dict[str, Score] = {}
-    if asked.test is not None:
-        found[CENTRAL] = _central(learner, asked, model)
-    if asked.scored:
-        held_out = by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+    if inputs.test is not None:
+        found[CENTRAL] = _central(learner, inputs, model)
+    if inputs.scored:
+        held_out = by_source(inputs.scored, simulation.engine.score(model, inputs.scored), inputs.class_of)
         if not held_out:
             raise ValueError(
-                f"score_clients asks for the scores of {len(asked.scored)} clients, and none of them has held-out "
+                f"score_clients asks for the scores of {len(inputs.scored)} clients, and none of them has held-out "
                 "examples: partition(..., held_out=0.2), or --held-out 0.2, makes some"
             )
         found |= held_out
@@ -257,9 +257,9 @@ def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, flo
     return dict(shown)
 
 
-def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
+def _central(learner: Any, inputs: _Inputs, model: Tensors) -> Score:
     try:
-        return evaluate(learner, asked.plan.task.learner, model, asked.test)
+        return evaluate(learner, inputs.plan.task.learner, model, inputs.test)
     except Exception as error:
         raise SimulationError(not_scored("the model", error, on=" on the test data")) from error
 
