@@ -1,4 +1,4 @@
-"""Ways to split one data set among the clients of a simulation.
+"""Splits one data set among the clients of a simulation, by one of several methods.
 
 ```python
 from simulation.datasets import load
@@ -16,7 +16,7 @@ from __future__ import annotations
 from simulation.clients.clients import label_skew
 from simulation.partitioning.front import partition
 from simulation.partitioning.indices import split_indices
+from simulation.partitioning.methods import Indices
 from simulation.partitioning.options import By
-from simulation.partitioning.ways import Indices
 
 __all__ = ["By", "Indices", "label_skew", "partition", "split_indices"]

@@ -93,7 +93,7 @@ def partition(
         owner_N, names = _by_users(source, users, clients, options)
     else:
         if users is not None:
-            raise ValueError(f"users means nothing to by={by!r}; it applies to natural")
+            raise ValueError(f"users has no effect with by={by!r}; it applies to natural")
         if clients is None:
             raise ValueError(f"by={by!r} needs to know among how many clients: partition(dataset, 100, ...)")
         if by == "noise":

@@ -44,7 +44,7 @@ class PartitionOptions:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(f"by={self.by!r} is no way to partition; known are: {', '.join(get_args(By))}")
+            raise ValueError(f"by={self.by!r} is no partition method; known are: {', '.join(get_args(By))}")
         self._refuse_unused()
         _whole("seed", self.seed, 0)
         _whole("min_examples", self.min_examples, 0)
@@ -65,8 +65,8 @@ class PartitionOptions:
         used = {*DEFAULTS[self.by], "size_sigma"} if self.by == "quantity" else set(DEFAULTS[self.by])
         for name in ("alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma"):
             if getattr(self, name) is not None and name not in used:
-                ways = ", ".join(way for way, options in DEFAULTS.items() if name in options)
-                raise ValueError(f"{name} means nothing to by={self.by!r}; it applies to {ways}")
+                methods = ", ".join(method for method, options in DEFAULTS.items() if name in options)
+                raise ValueError(f"{name} has no effect with by={self.by!r}; it applies to {methods}")
         if self.by == "quantity" and self.alpha is not None and self.size_sigma is not None:
             raise ValueError("sizes are drawn by alpha (Dirichlet) or by size_sigma (log-normal): give one of them")
 

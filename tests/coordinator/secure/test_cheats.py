@@ -483,7 +483,7 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
     assert_committed(world)
 
 
-def test_a_round_is_keyed_so_often_and_then_abandoned() -> None:
+def test_a_round_has_so_many_attempts_and_is_then_abandoned() -> None:
     """Four vanish before they share and three of the other five before they mask; nobody is spent."""
     world = World(9, secure={"attempts": 2}, cohort={"quorum": 0.3})
     for phone in world.phones[:4]:
@@ -492,7 +492,7 @@ def test_a_round_is_keyed_so_often_and_then_abandoned() -> None:
         phone.stops = "mask"
     world.play(second_round)
     assert len(world.happened(ev.Announced)) == 2
-    assert "keyed 2 times" in world.reasons[0]
+    assert "secure.attempts = 2" in world.reasons[0]
     assert world.state.version == 0
     assert world.state.spent == ()
     world.assert_clean()
