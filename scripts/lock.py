@@ -29,11 +29,11 @@ OWN_BUILDS = re.compile(r"(torch|quorate|nvidia-|cuda-|triton)")
 def requirements() -> list[str]:
     """Return what the project, its extras, its build and torch ask for, without torch and the project itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    asked = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     for extra in project["project"]["optional-dependencies"].values():
-        asked.extend(extra)
-    asked.extend(line for line in importlib.metadata.requires("torch") or [] if "extra ==" not in line)
-    return sorted({line for line in asked if not OWN_BUILDS.match(line)})
+        wanted.extend(extra)
+    wanted.extend(line for line in importlib.metadata.requires("torch") or [] if "extra ==" not in line)
+    return sorted({line for line in wanted if not OWN_BUILDS.match(line)})
 
 
 def main() -> None:
@@ -42,13 +42,13 @@ def main() -> None:
     command += ["--custom-compile-command", "make lock", "--output-file", str(LOCK), "--quiet"]
     if os.environ.get("UPGRADE"):
         command.append("--upgrade")
-    asked = "\n".join(requirements())
+    wanted = "\n".join(requirements())
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as override:
         override.write(NO_TORCH + "\n")
         override.flush()
         command += ["--override", override.name]
         done = subprocess.run(
-            command, input=asked, text=True, check=False, env=uv_environment(sys.executable), stdout=subprocess.DEVNULL
+            command, input=wanted, text=True, check=False, env=uv_environment(sys.executable), stdout=subprocess.DEVNULL
         )
     if done.returncode:
         sys.exit("The requirements do not resolve together: the lock is as it was, and uv's words above say why.")

@@ -1,6 +1,6 @@
 """Writes docs/plan.md, the reference of plans, from the plan's own definitions: fields, ranges, defaults, docstrings.
 
-``python -m scripts.plan_page`` writes it; a test says when it is out of date.
+``python -m scripts.plan_page`` writes it; a test fails when it is out of date.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 HEAD = """# Plans
 
-A plan is a TOML file with everything that a run is asked to do. What is left out has the default below; an unknown
+A plan is a TOML file with everything that a run shall do. A field that is left out has the default below; an unknown
 field, a wrong type and a contradiction are refused in a sentence. `quorate run create plan.toml` starts it. To begin:
 [examples/mnist-small.toml](../examples/mnist-small.toml), [examples/mnist.toml](../examples/mnist.toml).
 
@@ -58,8 +58,8 @@ def _range(model: type[BaseModel], field: str) -> str:
     choices = schema.get("anyOf", [schema])
     if "built_in" in schema:
         return ", ".join(f"`{json.dumps(name)}`" for name in schema["built_in"]) + ", or a package's"
-    told = [_one(choice) for choice in choices if choice.get("type") != "null"]
-    return " or ".join(told)
+    kinds = [_one(choice) for choice in choices if choice.get("type") != "null"]
+    return " or ".join(kinds)
 
 
 def _one(schema: dict[str, Any]) -> str:

@@ -1,10 +1,10 @@
-"""What can go wrong in a simulation, in plain sentences.
+"""The errors of a simulation. Their messages are sentences for the user.
 
 ::
 
     SimulationError       base; the message is for people
       ClientFailed        the user's own code raised while a client trained: its traceback, and how to run it again
-      Stalled             round after round was abandoned: nothing would ever be committed
+      Stalled             many rounds in a row were abandoned: none would ever be committed
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def not_scored(what: str, error: BaseException, *, on: str = "") -> str:
-    """The words for scoring that failed: the sentence, and the user's own traceback where the user's code raised."""
+    """The message for a failure of scoring: a sentence, and the traceback where the user's code raised the error."""
     own = error.__cause__ or error
     reason = str(error) if _ours(error) else f"{type(error).__name__}: {error}"
     words = f"{what} could not be scored{on}: {reason}"
@@ -35,14 +35,14 @@ class SimulationError(Exception):
     """The simulation cannot begin or go on."""
 
     history: History | None = None
-    """What was reached before."""
+    """The history up to the error."""
 
 
 class ClientFailed(SimulationError):
-    """The learner failed on one client's data. ``__cause__`` is the user's own error where it is at hand."""
+    """The learner failed on one client's data. ``__cause__`` is the user's own error if this process raised it."""
 
     def __init__(self, client: str, round: int, words: str, init: str | None = None) -> None:
-        """``init``: the file of the model that the client was given, where the run has no folder."""
+        """``init``: the file of the client's model, where the run has no folder."""
         super().__init__(words)
         self.client = client
         self.round = round

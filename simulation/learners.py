@@ -1,4 +1,4 @@
-"""Learners that come with Quorate, for the demo, for trying things out, for recipes and as examples to copy.
+"""Learners that are part of Quorate: for the demo, for experiments, for recipes and as examples to copy.
 
 | name                                | model                             | parameters | data                 |
 |-------------------------------------|-----------------------------------|------------|----------------------|
@@ -9,7 +9,7 @@
 | `quorate:shakespeare-lstm-unrolled` | the same, at every position       |    819,920 | shakespeare-unrolled |
 | `quorate:adult-logistic`            | logistic regression, 108 features |        218 | adult                |
 
-Each is a function without arguments that gives a `Learner`, and an entry point of the group `quorate.learners`.
+Each is a function without arguments that returns a `Learner`, and an entry point of the group `quorate.learners`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def unit_pixels(images: torch.Tensor, floating: torch.dtype) -> torch.Tensor:
 
 
 def _installed_version() -> str:
-    """Of the distribution, as the catalogue of learners says it."""
+    """Version of the installed distribution, as in the catalogue of learners."""
     try:
         return version("quorate")
     except PackageNotFoundError:
@@ -82,7 +82,7 @@ class MnistMlp(nn.Module):
 class MnistMlp200(nn.Module):
     """A perceptron with two hidden layers: 784-200-200-10, ReLU, 199,210 parameters.
 
-    The "MNIST 2NN" of McMahan et al. 2017, arXiv:1602.05629, section 3. Takes and gives what `MnistMlp` does.
+    The "MNIST 2NN" of McMahan et al. 2017, arXiv:1602.05629, section 3. Inputs and outputs are those of `MnistMlp`.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ def mnist_cnn() -> Learner:
 
 
 FEATURES = 108
-"""How many numbers `simulation.datasets.adult` makes of one person."""
+"""The number of features that `simulation.datasets.adult` makes of one person."""
 
 
 class AdultLogistic(nn.Module):

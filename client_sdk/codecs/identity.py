@@ -40,7 +40,7 @@ class Identity:
         return self.dtype == "F32"
 
     def encode(self, delta: Mapping[str, Array], origin: Origin = NOBODY) -> Tensors:
-        """float32 deltas in this codec's dtype, whoever encodes them. Raises NotFinite, OutOfRange (float16 ends at
+        """float32 deltas in this codec's dtype, for any origin. Raises NotFinite, OutOfRange (float16 ends at
         65504), ManifestMismatch.
         """
         return {name: self._encoded(name, array) for name, array in delta.items()}

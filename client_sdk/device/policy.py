@@ -35,8 +35,8 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         return no_way_back
     epochs = epochs_asked(task, offer.examples)
     if policy.max_epochs is not None and epochs > policy.max_epochs:
-        asked = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
-        return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {asked}."
+        wanted = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
+        return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {wanted}."
     try:
         codecs.get(task.codec)
     except ValueError as error:

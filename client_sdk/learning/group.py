@@ -290,7 +290,7 @@ def _lacking(kind: str, local: int) -> NoDevice | None:
     if kind != "cuda":
         return NoDevice(f"{kind!r} is no device that can be trained on: cpu, cuda or auto.")
     if not torch.cuda.is_available():
-        return NoDevice("A GPU was asked for, and torch finds none on this machine: take --device cpu.")
+        return NoDevice("A GPU was asked for, and torch finds none on this machine: use --device cpu.")
     if local >= torch.cuda.device_count():
         return NoDevice(
             f"{local + 1} ranks or more were asked for on a machine with {torch.cuda.device_count()} GPUs: "

@@ -82,13 +82,13 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
         raise Refusal(
             f"This device hides among {policy.smallest_cohort} or more; the plan asks for {terms.minimum_cohort}."
         )
-    for what, bound, asked in (
+    for what, bound, wanted in (
         ("an L2 clip", policy.largest_norm, terms.max_norm),
         ("a range", policy.largest_range, terms.max_abs),
         ("a weight cap", policy.largest_weight_cap, terms.weight_cap),
     ):
-        if bound is not None and asked > bound:
-            raise Refusal(f"This device's owner allows {what} of at most {bound:g}; the plan asks for {asked:g}.")
+        if bound is not None and wanted > bound:
+            raise Refusal(f"This device's owner allows {what} of at most {bound:g}; the plan asks for {wanted:g}.")
     rule = terms.rule
     if rule.profile != "fast":
         return

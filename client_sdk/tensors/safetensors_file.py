@@ -162,7 +162,7 @@ def _entry(name: str, value: object) -> tuple[TensorSpec, int, int]:
 
 
 def header_bytes(manifest: Manifest, metadata: Mapping[str, str] | None = None) -> bytes:
-    """How a file of these tensors begins, its length included, for whoever writes the data after it: the tensors in
+    """How a file of these tensors begins, its length included, for code that writes the data after it: the tensors in
     the manifest's order, ``metadata`` in the order given.
 
     MalformedTensors for a name or a header that ``read_header`` would refuse.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, print_error, say, say_json
-from coordinator.datacenter import agent, following
+from coordinator.datacenter import agent, follower_agent
 
 if TYPE_CHECKING:
     from coordinator.datacenter.job import JobSpec
@@ -28,7 +28,7 @@ datacenter = typer.Typer(
 )
 app.add_typer(datacenter, name="datacenter")
 datacenter.command(epilog=agent.EPILOG)(agent.join)
-datacenter.command(epilog=following.EPILOG)(following.follow)
+datacenter.command(epilog=follower_agent.EPILOG)(follower_agent.follow)
 
 
 @app.callback()

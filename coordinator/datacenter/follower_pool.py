@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.datacenter.machines import FollowerStatus, Leader
+from coordinator.datacenter.multi_machine import MachineGroup, share_out
 from coordinator.datacenter.preflight import PreflightReport
-from coordinator.datacenter.several import MachineGroup, share_out
 
 GATHER_S = 3.0
 """Seconds that a new group waits for its machines."""

@@ -3,7 +3,7 @@
 ``launch`` starts torchrun with one process for each GPU or CPU, forwards their messages, and returns the result. Its
 process survives failures of training: killed processes are started again from the last complete saved step. Where the
 launcher is killed, the processes end with it. Launched again with the same folder, the job continues. With ``nproc`` 1
-there is one plain process and no torchrun. ``several`` runs the jobs of several machines.
+there is one plain process and no torchrun. ``multi_machine`` runs the jobs of several machines.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import tempfile
 import threading
 
+from coordinator.datacenter.error_texts import no_torch
 from coordinator.datacenter.job_start import start_processes
 from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
-from coordinator.datacenter.missing import no_torch
 from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped, whole_steps
 

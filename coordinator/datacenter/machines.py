@@ -220,8 +220,8 @@ class Leader:
         self._file.close()
 
     def _members_of(self, order: Order) -> list[FollowerStatus]:
-        asked = {(one, name) for one, name, _ in order.members}
-        return [status for status in self.present() if (status.machine, status.member) in asked]
+        members = {(one, name) for one, name, _ in order.members}
+        return [status for status in self.present() if (status.machine, status.member) in members]
 
 
 class Follower:

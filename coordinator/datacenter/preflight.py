@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_sdk.terminal import Failure
 from coordinator.child_processes import SupervisedChild, when_parent_ends
-from coordinator.datacenter.missing import training_error_text
+from coordinator.datacenter.error_texts import training_error_text
 
 ENV_REQUEST = "QUORATE_PREFLIGHT"
 _MARK = "@preflight "
@@ -107,11 +107,11 @@ def _gpus(wanted: PreflightRequest) -> int:
     if wanted.device == "cpu":
         return 0
     if wanted.device == "cuda" and there == 0:
-        raise Failure("A GPU was asked for, and torch finds none on this machine: take --device cpu.")
+        raise Failure("A GPU was asked for, and torch finds none on this machine: use --device cpu.")
     if there and wanted.nproc > there:
         raise Failure(
             f"--nproc {wanted.nproc} asks for more GPUs than this machine has ({there}): one process a GPU, "
-            "or take --device cpu."
+            "or use --device cpu."
         )
     return there
 

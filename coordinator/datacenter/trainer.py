@@ -17,9 +17,9 @@ from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
 from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
-from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.multi_machine import ConditionEvent, MachineLost, lead
 from coordinator.datacenter.progress import OnMessage
-from coordinator.datacenter.several import ConditionEvent, MachineLost, lead
 from coordinator.datacenter.spec import JobResult
 from coordinator.datacenter.worker.client import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from coordinator.datacenter.worker.jobs import TrainingProgress

@@ -94,7 +94,7 @@ def train(
     resume: bool = False,
     on_message: OnMessage | None = None,
 ) -> tuple[Tensors, Report]:
-    """Train ``model`` with the learner's loss on ``data`` as ``recipe`` says; the trained model, on every rank.
+    """Train ``model`` with the learner's loss on ``data`` by ``recipe``; the trained model, on every rank.
 
     All ranks of ``group`` (None: this process alone) call it with the same arguments and all of the data. ``name`` is
     the learner's, stored with the saved steps. ``checkpoints``: a folder that all ranks see, in which every
@@ -104,7 +104,7 @@ def train(
     Raises the errors of ``client_sdk.learning.errors`` and ``.group``, each on one rank, RankFailed on the others.
     """
     ranks = group or Group()
-    report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _to_nobody
+    report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _ignore
     with private_chance(derive_seed("layers", recipe.seed, 0, "")):
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step = None, 0
@@ -279,7 +279,7 @@ def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
 def _check_ahead(found: int, recipe: Recipe, folder: Path, group: Group) -> None:
     """CheckpointMismatch, on rank 0, where the saved steps exceed the steps of this training."""
     if found > recipe.steps:
-        text = f"{folder} holds a training that has reached step {found}, and {recipe.steps} are asked for."
+        text = f"{folder} holds a training that has reached step {found}, and the recipe has {recipe.steps}."
         group.agree(CheckpointMismatch(text) if group.rank == 0 else None)
 
 
@@ -302,5 +302,5 @@ def _seed_layers(seed: int, step: int, group: Group) -> None:
         torch.cuda.manual_seed(drawn)
 
 
-def _to_nobody(message: dict[str, Any]) -> None:
+def _ignore(message: dict[str, Any]) -> None:
     return None

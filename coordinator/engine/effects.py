@@ -1,6 +1,6 @@
-"""What a step asks the runtime to do.
+"""The effects of a step, which the runtime performs.
 
-Two kinds. *Records* are rows written in the very transaction that appends the event: they happen with it or not at all.
+Two kinds. *Records* are rows written in the same transaction as the event: they happen with it or not at all.
 *Actions* are performed after it, may be performed again after a crash (``rounds.pending`` names them anew), and come
 back as events.
 """
@@ -88,7 +88,7 @@ class RecordMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAudit:
-    """Record: who did what that only the run's owner may, for whoever asks later."""
+    """Record: an act that only the run's owner may do, with the actor, for the audit log."""
 
     by: str
     action: str
@@ -106,7 +106,7 @@ class Refused:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """The answer to a report: it counts with this weight, unless the round is abandoned. To a message of a secure
-    round: it was taken; the weight is 0, since nobody knows it."""
+    round: it was accepted; the weight is 0, since it is unknown."""
 
     device: str
     digest: str
@@ -115,7 +115,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer to a worker that asked: it has the round, under this fence."""
+    """The answer to a worker's request: it has the round, under this fence."""
 
     round: int
     attempt: int
@@ -163,7 +163,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """Action: count who waits, and if it is enough go back to the fleet; comes back as FleetReturned, or as nothing."""
+    """Action: count the waiting devices, and return to the fleet if they are enough; may come back as FleetReturned."""
 
     round: int
 
@@ -234,7 +234,7 @@ class CommitSum:
     weight: int
     """Total of the contributions' weights."""
     contributions: tuple[Contribution, ...]
-    """Whose masked vectors are in it, under their digests. Their weights are 0: nobody knows them."""
+    """The devices whose masked vectors are in it, with digests. Their weights are 0: they are unknown."""
     optimizer: str | None = None
     """Digest of the server optimizer's state that goes with the parent; None where there is none."""
 

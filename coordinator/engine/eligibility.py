@@ -1,4 +1,4 @@
-"""Whether a waiting device may work for a run, and if not, why, in a sentence that its owner understands."""
+"""Whether a waiting device may work for a run, and if not, why, in a sentence for its owner."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def _canonical(learners: tuple[tuple[str, str], ...], policy: Policy) -> str:
 
 @lru_cache(maxsize=1024)
 def _parsed(offer: str) -> tuple[dict[str, str], Policy]:
-    """A fleet has few different offers, and each is judged at every look at the pool. Nobody changes the result."""
+    """Cached: a fleet has few different offers, and each is checked whenever the pool is read."""
     parsed = json.loads(offer)
     return parsed["learners"], Policy.model_validate(parsed["policy"])

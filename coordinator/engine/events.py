@@ -1,4 +1,4 @@
-"""What can happen to a run. Time is a field of each event; tensors pass as digests.
+"""The events of a run. Time is a field of each event; tensors are named by digest.
 
 An event that changes the state is appended to the run's log, and the state is the fold of the log: so an event holds
 all that ``step`` needs to decide, and nothing that it could not read again after a crash. ``kind`` is the name under
@@ -109,7 +109,7 @@ class Drawn:
     pool: str | None = None
     """Digest of the blob that lists the pool, so that the draw can be repeated."""
     others: str = ""
-    """Why devices that asked are not eligible, where too few were: for people, nothing depends on it."""
+    """Why waiting devices are not eligible, where too few were: text for the operator, on which nothing depends."""
     unspendable: int = 0
     """Eligible devices that wait and were left out: they have signed on this checkpoint, or are barred from the run."""
 
@@ -198,14 +198,14 @@ class Leased:
     waiting: int
     """Eligible devices in the pool: too few to return to them."""
     installation: str | None = None
-    """The worker's, which is the same when it is started again; empty where it did not say. None: the event is of a
+    """The worker's, which is the same when it is started again; empty where it gave none. None: the event is of a
     version that let every other process of the worker take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeartbeat:
-    """The worker is at it. Changes the state, and is logged, when the last one that did is a quarter of ``lease_s``
-    old: a lease of an hour makes some hundred rows, however often the worker speaks."""
+    """A heartbeat: the worker trains. Changes the state, and is logged, when the last logged one is a quarter of
+    ``lease_s`` old: a lease of an hour makes some hundred rows, however often the worker sends one."""
 
     kind: ClassVar[str] = "Heartbeat"
     at: float
@@ -219,7 +219,7 @@ class WorkerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEnded:
-    """The worker gives the round back, or says that it cannot be done."""
+    """The worker returns the lease, or reports that the round cannot be trained."""
 
     kind: ClassVar[str] = "LeaseEnded"
     at: float
@@ -249,7 +249,7 @@ class Delivered:
     optimizer: str | None = None
     """Digest of the server optimizer's state, which carries over."""
     waiting: int | None = None
-    """Eligible devices in the pool at that moment. None: nobody counted them."""
+    """Eligible devices in the pool at that moment. None: they were not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

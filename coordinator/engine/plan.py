@@ -1,6 +1,6 @@
-"""The Plan: everything a run was asked to do, frozen and checked before anything starts.
+"""The Plan of a run, frozen and checked before anything starts.
 
-It checks which values make sense, alone and together.
+It checks which values are valid, alone and together.
 A plan is written as TOML::
 
     name = "mnist"
@@ -77,7 +77,7 @@ class Cohort(_Section):
     """Waiting devices at which selection stops waiting for more; at least ``select``. A pool larger than ``select``
     keeps the fastest to check in from always being selected. None: ``select``."""
     select_s: float = Field(default=60.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
-    """Seconds after which the cohort is drawn from whoever waits, pool full or not."""
+    """Seconds after which the cohort is drawn from the devices that wait, pool full or not."""
     collect_s: float = Field(default=600.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds from selection to the deadline for reports."""
     choose: Literal["uniform", "by_examples"] = "uniform"
@@ -189,7 +189,7 @@ class Datacenter(DatacenterTask):
 
 
 class Plan(_Section):
-    """Everything that a run was asked to do."""
+    """Everything that a run shall do."""
 
     name: str = Field(pattern=PLAN_PATTERN)
     """Short name: lower-case letters, digits, dashes. The run's id is made from it."""

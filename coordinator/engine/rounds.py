@@ -20,12 +20,12 @@ leasing     A datacenter round waits for a worker. Ends when one takes it, or wh
 training    One worker has the round, under a fence, while its heartbeats come. Its result is the next checkpoint.
 sharing     A secure round has its roster made; then its devices share their secrets among each other.
 masking     They send their updates masked.
-agreeing    The list of who did is fixed; they sign it, and are spent on this checkpoint.
+agreeing    The list of these devices is fixed; they sign it, and are spent on this checkpoint.
 unmasking   They reveal shares, one of each device, until the sum of all can be opened, which is all that is seen.
 ==========  ======================================================================================================
 
 Each phase has a file, in ``phases`` or, where only secure rounds have it, in ``secure``; here is which event is decided
-where. A refused event leaves the state equal (the very object) and says why.
+where. A refused event leaves the state equal (the same object) and gives the reason.
 """
 
 from __future__ import annotations

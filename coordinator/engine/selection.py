@@ -1,7 +1,7 @@
-"""Who takes part in a round: a function of the selection seed, the round, and the sorted list of who waits.
+"""Who takes part in a round: a function of the selection seed, the round, and the sorted list of waiting devices.
 
 Nothing here reads a clock or a random number generator, so the draw of any round can be repeated alone. The seed stays
-on the coordinator: who knows it could foresee, and by checking in or not choose, who is selected.
+on the coordinator: a device that knew it could predict the selection, and influence it by checking in or not.
 """
 
 from __future__ import annotations

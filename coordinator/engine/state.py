@@ -1,4 +1,4 @@
-"""The state of a run between two events: small, frozen, and nothing but what ``step`` needs to decide the next one.
+"""The state of a run between two events: small, frozen, and only what ``step`` needs to decide the next one.
 
 Tensors are named by digest. The state is written as JSON at the end of each round, so that recovery folds only the tail
 of the log.
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedLease:
-    """A datacenter round in one worker's hands. Live while the round is *training*; afterwards it shows who had it."""
+    """One worker's lease of a datacenter round. Live while the round is *training*; afterwards it shows who had it."""
 
     worker: str
     instance: str
@@ -59,7 +59,7 @@ class GrantedLease:
     fence: int
     granted_at: float
     renewed_at: float
-    """The last heartbeat that was written down, or the grant."""
+    """The last heartbeat that was logged, or the grant."""
     installation: str = ""
     """The worker's, where it named it: a process of the same one is a restart."""
     step: int = 0
@@ -70,7 +70,7 @@ class GrantedLease:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The round under way: everything that is of no use once it has ended. Opening a round makes a new one."""
+    """The round under way: everything that is not needed after its end. Opening a round makes a new one."""
 
     number: int
     kind: Kind
@@ -83,16 +83,16 @@ class Round:
     """When the phase ends by itself, in the coordinator's time."""
     waiting: int = 0
     pool: str | None = None
-    """Digest of the blob that lists who waited."""
+    """Digest of the blob that lists the waiting devices."""
     members: Mapping[str, Member] = field(default_factory=dict)
     because: str = ""
     """Why it is a datacenter round, or why it is the fleet's again."""
     planned: bool = False
-    """Whether the plan wants this round in the datacenter, whoever waits."""
+    """Whether the plan gives this round to the datacenter, however many devices wait."""
     lease: GrantedLease | None = None
     """The live one while *training*, else the last one."""
     give_up_at: float | None = None
-    """When a datacenter round is abandoned, whoever has its lease. Set by its first one."""
+    """When a datacenter round is abandoned, whichever worker has its lease. Set by its first one."""
     secure: SecureRound | None = None
     """The attempt under way of a secure round, from the cohort's selection to the round's end."""
     excluded: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +106,8 @@ class Round:
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
-        """The updates that were acknowledged, by device id; of a secure round the masked vectors, whose weights nobody
-        knows."""
+        """The updates that were acknowledged, by device id; of a secure round the masked vectors, whose weights
+        are unknown."""
         if self.secure is not None:
             masked = sorted(self.secure.masked.items())
             return tuple(Contribution(device=device, digest=digest, weight=0) for device, digest in masked)
@@ -120,7 +120,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """How a run stands between its fleet and the datacenter: what decides whose turn the next round is."""
+    """The part of a run's state that decides whether the next round is the fleet's or the datacenter's."""
 
     abandoned_in_a_row: int = 0
     """Federated rounds, since the last commit or since devices came back."""

@@ -135,7 +135,7 @@ class Aggregator:
             return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)))
 
     def apply(self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None) -> NewCheckpoint:
-        """The same for a mean of deltas from elsewhere: under secure aggregation nobody has the updates."""
+        """The same for a mean of deltas from elsewhere: under secure aggregation the updates are unknown."""
         with self._lock, _final_errors():
             return self._write(round, parent, optimizer, mean)
 

@@ -60,37 +60,37 @@ history = recipes.fedavg(mnist_mlp_200(), clients, test=data.test, rounds=100, p
 | `local_only` | each client trains alone | |
 | `centralized` | all data in one place, as many steps as the clients of a round take | |
 
-The first three are thin: they build a plan (all that report count, no deadline) and call `simulate()`. They take
-whatever else `simulate()` takes and return a `History`. The two baselines use the same learner and return a
+The first three only build a plan (all that report count, no deadline) and call `simulate()`. They take
+the other options of `simulate()` and return a `History`. The two baselines use the same learner and return a
 `Baseline` with the same `metric()` curves. So `recipes.draw({"name": run, ...}, "accuracy")` draws all of them
-beside each other, and `recipes.rounds_to(curve, 0.97)` reads off rounds as McMahan et al. do: best so far, linear
+beside each other, and `recipes.rounds_to(curve, 0.97)` finds the round as McMahan et al. do: best value so far, linear
 interpolation.
 
 ## What is ours, and what is published
 *Ours* was measured by `python -m scripts.recipe_curves` on two cores of a shared machine, with one seed (0), and is
-kept in [recipes.json](recipes.json), from which this page is generated. *Published* is what the papers say. The
+kept in [recipes.json](recipes.json), from which this page is generated. *Published* is from the papers. The
 settings are not equal. The papers chose the best learning rate of a grid for each row; here each learning rate is
-one plausible value. Our runs are short, and one seed says nothing about the spread between seeds. A dash means: not
-reached in the rounds that were run. Accuracy is on the test set where nothing else is said; "last 5" is the mean of
+one plausible value. Our runs are short, and one seed does not show the spread between seeds. A dash means: not
+reached in the rounds that were run. Accuracy is on the test set unless stated otherwise; "last 5" is the mean of
 the last five rounds, or the last score of clients that train alone.
 """
 MNIST = """Perceptron 784-200-200-10 (the paper's *2NN*), 100 clients, 10 of them in a round (C = 0.1), E = 1, B =
 10. Labels alike, or two shards of the sorted digits each. A tenth of each client's 600 examples is held out. FedAvg
 stops at 97 %."""
 MNIST_PUBLISHED = """Published: McMahan et al. 2017, table 1, 2NN, E = 1, C = 0.1; FedSGD is its column B = ∞."""
-CNN = """The paper's CNN was not measured here: it takes longer than the ten minutes that this page allows itself.
+CNN = """The paper's CNN was not measured here: it takes longer than ten minutes, the limit for this page.
 The call is the same with `mnist_cnn()`; `target=0.99` stops it. Published (table 2, CNN, C = 0.1), rounds to 99 %:"""
 STRAGGLERS = """Logistic regression, 1,000 clients of two digits each, 10 of them in a round, E = 20, B = 10,
 learning rate 0.03, as in Li et al. 2020, section 5. A straggler gets through a uniformly drawn share of its steps.
 FedAvg drops stragglers, FedProx counts their work in full. Two differences: our clients all hold about 60 examples
 (the paper's follow a power law), and each selected client is a straggler with this probability (the paper's are an
-exact share). So a round may have nobody left, and is abandoned: the curves are over committed rounds."""
+exact share). So a round may have no device left, and is abandoned: the curves are over committed rounds."""
 STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absolute test accuracy over FedAvg by 22
 % on average (abstract; five data sets). The paper shows curves, and no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with
 two windows of 80 characters or more; **4 of them in a round** (the paper: 10 % of 1,146), B = 10, learning rate 1.
-Scored on 200 windows of what the roles hold out. An LSTM step costs a core some 50 ms, so these runs are short: they
-show the order of the methods, not where they end. The plateau at the start is a model that always says a blank."""
+Scored on 200 windows of the roles' held-out text. An LSTM step takes one core some 50 ms, so these runs are short: they
+show the order of the methods, not their final accuracy. The first plateau is a model that always predicts a blank."""
 SHAKESPEARE_PUBLISHED = """Published (McMahan et al. 2017, table 2, LSTM, C = 0.1), rounds to 54 %, for which
 nothing here was run long enough:"""
 
@@ -159,19 +159,19 @@ def _mnist(kept: Mapping[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     own = []
-    for group, told in (("mnist-iid", "labels alike"), ("mnist-shards", "two shards")):
+    for group, split in (("mnist-iid", "labels alike"), ("mnist-shards", "two shards")):
         for curve in _of(kept, group).values():
             label = curve.found["label"]
             published = PUBLISHED_MNIST.get((group, label), "")
             reached = " | ".join(curve.reached(target) for target in (0.9, 0.95, 0.97))
-            lines.append(f"| {told} | {label} | {curve.rounds} | {curve.final()} | {reached} | {published} |")
+            lines.append(f"| {split} | {label} | {curve.rounds} | {curve.final()} | {reached} | {published} |")
             if "clients" in curve.found:
                 mean, worse = curve.last("clients"), curve.last("clients.p10")
-                own.append(f"{told}: {mean} in the mean, {worse} at the 10th percentile of the clients")
+                own.append(f"{split}: {mean} in the mean, {worse} at the 10th percentile of the clients")
     alone = (
         "A client alone is scored on the whole test set above, whose digits it may never have seen. On its own\n"
         f"held-out digits its own model does better ({'; '.join(own)}):\n"
-        "what federation adds is everybody else's digits."
+        "federation adds the digits of all other clients."
     )
     cnn = [f"| {e} | {b} | {alike} | {shards} |" for e, b, alike, shards in PUBLISHED_CNN]
     return [

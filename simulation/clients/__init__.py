@@ -1,4 +1,4 @@
-"""Who takes part in a simulation, and which data each holds.
+"""The clients of a simulation, with the data that each holds.
 
 ```python
 from simulation.clients import Clients

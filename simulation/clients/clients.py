@@ -1,4 +1,4 @@
-"""``Clients``: who takes part in a simulation, and with which data; from ten clients to a million.
+"""``Clients``: the clients of a simulation and their data, from ten clients to a million.
 
 ``holdings`` has their data, ``naming`` their ids.
 """
@@ -25,9 +25,9 @@ MOST_FOR_SKEW = 2_000_000
 class Clients(Mapping[str, ClientData]):
     """Clients by id, in the order of their numbers 0, 1, .... Read-only.
 
-    ``clients[id]`` has parts ``.train`` and ``.test`` (None where nothing is held out), gathered when they are asked
-    for: a million clients cost their positions only. ``partition`` makes them of a data set, ``Clients.of`` of what
-    the user has. In a notebook they show who holds what; ``draw`` gives that picture.
+    ``clients[id]`` has parts ``.train`` and ``.test`` (None where nothing is held out), gathered at the first
+    access: a million clients need memory for their positions only. ``partition`` makes clients of a data set,
+    ``Clients.of`` of the user's own data. A notebook shows a picture of their data, which ``draw`` makes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Clients(Mapping[str, ClientData]):
 
         Data of a client: (x, y), an object with .x and .y, a torch Dataset with a length, a list of pairs, or an object
         with .train and perhaps .test (or .held_out), each one of these. Of a mapping that is no dict, values are
-        asked for only when they are needed. Raises ``ValueError`` that names the client whose id or data will not do.
+        read only when they are needed. Raises ``ValueError`` that names the client whose id or data is not valid.
         """
         if isinstance(clients, Clients):
             return clients
@@ -97,14 +97,14 @@ class Clients(Mapping[str, ClientData]):
         return self._names.id(number)
 
     def number(self, id: str) -> int:
-        """The inverse of ``id``. Raises ``KeyError`` for an id that is nobody's."""
+        """The inverse of ``id``. Raises ``KeyError`` for an unknown id."""
         number = self._names.number(id) if isinstance(id, str) else None
         if number is None:
             raise KeyError(f"there is no client {id!r}; the first of {len(self):,} is {self._names.id(0)!r}")
         return number
 
     def name(self, id: str) -> str:
-        """What the data's owner calls the client: the user's own name in a natural partition, else the id."""
+        """The client's name in the data: the user's name in a natural partition, else the id."""
         return self._names.name(self.number(id))
 
     def examples(self, id: str) -> int:
@@ -118,8 +118,8 @@ class Clients(Mapping[str, ClientData]):
 
     @property
     def label_skew(self) -> float | None:
-        """How far the clients' labels are from the whole's, 0 to almost 1 (see ``partitioning.label_skew``); None
-        where there are no labels."""
+        """How much the clients' labels differ from those of all data, 0 to almost 1 (see
+        ``partitioning.label_skew``); None where there are no labels."""
         if isinstance(self.holdings, Shares):
             if (labels := self.holdings.pool.labels) is None:
                 return None
@@ -131,13 +131,13 @@ class Clients(Mapping[str, ClientData]):
         return skew_of(np.concatenate(known), np.array([len(labels) for labels in known], dtype=np.int64))
 
     def view(self, *, by_size: bool) -> View:
-        """What the picture shows, as data."""
+        """The contents of the picture, as data."""
         lines = [line for line in (self._how, self.summary().split(", ", 1)[1]) if line]
         return view_of(self._names, self.holdings, lines=lines, classes=self._classes, by_size=by_size)
 
     def draw(self, path: str | Path | None = None, *, by_size: bool | None = None) -> Picture:
-        """The picture of who holds what: one column a client (a sample where there are more than 100), their sizes
-        above, their labels below. ``path``: also write it there, as ``.svg``. ``by_size``: largest first (None: for
+        """A picture of the clients' data: one column per client (a sample where there are more than 100), sizes above,
+        labels below. ``path``: the ``.svg`` file to which it is also written. ``by_size``: largest first (None: for
         natural partitions and uneven quantities).
 
         A notebook shows the picture; ``str`` of it is the SVG. Raises ``ValueError`` for a path that is no ``.svg``.
@@ -154,7 +154,7 @@ class Clients(Mapping[str, ClientData]):
 
     @property
     def how(self) -> str:
-        """How the clients came about, in a phrase; empty for the user's own."""
+        """How the clients were made, in a phrase; empty for the user's own."""
         return self._how
 
     def summary(self) -> str:
@@ -174,10 +174,10 @@ class Clients(Mapping[str, ClientData]):
 
 
 def label_skew(labels: Sequence[int] | npt.NDArray[np.integer], parts: Sequence[npt.NDArray[np.integer]]) -> float:
-    """How far the clients' labels are from the whole's: 0 (each like the whole) to almost 1.
+    """How much the clients' labels differ from those of all data: 0 (not at all) to almost 1.
 
     The mean over clients, weighted by their examples, of the total variation distance between the labels:
-    sum_k (n_k / n) * (1/2) sum_c |q_kc - p_c|, with q_k the label shares of client k, p those of the whole and n_k
+    sum_k (n_k / n) * (1/2) sum_c |q_kc - p_c|, with q_k the label shares of client k, p those of all data and n_k
     the client's size. ``labels``: integers [n]; ``parts``: the positions of each client's examples. Accumulated in
     float64. Raises ``ValueError`` when the clients hold no examples at all.
     """

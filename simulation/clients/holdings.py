@@ -1,4 +1,4 @@
-"""Who holds what: by positions in one pool, or as the user gave it, client by client."""
+"""The data of each client: positions in one pool, or the user's own objects."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from simulation.clients.pool import Indices, Pool, as_given, is_torch_dataset, l
 
 
 class ClientData:
-    """One client's data, in parts. Each part is gathered when it is first asked for, and kept while this object is.
+    """One client's data, in parts. Each part is gathered at the first access, and kept as long as this object.
 
-    A part is ``Examples`` (``.x`` [n, ...] and ``.y`` [n, ...]), a torch Dataset, or what the user gave.
+    A part is ``Examples`` (``.x`` [n, ...] and ``.y`` [n, ...]), a torch Dataset, or the user's own object.
     """
 
     def __init__(self, train: Callable[[], Any], test: Callable[[], Any] | None = None) -> None:
@@ -24,7 +24,7 @@ class ClientData:
 
     @cached_property
     def train(self) -> Any:
-        """What the client trains on."""
+        """The examples that the client trains on."""
         return self._make_train()
 
     @cached_property
@@ -54,7 +54,7 @@ class Holdings(Protocol):
         """A client's data; nothing is gathered yet."""
 
     def labels(self, number: int) -> Indices | None:
-        """The labels of all that a client holds, int64 [n]; None where there are none."""
+        """The labels of all examples of a client, int64 [n]; None where there are none."""
 
     def level(self, number: int) -> float | None:
         """The standard deviation of the noise on a client's features; None without noise."""
@@ -106,8 +106,8 @@ class Shares:
 
 
 class Given:
-    """Clients as the user gave them: ``values[keys[k]]`` is client k's data. A mapping may be lazy: a value is asked
-    for when it is needed, each time anew."""
+    """Clients as the user gave them: ``values[keys[k]]`` is client k's data. A mapping may be lazy: a value is read
+    each time it is needed."""
 
     def __init__(self, values: Mapping[Any, Any] | Sequence[Any], keys: Sequence[Any]) -> None:
         self._values, self._keys = values, keys
@@ -141,7 +141,7 @@ class Given:
 
 
 def parts_of(value: Any, who: str) -> tuple[Any, Any | None]:
-    """(training part, held-out part or None) of one client's data. ``ValueError`` for what is no client's data."""
+    """(training part, held-out part or None) of one client's data. ``ValueError`` for any other object."""
     value = as_given(value)
     if is_torch_dataset(value):
         train, test = value, None

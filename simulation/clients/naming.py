@@ -1,4 +1,4 @@
-"""Clients' ids: from a client's number to its id and back, without a table of a million strings."""
+"""Clients' ids: converts a client's number to its id and back, without a table of a million strings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 ID_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
-"""What a coordinator takes as a device's id (``client_sdk.protocol.devices.DeviceId``)."""
+"""The pattern of a device's id (``client_sdk.protocol.devices.DeviceId``)."""
 _ID = re.compile(ID_PATTERN)
 RULE = "at most 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
 
 
 class Names(Protocol):
-    """Ids of clients 0, 1, ..., and what their owner calls them."""
+    """Ids of clients 0, 1, ..., and their names in the data."""
 
     def __len__(self) -> int:
         """How many clients there are."""
@@ -25,14 +25,14 @@ class Names(Protocol):
         """The id of a client; ``number`` is in range."""
 
     def number(self, id: str) -> int | None:
-        """The inverse of ``id``; None for an id that is nobody's."""
+        """The inverse of ``id``; None for an unknown id."""
 
     def name(self, number: int) -> str:
-        """The owner's own name for the client; its id where there is none."""
+        """The client's name in the data; its id where there is none."""
 
 
 class Numbered:
-    """Made ids: ``client-0000042``, as wide as the count. ``names``: the owner's own, [clients], if there are any."""
+    """Made ids: ``client-0000042``, as wide as the count. ``names``: those in the data, [clients], if there are any."""
 
     def __init__(self, count: int, names: npt.NDArray[Any] | None = None) -> None:
         self._count, self._names, self._width = count, names, len(str(count))
@@ -55,7 +55,7 @@ class Numbered:
 
 
 class Named:
-    """The owner's names are the ids. ``names``: ascending and without doubles, as ``np.unique`` gives them."""
+    """The names in the data are the ids. ``names``: ascending and without doubles, as ``np.unique`` gives them."""
 
     def __init__(self, names: npt.NDArray[Any]) -> None:
         self._names = names
@@ -83,7 +83,7 @@ class Named:
 
 
 class Listed:
-    """Ids in any order, kept in a table. Raises ``ValueError`` that names the first id that will not do."""
+    """Ids in any order, kept in a table. Raises ``ValueError`` that names the first id that is not valid."""
 
     def __init__(self, ids: Iterable[Any]) -> None:
         self._ids = list(ids)
@@ -108,7 +108,7 @@ class Listed:
 
 
 def is_id(text: str) -> bool:
-    """Whether a coordinator takes ``text`` as an id."""
+    """Whether a coordinator accepts ``text`` as an id."""
     return _ID.fullmatch(text) is not None
 
 

@@ -1,9 +1,9 @@
-"""Noise on features that grows from client to client, made when a client's data is asked for.
+"""Noise on features that grows from client to client, made when a client's data is read.
 
 Li, Diao, Chen, He 2022, arXiv:2102.02079, "noise-based feature imbalance": party i of N adds Gau(sigma * i / N). The
 paper calls that the variance, its authors' code takes such a level as the standard deviation; so does this file.
 The noise of an example is a function of (seed, its position in the data set) times its client's level: held-out or
-training, array or torch dataset, asked for once or twice, it is the same. Values are not clipped.
+training, array or torch dataset, read once or twice, it is the same. Values are not clipped.
 """
 
 from __future__ import annotations

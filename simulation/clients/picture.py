@@ -1,6 +1,6 @@
-"""The picture of who holds what, as SVG text: sizes above, noise where there is some, labels below.
+"""Draws the picture of clients' data as SVG text: sizes above, noise where there is some, labels below.
 
-Colours follow the reader's light or dark scheme; the picture brings its own background, so that it can be read in
+Colours follow the reader's light or dark scheme; the picture has its own background, so that it can be read in
 both.
 """
 
@@ -128,7 +128,7 @@ class _Sheet:
         self._path('class="n"', [self._bar(k, base, level * scale) for k, level in enumerate(levels)])
 
     def _stack(self) -> None:
-        """Each client's labels as shares of what it holds, one colour a label."""
+        """Each client's labels as shares of its examples, one colour per label."""
         ticks = [(share * STACK_HEIGHT, f"{share:.0%}") for share in (0.0, 0.5, 1.0)]
         base = self._axis("labels", ticks, STACK_HEIGHT)
         bars: list[list[str]] = [[] for _ in self._view.labels]
@@ -143,8 +143,8 @@ class _Sheet:
             self._path(f'fill="#{PALETTE[place]}"', paths)
 
     def _rows(self) -> None:
-        """One row a label: the stronger, the larger its share of what the client holds, by square roots, full at the
-        99th percentile, so that one client with a single label does not pale the others."""
+        """One row per label. The colour is stronger for a larger share of the client's examples, by square roots, and
+        full at the 99th percentile, so that one client with a single label does not make all others pale."""
         labels, columns = self._view.labels, self._view.columns
         top, tall = self._y + 10, ROW_HEIGHT * len(labels)
         shares = [[count / max(1, sum(column.counts)) for count in column.counts] for column in columns]
@@ -180,7 +180,7 @@ class _Sheet:
         return base
 
     def _hovers(self, top: float, foot: float) -> None:
-        """What the mouse shows: a client's id and numbers."""
+        """Tooltips: a client's id and numbers."""
         for k, column in enumerate(self._view.columns):
             x = LEFT + k * self._pitch
             self._parts.append(
@@ -224,7 +224,7 @@ def _ticks(most: float, parts: int = 3, *, whole: bool = False) -> list[float]:
 
 
 def _plain(words: str) -> str:
-    """For XML: escaped, and without the characters that it has no place for."""
+    """The text for XML: escaped, and without characters that XML does not allow."""
     return escape("".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in words))
 
 

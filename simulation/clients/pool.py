@@ -1,6 +1,6 @@
-"""The examples that all clients of a partition share, whatever they came as.
+"""The pool of examples that all clients of a partition share: arrays or a torch dataset.
 
-Torch is never imported before somebody else has: without it, nothing can be a torch dataset.
+Torch is not imported here. If nothing else has imported it, no object can be a torch dataset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Pool(Protocol):
     """Examples that can be taken by position."""
 
     labels: Indices | None
-    """Integers [n], or None where there are none: no way by labels then, and no labels in pictures."""
+    """Integers [n], or None where there are none: then no method can use labels, and pictures have none."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -30,8 +30,8 @@ class Pool(Protocol):
 
 
 class ArrayPool:
-    """``x`` and ``y`` [n, ...]: numpy arrays (also memory-mapped), torch tensors, or what is indexed like an array
-    and may make its rows when asked; ``take`` copies rows."""
+    """``x`` and ``y`` [n, ...]: numpy arrays (also memory-mapped), torch tensors, or objects that are indexed like
+    an array and may make rows at each access; ``take`` copies rows."""
 
     def __init__(self, x: Any, y: Any, labels: Indices | None) -> None:
         self.x, self.y, self.labels = _array(x), _array(y), labels
@@ -49,7 +49,7 @@ class ArrayPool:
 
 
 class TorchPool:
-    """A map-style torch dataset; ``take`` gives a ``torch.utils.data.Subset``, so items are made when used."""
+    """A map-style torch dataset; ``take`` returns a ``torch.utils.data.Subset``, so items are made when used."""
 
     def __init__(self, dataset: Any, labels: Indices | None) -> None:
         if not hasattr(dataset, "__len__"):
@@ -88,10 +88,9 @@ def is_torch_dataset(thing: Any) -> bool:
 
 
 def labels_of(part: Any) -> Indices | None:
-    """The labels of examples of any kind that clients may hold: int64 [n], or None where there are no such.
+    """The labels of examples of any kind that clients may hold: int64 [n], or None where there are none.
 
-    A torch dataset says them in ``.targets`` or ``.labels``; subsets and concatenations take those of what they are
-    made of.
+    A torch dataset has them in ``.targets`` or ``.labels``; subsets and concatenations use those of their parts.
     """
     if is_torch_dataset(part):
         return _dataset_labels(part)
@@ -103,7 +102,7 @@ def labels_of(part: Any) -> Indices | None:
 def labels_of_items(dataset: Any) -> Indices | None:
     """The targets of a dataset's items, each looked at once: int64 [n]; None where one of them is no whole number.
 
-    For datasets that do not say their labels. Raises what the dataset raises.
+    For datasets without an attribute for labels. Errors of the dataset pass through.
     """
     found = np.empty(len(dataset), np.int64)
     for position in range(len(found)):
@@ -153,7 +152,7 @@ def _rows(values: Any, positions: Indices) -> Any:
 
 
 def _array(values: Any) -> Any:
-    """A torch tensor, without its history, and what is like an array stay what they are; all else becomes numpy's."""
+    """A torch tensor is detached, an object like an array stays as it is; anything else becomes a numpy array."""
     if hasattr(values, "detach"):
         return values.detach()
     like = all(hasattr(values, name) for name in ("dtype", "ndim", "shape", "__len__", "__getitem__"))

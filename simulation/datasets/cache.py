@@ -1,10 +1,9 @@
-"""The user's cache of decoded data sets: one `.npz` each, checked whenever it is read.
+"""The cache of decoded data sets: one `.npz` each, checked at each read.
 
-A `DatasetSource` brings the
-arrays, and this file brings them only once.
+A `DatasetSource` makes the arrays when they are not in the cache.
 
 Safe under parallel first loads: the first process takes a file lock and fetches, the others wait and read. The file
-appears by rename, so no reader ever sees half of it, also where locks do not work. A damaged file counts as missing.
+appears by rename, so a reader never sees a part of it, also where locks do not work. A damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource:
-    """How one data set comes to this machine, and how to know that it is the right one."""
+    """How to fetch one data set, and the digests that it must have."""
 
     name: str
     """The registry's name; also the start of the cache file's name."""
@@ -50,7 +49,7 @@ class DatasetSource:
     """Fetch and decode. Raises `DataUnavailable` or `DataCorrupt`."""
 
     def path(self) -> Path:
-        """Where the cached copy lies. Other digests mean another file, so no old cache outlives a new pin."""
+        """The path of the cached copy. Its name depends on the digests, so a file of older digests is never read."""
         version = hashlib.sha256("".join(f"{k}={v};" for k, v in sorted(self.digests.items())).encode()).hexdigest()
         return cache_folder() / "datasets" / f"{self.name}-{version[:12]}.npz"
 
@@ -103,7 +102,7 @@ def cached(recipe: DatasetSource) -> Arrays:
 
 
 def _built(recipe: DatasetSource, path: Path) -> Arrays:
-    """The recipe's arrays, fresh from the source; an error there names the data set and a way out."""
+    """The recipe's arrays, fresh from the source; errors name the data set and a remedy."""
     try:
         return recipe.build()
     except OSError as error:

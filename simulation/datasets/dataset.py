@@ -22,10 +22,10 @@ class Dataset:
     """The registry's name, such as `fashion-mnist`."""
 
     train: LabelledExamples
-    """What clients hold, after `simulation.partition`."""
+    """The training part, which `simulation.partition` divides among clients."""
 
     test: LabelledExamples
-    """Held out: the evaluator's, never a client's."""
+    """The test part, for the evaluator; no client has it."""
 
     classes: tuple[str, ...]
     """The name of each label; `len(classes)` is the number of outputs that a classifier needs."""
@@ -37,7 +37,7 @@ class Dataset:
     """What to cite; shown when it is first fetched."""
 
     user_names: tuple[str, ...] = ()
-    """The name of each user, fit to be a client's id: `hamlet.horatio`. Empty where the data has no users."""
+    """The name of each user, valid as a client's id: `hamlet.horatio`. Empty where the data has no users."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.train), ("test", self.test)):
@@ -49,7 +49,7 @@ class Dataset:
                 raise ValueError(f"{part} users run from {low} to {high}; there are {len(self.user_names)} names")
 
     def clients(self, min_examples: int = 2) -> NaturalClients:
-        """The natural clients: user's name -> what this user has of `train` and `test`, made when asked for.
+        """The natural clients: user's name -> this user's examples of `train` and `test`, made at each access.
 
         Users with fewer than `min_examples` training examples (from 1) are left out. `test` is `None` where a user
         has nothing held out. Raises `ValueError` where the data has no users.

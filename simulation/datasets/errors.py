@@ -1,10 +1,10 @@
-"""What can go wrong on the way to a data set, and whose fault it is.
+"""The errors of loading a data set, with their cause and remedy.
 
 ```
-DatasetError              one plain sentence for the user, always with a way out
-├── UnknownDataset        the name is not one of ours: use a known one
-├── DataUnavailable       it cannot be had here and now (offline, no client, full disk): the message says what to do
-└── DataCorrupt           what came is not what is pinned in this repository: it is not used, and nothing is cached
+DatasetError              one sentence for the user, with a remedy
+├── UnknownDataset        no data set has this name: the message lists the names
+├── DataUnavailable       it cannot be fetched now (offline, no client, full disk): the message says what to do
+└── DataCorrupt           the fetched bytes differ from the pinned digest: they are not used, and nothing is cached
 ```
 """
 
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 
 class DatasetError(Exception):
-    """Base of every error of this package; `str(error)` is meant for people."""
+    """Base of every error of this package; `str(error)` is a sentence for the user."""
 
 
 class UnknownDataset(DatasetError):
-    """The name is none of the registry's."""
+    """No data set has this name."""
 
 
 class DataUnavailable(DatasetError):
-    """The data set cannot be had on this machine at the moment. Nothing is wrong with the data itself."""
+    """The data set cannot be fetched on this machine at the moment. The data itself is correct."""
 
 
 class DataCorrupt(DatasetError):

@@ -64,18 +64,18 @@ class Windows:
 class LabelledExamples:
     """`n` inputs with their labels, in a fixed order.
 
-    Raises `ValueError` when the two arrays do not belong together.
+    Raises `ValueError` when the arrays have different lengths or wrong types.
     """
 
     x: npt.NDArray[Any] | Windows
     """Inputs, `[n, ...]`: float32, or uint8 for codes of characters. Images of one channel are `[n, height, width]`,
-    scaled to [0, 1]. `Windows` stand for an array whose rows are made when asked for."""
+    scaled to [0, 1]. `Windows` stand for an array whose rows are made at each access."""
 
     y: npt.NDArray[np.int64] | Windows
     """Labels, `[n]`: positions in `Dataset.classes`. As `Windows`, one label for each of a row's characters."""
 
     users: npt.NDArray[np.int32] | None = None
-    """Whose each example is, `[n]`: positions in `Dataset.user_names`. `None` where the data has no users."""
+    """The user of each example, `[n]`: positions in `Dataset.user_names`. `None` where the data has no users."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (np.float32, np.uint8) or self.x.ndim < 1:

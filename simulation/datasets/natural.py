@@ -21,7 +21,7 @@ class UserData:
 
 
 class NaturalClients(Mapping[str, UserData]):
-    """User's name -> data, in the order of the names; data is made when asked for. Made by `Dataset.clients`."""
+    """User's name -> data, in the order of the names; data is made at each access. Made by `Dataset.clients`."""
 
     def __init__(
         self, train: LabelledExamples, test: LabelledExamples, names: Sequence[str], min_examples: int = 2
@@ -56,7 +56,7 @@ class NaturalClients(Mapping[str, UserData]):
 
 
 class _Owned:
-    """Examples with the positions of each user's."""
+    """Examples, with the positions of each user's examples."""
 
     def __init__(self, examples: LabelledExamples, users: int) -> None:
         owners = examples.users if examples.users is not None else np.empty(0, np.int32)

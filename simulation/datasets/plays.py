@@ -1,4 +1,4 @@
-"""Reading plays as Project Gutenberg prints them: who speaks, and what.
+"""Reads the speeches and their speakers from plays as Project Gutenberg prints them.
 
 A text is paragraphs, separated by blank lines. A speech begins with a line that names its speaker (`HAMLET.`, `FIRST
 WITCH.`, `1. CAR.`, `LYSANDER`; in three plays `Ham.`), and goes on until the next speaker or scene. Stage directions
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 _ACT = re.compile(r"^[ \t]*(?:ACT|Act)\b.{0,12}$", flags=re.MULTILINE)
 _HEADING = re.compile(r"(?:ACT|SCENE|Act|Scene)\b")
 _DIRECTION = re.compile(r"\[(?:[^\[\]\n]|\n(?![ \t]*\n))*\]?|\{(?:[^{}\]\n]|\n(?![ \t]*\n))*[}\]]?")
-"""From `[` to `]`, or to the end of the paragraph where the print has forgotten to close it."""
+"""From `[` to `]`, or to the end of the paragraph where the closing bracket is missing."""
 
 _NUMBER = r"(?:(?:[1-9]|I{1,3})\.? )?"
 _CAPITALS = re.compile(rf"({_NUMBER}[A-Z][A-Za-z'.,& -]*[A-Za-z'])[.:,]*")
@@ -27,7 +27,7 @@ _FEW = 10
 """A play in which fewer speeches than this begin with a name in capitals prints names as `Ham.`"""
 
 _LONGEST_NAME = 40
-"""In characters. What is longer is a line of verse."""
+"""In characters. A longer line is a line of verse."""
 
 
 def speeches(text: str) -> Iterator[tuple[str, str]]:

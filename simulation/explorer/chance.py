@@ -20,13 +20,13 @@ class Chance:
     def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
         self._prefix = f"{seed}/".encode()
         self._without = without
-        self._asked: dict[str, int] = {}
+        self._draws: dict[str, int] = {}
         self.struck: list[str] = []
 
     def unit(self, purpose: str) -> float:
         """Uniform on [0, 1)."""
-        count = self._asked.get(purpose, 0)
-        self._asked[purpose] = count + 1
+        count = self._draws.get(purpose, 0)
+        self._draws[purpose] = count + 1
         return self._hash(f"{purpose}#{count}")
 
     def between(self, purpose: str, low: float, high: float) -> float:
@@ -42,8 +42,8 @@ class Chance:
     def strikes(self, fault: str, where: str, probability: float) -> bool:
         """Whether this fault happens here and now."""
         place = f"{fault}@{where}"
-        count = self._asked.get(place, 0)
-        self._asked[place] = count + 1
+        count = self._draws.get(place, 0)
+        self._draws[place] = count + 1
         if probability <= 0.0:
             return False
         name = f"{place}#{count}"
@@ -56,9 +56,9 @@ class Chance:
         """A stream of bytes in place of ``os.urandom``."""
 
         def read(count: int) -> bytes:
-            asked = self._asked.get(purpose, 0)
-            self._asked[purpose] = asked + 1
-            return blake2b_bytes(self._prefix + f"{purpose}#{asked}".encode(), count)
+            number = self._draws.get(purpose, 0)
+            self._draws[purpose] = number + 1
+            return blake2b_bytes(self._prefix + f"{purpose}#{number}".encode(), count)
 
         return read
 

@@ -63,7 +63,7 @@ FAULTS: dict[str, Fault] = {
     "worker-cannot": Fault("datacenter", 0.03, "training fails in the datacenter"),
     "worker-wrong": Fault("datacenter", 0.03, "the result is no checkpoint of the run's model"),
     "worker-twin": Fault("datacenter", 0.5, "a second process works under the same worker's token"),
-    "worker-lie": Fault("datacenter", 0.6, "a worker speaks under a fence that is old, or not given out yet"),
+    "worker-lie": Fault("datacenter", 0.6, "a worker sends messages under a fence that is old, or not granted yet"),
 }
 
 FLEET_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family != "datacenter"))

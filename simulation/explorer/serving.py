@@ -43,7 +43,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             call = entry.shape.call
             answer(
                 replica.attempt(
-                    entry.name, lambda coordinator: _asked(coordinator, entry, send).call(call, coordinator)
+                    entry.name, lambda coordinator: _request_of(coordinator, entry, send).call(call, coordinator)
                 )
             )
         case Held():
@@ -54,7 +54,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             assert_never(entry.shape)
 
 
-def _asked(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
+def _request_of(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
     """Returns the request with its caller."""
     return requests.Request(entry, identify(coordinator, entry.permission, send.token or ""), send.message, send.path)
 
@@ -63,23 +63,23 @@ def _held(
     replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
 ) -> None:
     def first(coordinator: Coordinator) -> tuple[requests.Request, Any]:
-        asked = _asked(coordinator, entry, send)
-        return asked, asked.call(shape.first, coordinator)
+        admitted_request = _request_of(coordinator, entry, send)
+        return admitted_request, admitted_request.call(shape.first, coordinator)
 
     result = replica.attempt(entry.name, first)
     if not isinstance(result, tuple) or result[1] is not None:
         answer(result[1] if isinstance(result, tuple) else result)
         return
-    asked = result[0]
+    admitted_request = result[0]
 
     def step(handler: Callable[..., Any]) -> holds.Call:
-        return step_name(handler), lambda coordinator: asked.call(handler, coordinator)
+        return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator)
 
     replica.holds.hold(
         holds.HeldRequest(
-            shape.peer(asked.caller, asked.message),
-            shape.key(asked.caller, asked.message),
-            asked.message.hold_s,
+            shape.peer(admitted_request.caller, admitted_request.message),
+            shape.key(admitted_request.caller, admitted_request.message),
+            admitted_request.message.hold_s,
             request.gone,
             answer,
             look=step(shape.again),
@@ -95,14 +95,14 @@ def _upload(
     """Serves a request with a body: its limit, its transfer, and the stored body."""
 
     def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
-        asked = _asked(coordinator, entry, send)
-        return asked, asked.call(shape.limit, coordinator)
+        admitted_request = _request_of(coordinator, entry, send)
+        return admitted_request, admitted_request.call(shape.limit, coordinator)
 
     admitted = replica.attempt(step_name(shape.limit), admit)
     if not isinstance(admitted, tuple):
         answer(admitted)
         return
-    asked, limit = admitted
+    admitted_request, limit = admitted
     life = replica.life
     body, expected = request.body, hashlib.sha256(request.body).hexdigest()
     truncated = world.strikes("truncate", "body")
@@ -131,7 +131,7 @@ def _upload(
                 raise problem("truncated", "The body ended early.")
             if spool.digest != expected:
                 raise problem("digest-mismatch", "The bytes received are not those announced.")
-            return asked.call(shape.stored, coordinator, spool)
+            return admitted_request.call(shape.stored, coordinator, spool)
 
     world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
 

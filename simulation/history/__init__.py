@@ -1,4 +1,4 @@
-"""What a run was: read from any store, drawn, tabled, and kept as a coordinator's data folder."""
+"""Reads the record of a run from any store, draws it, makes tables of it, and saves it as a data folder."""
 
 from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History

@@ -1,7 +1,7 @@
-"""A history as one picture of three panels: who got how far in each round, the metrics, how often each device counted.
+"""Draws a history as three panels: the funnel of each round, the metrics, and how often each device counted.
 
-matplotlib's object interface only: no pyplot, no global state, no display. Knows no store: it draws what a ``History``
-says. The panel of metrics has a file of its own.
+It uses matplotlib's object interface only: no pyplot, no global state, no display. ``metrics_panel`` draws the panel of
+metrics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simulation.history.rounds import RoundSummary
 from simulation.history.tables import standing
 
 _BARS = 60
-"""Up to so many rounds are drawn as bars; more become areas."""
+"""The most rounds that are drawn as bars; more are drawn as areas."""
 
 
 class HistoryFigure(Figure):
@@ -58,7 +58,7 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def _funnel(axes: Axes, rounds: tuple[RoundSummary, ...]) -> None:
-    """What became of the devices of each cohort: the parts are stacked up to the number selected."""
+    """The outcome of the devices of each cohort: the parts are stacked up to the number selected."""
     axes.set_title("Funnel: what became of each cohort", fontsize=10)
     axes.set_xlabel("round")
     axes.set_ylabel("devices")

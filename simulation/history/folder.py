@@ -1,4 +1,4 @@
-"""A coordinator's data folder, opened to be read (nothing is made, migrated or locked) or to be written to.
+"""Opens a coordinator's data folder for reading (nothing is made, migrated or locked) or for writing.
 
 SQLAlchemy is imported when a folder is opened.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class HistoryError(LookupError):
-    """What was asked for is not there, or cannot be read or kept; the message is one sentence with the fix."""
+    """Something is missing, or cannot be read or stored; the message is one sentence with the fix."""
 
 
 def reading(folder: Path) -> tuple[SqlStore, BlobFolder]:
-    """The folder's database and blobs, to be read. A coordinator may be at work in it meanwhile."""
+    """The folder's database and blobs, for reading. A coordinator may use the folder at the same time."""
     from coordinator.store.migrate import newest, revision
     from coordinator.store.sql import SqlStore
 
@@ -66,7 +66,7 @@ def writing(folder: Path) -> Iterator[tuple[Store, FileBlobs]]:
 
 
 def pick(reader: Reader, run: str | None, place: object) -> str:
-    """The run that is meant: the one of this name, or the only one."""
+    """The run of this name, or the only run where ``run`` is None."""
     names = [row.run for row in reader.runs()]
     if not names:
         raise HistoryError(f"There is no run in {place} yet.")

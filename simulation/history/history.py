@@ -1,6 +1,6 @@
-"""``History``: a recorded run with all that people do with it: open, save, tables, pictures, a summary, HTML.
+"""``History``: a recorded run with methods to open and save it, for tables, pictures, a summary and HTML.
 
-pandas and matplotlib are imported where they are asked for.
+pandas and matplotlib are imported when they are first needed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class History(RecordedRun):
-    """One run of a store and its blobs, which stay the caller's to close; ``open`` reads one from a folder."""
+    """One run of a store and its blobs, which the caller closes; ``open`` reads one from a folder."""
 
     _close: Callable[[], None] | None = None
     """Closes what ``open`` has opened."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], run: str | None = None) -> History:
-        """The run in a data folder of a coordinator or a simulation; a coordinator may be at work in it.
+        """The run in a data folder of a coordinator or a simulation; a coordinator may use the folder at the same time.
 
         ``run`` may be left out where there is only one. HistoryError, in one sentence, where there is no such folder
-        or run, or where several are to choose from.
+        or run, or where there are several runs and none is named.
         """
         path = Path(folder)
         store, blobs = folders.reading(path)
@@ -65,10 +65,10 @@ class History(RecordedRun):
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Keeps the run in a coordinator's data folder, made where there is none; returns the folder.
+        """Stores the run in a coordinator's data folder, made where there is none; returns the folder.
 
-        ``quorate serve --data`` goes on from it and ``History.open`` reads it. Saved again, only what is new is
-        written. HistoryError where a coordinator serves the folder, or where it holds another run of this name.
+        ``quorate serve --data`` continues the run from it and ``History.open`` reads it. A second call writes only what
+        is new. HistoryError where a coordinator serves the folder, or where it holds another run of this name.
         """
         path = Path(folder)
         with folders.writing(path) as (store, blobs):
@@ -85,7 +85,8 @@ class History(RecordedRun):
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """The funnel of each round, the curves of the metrics, and how often each device counted.
 
-        ``path``: also written there, in the format of its ending (.png, .svg, .pdf). Needs no display.
+        ``path``: the file to which it is also written, in the format of its ending (.png, .svg, .pdf). Needs no
+        display.
         """
         try:
             from simulation.history.figure import draw, write

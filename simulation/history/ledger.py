@@ -1,8 +1,8 @@
 """Copies one run, whole or what is new of it, from one store to another, through the port alone.
 
-Called after each round of a simulation it keeps a database on disk in step with the store in memory; the other way
-round it loads what a resumed simulation goes on from. What comes out is what the coordinator itself would have written:
-``quorate verify`` finds nothing wrong, and a coordinator that is started on it opens the next round.
+A simulation calls it after each round, so that a database on disk follows the store in memory. In the other direction
+it loads the run that a simulation resumes. The copy equals what the coordinator itself would have written: ``quorate
+verify`` finds no error, and a coordinator that is started on it opens the next round.
 
 ::
 
@@ -10,7 +10,7 @@ round it loads what a resumed simulation goes on from. What comes out is what th
         -> one transaction: devices, run, events, line, contributions, rounds, refusals, audit, metrics, claims
 
 The pool of waiting devices belongs to the fleet, not to a run, and is not copied. A device is copied as it was when it
-first appeared in the run. This file decides nothing about rounds and knows no SQL.
+first appeared in the run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MetricKey = tuple[int, str, str]
 
 @dataclass(slots=True)
 class Copied:
-    """How far a run has been copied. Belongs to one target: hand it back to ``copy_run`` as ``since``, once."""
+    """How much of a run has been copied to one target. Pass it to the next ``copy_run`` as ``since``, once."""
 
     row: RunRow | None = None
     """The run's row as it stands in the target; its ``seq`` is where the log ends there."""
@@ -65,7 +65,7 @@ class Copied:
     """All rounds up to this one have ended, and are copied."""
     refusals: dict[int, int] = field(default_factory=dict)
     audit: int = 0
-    """How many acts of the run's owner are copied."""
+    """How many entries of the audit log are copied."""
     metrics: dict[_MetricKey, MetricRow] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
 
@@ -77,7 +77,7 @@ class Copied:
 
 @dataclass(slots=True)
 class _News:
-    """What a target lacks."""
+    """The rows that a target lacks."""
 
     row: RunRow
     events: list[EventRow]
@@ -99,15 +99,16 @@ def copy_run(
     since: Copied | None = None,
     blobs: tuple[Readable, Blobs] | None = None,
 ) -> Copied:
-    """Brings ``target`` to where ``source`` is with this run, in one transaction, and says how far that is.
+    """Copies to ``target`` all that it lacks of this run, in one transaction, and returns how much it has now.
 
-    ``since``: what the last call for this target returned; then only what is new is read, and the target is not asked
-    what it has. Without it the two are compared, so that calling again changes nothing. ``blobs`` (from, to) are
-    carried before the rows that name them: checkpoints, the optimizer's states, the lists of who waited, and the raw
-    updates that a coordinator would still need.
+    ``since``: the result of the last call for this target; then only what is new is read from ``source``, and nothing
+    from the target. Without it the two are compared, so that a second call changes nothing. ``blobs`` (from, to) are
+    copied before the rows that name them: checkpoints, the optimizer's states, the lists of waiting devices, and the
+    raw updates that a coordinator still needs.
 
-    StoreError when the run is unknown, is another one than the target's run of this name, or is written to all the
-    while; Conflict when the target holds something else under the same key. ``Missing`` for a checkpoint without bytes.
+    StoreError when the run is unknown, when the target's run of this name is a different run, or when the run is
+    written to all the time; Conflict when the target holds another value under the same key. ``Missing`` for a
+    checkpoint without bytes.
     """
     for attempt in range(_TRIES):
         have = since if since is not None and attempt == 0 else _known(target, run)
@@ -152,7 +153,7 @@ def copy_blobs(source: Readable, target: Blobs, digests: Iterable[str | None]) -
 
 
 def _known(target: Reader, run: str) -> Copied:
-    """How far the target is, by its own rows."""
+    """How much of the run the target has, by its own rows."""
     have = Copied(row=target.run(run))
     after = ""
     while page := target.devices(_PAGE, after):
@@ -258,8 +259,8 @@ def _key(row: MetricRow) -> _MetricKey:
 
 
 def _carry(news: _News, source: Readable, target: Blobs) -> None:
-    """Checkpoints must be there. The rest is carried where it still is: a coordinator deletes updates in time, and
-    older states of the server optimizer with them."""
+    """Copies blobs. Checkpoints must exist. Others are copied if they still exist: a coordinator deletes old updates,
+    and older states of the server optimizer with them."""
     copy_blobs(source, target, [row.digest for row in news.checkpoints])
     ended = {row.round for row in news.rounds if row.status in TERMINAL}
     latest = max((row.round for row in news.rounds), default=0)
@@ -305,7 +306,8 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
 
 
 def _write_claims(tx: Transaction, run: str, claims: Sequence[ClaimRow]) -> None:
-    """The claims of this run. A device that works for another run in the target has its claim left out: it has one."""
+    """The claims of this run. The claim of a device that works for another run in the target is left out: a device has
+    one claim."""
     everyone = {claim.device: claim for claim in tx.claims()}
     wanted = {claim.device: claim for claim in claims}
     for device, claim in everyone.items():
@@ -316,7 +318,7 @@ def _write_claims(tx: Transaction, run: str, claims: Sequence[ClaimRow]) -> None
 
 
 def _advanced(have: Copied, news: _News) -> Copied:
-    """What is copied now. The large sets are handed on, not copied, so ``have`` is used up."""
+    """How much is copied now. The large sets are moved, not copied, so ``have`` must not be used again."""
     have.devices.update(row.device for row in news.devices)
     have.metrics.update((_key(row), row) for row in news.metrics)
     for row in news.refusals:

@@ -1,8 +1,8 @@
-"""The middle panel of a history's picture: the metrics of the model over its versions, by who scored them.
+"""Draws the middle panel of a history's picture: the metrics of the model over its versions, by source.
 
-Shares of 1 (accuracies) stand on the left axis, everything else (losses) on the right one, a few metrics on each: the
-plan's own first, then the accuracy and the loss. How the first of an axis is spread over clients is a band, and
-classes of devices are thin lines.
+Shares of 1 (accuracies) are on the left axis, everything else (losses) on the right one, a few metrics on each: the
+metric of the plan's ``finish`` first, then the accuracy and the loss. A band shows how the first metric of an axis is
+spread over clients, and thin lines show classes of devices.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _rank(name: str, watched: str | None) -> tuple[bool, bool, str]:
 
 
 def _metric(axes: Axes, curves: Mapping[Key, Curve], name: str, style: str, *, first: bool) -> list[Any]:
-    """One metric by all who scored it. Bands and classes: only of the ``first`` of an axis."""
+    """One metric by all its sources. Bands and classes are drawn only for the ``first`` metric of an axis."""
     sources = [source for source, named in curves if named == name]
     classes = [source for source in sources if source.startswith(_CLASS)]
     banded = _CLIENTS in sources
@@ -101,7 +101,7 @@ def _line(
 
 
 def _band(axes: Axes, curves: Mapping[Key, Curve], name: str, *, high: bool) -> Any:
-    """From the 10th percentile of the clients to the 90th; to the mean where that is not there."""
+    """A band from the 10th percentile of the clients to the 90th; to the mean where there is no 90th."""
     low, top = curves[_LOW, name], curves[_HIGH if high else _CLIENTS, name]
     versions, at_low, at_top = np.intersect1d(low.versions, top.versions, return_indices=True)
     label = f"{name}, clients: 10th percentile to {'90th' if high else 'mean'}"
@@ -111,7 +111,7 @@ def _band(axes: Axes, curves: Mapping[Key, Curve], name: str, *, high: bool) -> 
 
 
 def _legends(axes: Axes, drawn: list[Any], left_out: list[str]) -> None:
-    """The legend: classes last, those of the left axis alone, as the right one has their colours too."""
+    """The legend: classes last, and only those of the left axis, since both axes give a class the same colour."""
     drawn.sort(key=_of_class)
     handles, labels = drawn[:_LEGEND], [str(one.get_label()) for one in drawn[:_LEGEND]]
     notes = [f"and {len(drawn) - _LEGEND} more"] if len(drawn) > _LEGEND else []

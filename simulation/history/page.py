@@ -1,6 +1,6 @@
 """A history as HTML for a notebook: a header, the picture, the last rounds, and what went wrong.
 
-Everything that came from outside is escaped. Colours are those of the notebook's own theme.
+All texts from the store are escaped. Colours are those of the notebook's own theme.
 """
 
 from __future__ import annotations

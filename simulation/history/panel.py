@@ -1,7 +1,7 @@
-"""What all panels of a picture share: colours, ticks, legends below, and a word where there is nothing to draw.
+"""The parts that all panels of a picture share: colours, ticks, legends, and a note where there is nothing to draw.
 
-matplotlib's object interface only. Colours are Okabe and Ito's (2008), which people with any colour vision tell apart.
-Knows no history.
+It uses matplotlib's object interface only. Colours are Okabe and Ito's (2008), which people with any colour vision can
+distinguish.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GREY = "#B8B8B8"
 
 
 def finish(axes: Axes, *, whole: bool = True) -> None:
-    """Ticks, grid and frame. ``whole``: the vertical axis counts."""
+    """Sets ticks, grid and frame. ``whole``: the vertical axis has whole numbers."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6, min_n_ticks=1 if whole else 2))
     axes.grid(visible=True, axis="y", alpha=0.3)
@@ -29,7 +29,7 @@ def finish(axes: Axes, *, whole: bool = True) -> None:
 
 
 def legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> None:
-    """Below the panel, so that it covers nothing."""
+    """Draws the legend below the panel, so that it covers nothing."""
     axes.legend(
         handles,
         labels,
@@ -44,7 +44,7 @@ def legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> N
 
 
 def note(axes: Axes, text: str) -> None:
-    """In the middle of a panel without anything else."""
+    """Writes a text in the middle of an empty panel."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#666666")
     axes.set_xticks([])
     axes.set_yticks([])

@@ -1,7 +1,7 @@
-"""``RecordedRun``: a run as it can be read from a store and its blobs. It is a view: it holds and writes nothing.
+"""``RecordedRun``: a read-only view of a run in a store and its blobs.
 
-It reads a simulation in this process, the folder of one that is over, and the folder of a deployed coordinator alike,
-because all three are the same rows.
+It reads a simulation in this process, the folder of a finished one, and the folder of a deployed coordinator in the
+same way, because all three have the same rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simulation.history.rounds import (
 )
 
 TRAINING = "training"
-"""The source of what devices measured while they trained, averaged over a round's counted updates."""
+"""The source of metrics that devices measure during training, averaged over a round's counted updates."""
 
 
 class Curve(NamedTuple):
@@ -49,8 +49,8 @@ class Curve(NamedTuple):
 class RecordedRun:
     """One run: its rounds, metrics, participation and checkpoints.
 
-    ``store`` and ``blobs``: where the run is. ``run`` may be left out where there is only one. ``interrupted``: whoever
-    ran it stopped in the middle. ``wall``: seconds that each round took on this machine, from the first on, or by
+    ``store`` and ``blobs``: where the run is. ``run`` may be left out where there is only one. ``interrupted``: the
+    simulation was stopped by its user. ``wall``: seconds that each round took on this machine, from the first on, or by
     round. HistoryError where there is no such run. ``len(run)`` is the number of committed rounds.
     """
 
@@ -79,7 +79,7 @@ class RecordedRun:
 
     @property
     def plan(self) -> Plan:
-        """What the run was asked to do."""
+        """The plan of the run."""
         return self._state().plan
 
     @property
@@ -101,17 +101,17 @@ class RecordedRun:
         return self._state().version
 
     def __bool__(self) -> bool:
-        """A history is one, also before its first commit."""
+        """Always True, although the length is 0 before the first commit."""
         return True
 
     @property
     def wall(self) -> list[float]:
-        """Seconds that the rounds took on this machine, in order, as far as they were measured."""
+        """Seconds that the rounds took on this machine, in order; only measured rounds."""
         return [seconds for _, seconds in sorted(self._wall.items())]
 
     @property
     def rounds(self) -> tuple[RoundSummary, ...]:
-        """All rounds in order, also the abandoned ones and the one under way. Read anew at each look."""
+        """All rounds in order, also the abandoned ones and the current one. Read from the store at each access."""
         return tuple(read_rounds(self._store, self.run, self._state(), self._wall))
 
     @property
@@ -125,8 +125,8 @@ class RecordedRun:
 
     @property
     def withdrawals(self) -> tuple[DeviceWithdrawal, ...]:
-        """Who withdrew from which round and why, in order: no examples, a loss that is not finite, a battery that is
-        low."""
+        """The devices that withdrew, with round and reason, in order. Examples: no data, a loss that is not
+        finite, a low battery."""
         for event in read_events(self._store, self.run, self._withdrew_to):
             self._withdrew_to = event.seq
             if (found := withdrawal_of(event)) is not None:
@@ -163,7 +163,7 @@ class RecordedRun:
         return MappingProxyType({key: _curve(points[key]) for key in sorted(points)})
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
-        """(versions, values) of one metric. HistoryError names what there is."""
+        """(versions, values) of one metric. HistoryError lists the metrics that exist."""
         curves = self.curves
         try:
             return curves[source, name]
@@ -178,7 +178,7 @@ class RecordedRun:
     def best(
         self, name: str, source: str = "evaluator", better: Literal["higher", "lower"] | None = None
     ) -> tuple[int, float]:
-        """(version, value) where the metric was best; the first, where several are equal.
+        """(version, value) where the metric was best; the first of equal ones.
 
         ``better``: which way is better. None: as the plan says for the metric that it watches; otherwise lower for
         losses, errors and perplexities, higher for the rest.
@@ -206,7 +206,7 @@ class RecordedRun:
         return from_bytes(self._checkpoint_bytes(version))
 
     def save_checkpoint(self, path: str | os.PathLike[str], version: int = -1) -> Path:
-        """Writes a version as a safetensors file, under its name only when it is whole; returns the path."""
+        """Writes a version as a safetensors file, atomically (temporary file, then rename); returns the path."""
         content, target = self._checkpoint_bytes(version), Path(path)
         draft = target.with_name(target.name + ".part")
         try:

@@ -1,6 +1,6 @@
-"""One record a round, for people and tables: what ``quorate rounds`` shows, flat, with the number that counted.
+"""One flat record for each round, for tables: the fields of ``quorate rounds``, and the number of counted updates.
 
-Knows the store's rows through the coordinator's own views, so both always tell the same.
+It reads the store through the coordinator's own views, so both show the same values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PAGE = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """What became of one round. Times are the coordinator's clock, seconds since 1970 (virtual in a simulation)."""
+    """The outcome of one round. Times are the coordinator's clock, seconds since 1970 (virtual in a simulation)."""
 
     round: int
     kind: str
     """federated | secure | datacenter."""
     because: str = ""
-    """Why it is of its kind; empty for a federated one."""
+    """Why the round has this kind; empty for a federated one."""
     status: str
     """open | committed | abandoned."""
     reason: str
@@ -46,7 +46,7 @@ class RoundSummary:
     """Devices whose update is in the model: those that reported, where the round was committed."""
     late: int
     dropped: int
-    """Selected, and silent until the round closed."""
+    """Devices that were selected and sent nothing until the round closed."""
     withdrawn: int
     refused: int
 
@@ -54,7 +54,7 @@ class RoundSummary:
     """Of the accepted updates."""
     weight: int
     version: int | None
-    """Of the checkpoint that it made; None where it made none."""
+    """Version of the checkpoint that the round committed; None where it committed none."""
     digest: str | None
     metrics: dict[str, float] = field(default_factory=dict)
     """Training metrics of the accepted updates, averaged by weight."""
@@ -67,13 +67,13 @@ class DeviceWithdrawal:
     round: int
     device: str
     reason: str
-    """In its own words."""
+    """The text that the device sent."""
 
 
 def read_rounds(
     reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None
 ) -> Iterator[RoundSummary]:
-    """All rounds in order. ``wall``: seconds by round, as far as they were measured."""
+    """All rounds in order. ``wall``: seconds by round, for the measured ones."""
     after = 0
     while page := reader.rounds(run, after):
         for row in page:
@@ -89,7 +89,7 @@ def read_events(reader: Reader, run: str, after: int = 0) -> Iterator[EventRow]:
 
 
 def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
-    """What an event says of a device that withdrew; None for any other event."""
+    """The withdrawal in an event; None for any other event."""
     happened = events.from_json(event.kind, event.at, event.body) if event.kind == events.Withdrew.kind else None
     if not isinstance(happened, events.Withdrew):
         return None
@@ -97,7 +97,7 @@ def withdrawal_of(event: EventRow) -> DeviceWithdrawal | None:
 
 
 def current_state(reader: Reader, row: RunRow) -> RunState:
-    """The run's state now: its snapshot, and the tail of the log folded onto it."""
+    """The run's current state: its snapshot, and the newer events of the log applied to it."""
     now, seq = start_of(row)
     for event in read_events(reader, row.run, seq):
         now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))

@@ -1,6 +1,6 @@
-"""A history in columns: pandas frames, a text table, and the one line that names it.
+"""Makes tables of a history: pandas frames, a text table, and a line with the run, its status and its scores.
 
-pandas is imported when a frame is asked for; everything else needs nothing.
+pandas is imported when a frame is made; everything else works without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = (
     "round", "status", "selected", "reported", "counted", "late", "dropped", "withdrawn",
     "bytes", "seconds", "training",
 )  # fmt: skip
-"""Of the table that people read."""
+"""Columns of the text table."""
 
 
 def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
@@ -101,12 +101,12 @@ def _metrics(history: RecordedRun, pd: Any) -> pd.DataFrame:
 
 
 def headline(history: RecordedRun) -> str:
-    """The run, where it stands and its newest scores, in one line."""
+    """The run, its status and its newest scores, in one line."""
     return " · ".join([f"run {history.run}: {standing(history)}", *newest_scores(history.curves)])
 
 
 def standing(history: RecordedRun) -> str:
-    """How far the run is, in words."""
+    """The status of the run, as text."""
     rounds, committed, wanted = history.rounds, len(history), history.plan.finish.rounds
     abandoned = sum(row.status == "abandoned" for row in rounds)
     shown = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
@@ -115,8 +115,8 @@ def standing(history: RecordedRun) -> str:
 
 
 def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
-    """``name value``, the newest of each and a few of them: central scores first, device classes left out. One that is
-    of an older version than the others says so."""
+    """``name value`` of a few metrics, the newest value of each: central scores first, device classes left out. A value
+    of an older version than the others is marked with its version."""
     shown = [key for key in curves if key[0] != "training" and not key[0].startswith("class.")]
     shown.sort(key=lambda key: (key[0] != "evaluator", key))
     newest = max((curves[key].versions[-1] for key in shown), default=0)
@@ -172,7 +172,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What went wrong, by title: (reason, when), the most frequent first. Nothing where nothing did."""
+    """(title, pairs (reason, when)) of abandoned rounds and withdrawals, the most frequent first; empty without any."""
     rounds = history.rounds
     abandoned = _together((row.reason, row.round) for row in rounds if row.status == "abandoned")
     shown = [("Abandoned rounds:", [(reason, _numbers(numbers)) for reason, numbers in abandoned])]
@@ -183,7 +183,7 @@ def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _together(happened: Iterable[tuple[str, _Item]], most: int = 8) -> list[tuple[str, list[_Item]]]:
-    """By reason, the most frequent first, at most ``most`` of them."""
+    """Groups items by reason, the most frequent first, at most ``most`` reasons."""
     found: dict[str, list[_Item]] = {}
     for reason, item in happened:
         found.setdefault(reason, []).append(item)

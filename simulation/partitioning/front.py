@@ -1,6 +1,6 @@
 """``partition``: a data set in, ``Clients`` out.
 
-It decides which way goes with which arguments and which examples each client holds out. It copies no example.
+It passes the arguments to the chosen method, and decides which examples each client holds out. It copies no example.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def partition(
     | `natural`   | its user's                                       | its user's                 |                  |
 
     - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, a list of pairs, or an object
-      whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when asked.
+      whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when used.
     - `clients`: how many; with `natural` it may be left out, as each user is a client.
     - `alpha`: from 1e-6 to 1e6. For `dirichlet` (0.3) the concentration per label: 100 is nearly even, 0.3 leaves a
       client about three of ten labels that matter, 0.01 mostly one. The label mixture of a client is
@@ -65,16 +65,16 @@ def partition(
       it takes the place of `alpha`.
     - `shards_per_client` (2), `labels_per_client` (2): from 1.
     - `noise_sigma` (0.1): client number k of K gets Gaussian noise of standard deviation `noise_sigma * (k + 1) / K`,
-      k from 0, on features of a floating type, made when its data is asked for.
-    - `users`: for `natural`, whose each example is: whole numbers or texts [n]; left out, the data set's own `.users`
-      (with `.user_names`, if it has them). Clients come in the order of the users, ascending. Their names are the ids
-      where all of them can be; else ids are made and `clients.name(id)` gives the user's name.
-    - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`; of one
-      that has neither, all items are read once where labels are needed).
+      k from 0, on features of a floating type, made when its data is read.
+    - `users`: for `natural`, the user of each example: whole numbers or texts [n]; by default the data set's own
+      `.users` (with `.user_names`, if it has them). Clients are in the order of the users, ascending. The users' names
+      are the ids if all of them are valid ids; otherwise ids are made and `clients.name(id)` is the user's name.
+    - `labels`: integers [n] in place of the data set's own (`.y`, or a torch Dataset's `.targets` or `.labels`; where
+      it has neither and labels are needed, all its items are read once).
     - `held_out`: the fraction of each client's examples that becomes its `.test`; at least one stays for training.
 
-    Every way is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that do
-    not go together, also for an option that the way does not use.
+    Every method is a function of its arguments alone. Raises `ValueError`, in one sentence, for data and arguments that
+    do not fit together, also for an option that the method does not use.
     """
     options = PartitionOptions(
         by=by,
@@ -93,7 +93,7 @@ def partition(
         owner_N, names = _by_users(source, users, clients, options)
     else:
         if users is not None:
-            raise ValueError(f"users means nothing to by={by!r}; it applies to natural")
+            raise ValueError(f"users has no effect with by={by!r}; it applies to natural")
         if clients is None:
             raise ValueError(f"by={by!r} needs to know among how many clients: partition(dataset, 100, ...)")
         if by == "noise":
@@ -138,7 +138,7 @@ def hold_out(positions: Indices, offsets: Indices, fraction: float, seed: int) -
     """(positions with each client's held-out ones last, where each client's training ones end [clients]).
 
     Client k holds out floor(fraction * n_k + 1/2) of its n_k examples, at most n_k - 1, drawn uniformly by a stream of
-    its own: the seed deals the same examples to the same clients with any fraction. Positions ascend in both parts.
+    its own: the seed gives the same examples to the same clients with any fraction. Positions ascend in both parts.
     """
     sizes_K = np.diff(offsets)
     held_K = np.clip(np.floor(fraction * sizes_K + 0.5).astype(np.int64), 0, np.maximum(sizes_K - 1, 0))
@@ -151,7 +151,7 @@ def hold_out(positions: Indices, offsets: Indices, fraction: float, seed: int) -
 
 
 def check_fraction(fraction: float) -> None:
-    """``ValueError`` unless a client can hold out this fraction."""
+    """``ValueError`` unless ``fraction`` is a fraction that a client can hold out."""
     require_number("held_out", fraction)
     if fraction is None or not (math.isfinite(fraction) and 0.0 <= fraction < 1.0):
         raise ValueError(

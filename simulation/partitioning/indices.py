@@ -1,4 +1,4 @@
-"""Splitting by labels alone: labels in, lists of positions out."""
+"""Splits a data set by its labels alone: labels in, lists of positions out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.partitioning import ways
+from simulation.partitioning import methods
+from simulation.partitioning.methods import Indices
 from simulation.partitioning.options import NEEDS_LABELS, By, PartitionOptions, check_counts
-from simulation.partitioning.ways import Indices
 
 
 def split_indices(
@@ -25,9 +25,9 @@ def split_indices(
     shards_per_client: int | None = None,
     labels_per_client: int | None = None,
 ) -> list[Indices]:
-    """The positions of each client's examples: what ``partition`` does, without the data.
+    """The positions of each client's examples: like ``partition``, without the data.
 
-    ``labels``: integers [n]. ``by``: any way but ``natural`` (``noise`` splits like ``iid``). All else: see
+    ``labels``: integers [n]. ``by``: any method but ``natural`` (``noise`` splits like ``iid``). Other arguments: see
     ``partition``. Returns ``clients`` arrays of positions (int64, ascending). Raises ``ValueError`` for arguments that
     cannot be met.
     """
@@ -48,7 +48,7 @@ def split_indices(
 
 
 def owners(n: int, y: Indices | None, clients: int, options: PartitionOptions) -> Indices:
-    """The client of each example, [n]. ``y``: the labels, for the ways that need them.
+    """The client of each example, [n]. ``y``: the labels, for the methods that need them.
 
     Raises ``ValueError`` where the options cannot be met.
     """
@@ -60,9 +60,9 @@ def owners(n: int, y: Indices | None, clients: int, options: PartitionOptions) -
             raise ValueError(f"by={options.by!r} needs labels: integers [n], in .y or given as labels=")
         owner_N = _by_labels(y, clients, options, rng)
     elif options.by == "quantity" and options.size_sigma is None:
-        owner_N = ways.quantity(n, clients, least, options.value("alpha"), rng)
+        owner_N = methods.quantity(n, clients, least, options.value("alpha"), rng)
     else:
-        owner_N = ways.iid(n, clients, least, options.value("size_sigma"), rng)
+        owner_N = methods.iid(n, clients, least, options.value("size_sigma"), rng)
     if (smallest := int(np.bincount(owner_N, minlength=clients).min())) < least:
         raise ValueError(
             f"by={options.by!r} gives a client only {smallest} examples here: fewer clients, or a lower min_examples"
@@ -90,9 +90,9 @@ def checked_labels(labels: Any) -> Indices:
 def _by_labels(y: Indices, clients: int, options: PartitionOptions, rng: np.random.Generator) -> Indices:
     match options.by:
         case "dirichlet":
-            sizes_K = ways.log_normal_sizes(len(y), clients, options.min_examples, options.value("size_sigma"), rng)
-            return ways.dirichlet(y, sizes_K, options.value("alpha"), rng)
+            sizes_K = methods.log_normal_sizes(len(y), clients, options.min_examples, options.value("size_sigma"), rng)
+            return methods.dirichlet(y, sizes_K, options.value("alpha"), rng)
         case "shards":
-            return ways.shards(y, clients, int(options.value("shards_per_client")), rng)
+            return methods.shards(y, clients, int(options.value("shards_per_client")), rng)
         case _:
-            return ways.labels(y, clients, int(options.value("labels_per_client")), rng)
+            return methods.labels(y, clients, int(options.value("labels_per_client")), rng)

@@ -1,7 +1,4 @@
-"""Which options each way of partitioning has, and the refusal of all that cannot be met.
-
-Names and ranges only: nothing is drawn here.
-"""
+"""The options of each partition method, with the checks of their names and ranges."""
 
 from __future__ import annotations
 
@@ -23,17 +20,17 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "noise": {"noise_sigma": 0.1, "size_sigma": 0.0},
     "natural": {},
 }
-"""Way -> its options and what they are when left out. ``quantity`` takes ``size_sigma`` in place of ``alpha``."""
+"""Method -> its options and their defaults. ``quantity`` takes ``size_sigma`` in place of ``alpha``."""
 
 NEEDS_LABELS = ("dirichlet", "shards", "labels")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
-    """Everything that decides a partition but the data. ``None``: not given. See ``partition`` for their meaning.
+    """All arguments of a partition except the data. ``None``: not given. See ``partition`` for their meaning.
 
-    Raises ``ValueError``, in a sentence, for an unknown way, an option that the way does not use, and values out of
-    range.
+    Raises ``ValueError``, in a sentence, for an unknown method, an option that the method does not use, and values out
+    of range.
     """
 
     by: str
@@ -47,7 +44,7 @@ class PartitionOptions:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(f"by={self.by!r} is no way to partition; known are: {', '.join(get_args(By))}")
+            raise ValueError(f"by={self.by!r} is no partition method; known are: {', '.join(get_args(By))}")
         self._refuse_unused()
         _whole("seed", self.seed, 0)
         _whole("min_examples", self.min_examples, 0)
@@ -68,18 +65,18 @@ class PartitionOptions:
         used = {*DEFAULTS[self.by], "size_sigma"} if self.by == "quantity" else set(DEFAULTS[self.by])
         for name in ("alpha", "size_sigma", "shards_per_client", "labels_per_client", "noise_sigma"):
             if getattr(self, name) is not None and name not in used:
-                ways = ", ".join(way for way, options in DEFAULTS.items() if name in options)
-                raise ValueError(f"{name} means nothing to by={self.by!r}; it applies to {ways}")
+                methods = ", ".join(method for method, options in DEFAULTS.items() if name in options)
+                raise ValueError(f"{name} has no effect with by={self.by!r}; it applies to {methods}")
         if self.by == "quantity" and self.alpha is not None and self.size_sigma is not None:
             raise ValueError("sizes are drawn by alpha (Dirichlet) or by size_sigma (log-normal): give one of them")
 
     def value(self, name: str) -> float:
-        """The option as given, or what the way takes when it is left out."""
+        """The option as given, or the method's default."""
         given = getattr(self, name)
         return float(DEFAULTS[self.by][name] if given is None else given)
 
     def phrase(self) -> str:
-        """The way and its options in a phrase, for captions: ``Dirichlet over labels, alpha 0.3, seed 0``."""
+        """The method and its options in a phrase, for captions: ``Dirichlet over labels, alpha 0.3, seed 0``."""
         text = {
             "iid": "Labels alike",
             "dirichlet": "Dirichlet over labels",
@@ -103,7 +100,7 @@ def require_number(name: str, value: object) -> None:
 
 
 def check_counts(n: int, clients: int, min_examples: int) -> None:
-    """Refuses numbers of clients that ``n`` examples cannot serve."""
+    """``ValueError`` where ``n`` examples are too few for this number of clients."""
     _whole("clients", clients, None)
     if clients < 1:
         raise ValueError(f"clients={clients}: at least one client is needed")

@@ -1,4 +1,4 @@
-"""What there is to partition: a data set of any kind, as a pool of examples with labels, users and classes."""
+"""Converts a data set of any kind to a pool of examples with labels, users and classes, for a partition."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from simulation.partitioning.indices import checked_labels
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Examples, and what is known of them."""
+    """Examples, with their labels, users and classes where these are known."""
 
     pool: Pool
     users: Any | None
-    """Whose example each is, as the data set says it; not yet looked at."""
+    """The user of each example, as the data set has it; not yet checked."""
     user_names: Sequence[str] | None
     """The names of the users 0, 1, ..., where ``users`` are such numbers."""
     classes: Sequence[str] | None
@@ -37,9 +37,9 @@ class Source:
 
 
 def source_of(dataset: Any, labels: Any | None = None, *, by_labels: bool = False) -> Source:
-    """``dataset`` as examples to deal out; ``labels`` [n] stand in for its own. ``by_labels``: they are needed, so that
-    a torch dataset that does not say them is read once. ``ValueError`` for what is no data set, or has no labels where
-    they are needed."""
+    """``dataset`` as examples to partition; ``labels`` [n] replace its own. ``by_labels``: labels are needed, so that a
+    torch dataset without an attribute for them is read once. ``ValueError`` for an object that is no data set, or that
+    has no labels where they are needed."""
     part = as_given(dataset)
     if not _is_part(part):
         part = as_given(getattr(dataset, "train", None))
@@ -93,7 +93,7 @@ def _pool(part: Any, labels: Any | None, *, by_labels: bool) -> Pool:
 
 
 def _instead(pool: Pool) -> str:
-    """What there is in place of labels."""
+    """A phrase for the error: what the data has instead of labels."""
     if isinstance(pool, ArrayPool):
         return f"y is {pool.y.dtype} of shape {list(pool.y.shape)}"
     item = pool.take(np.zeros(1, np.int64))[0]
@@ -103,7 +103,7 @@ def _instead(pool: Pool) -> str:
 
 
 def _fix(dataset: Any) -> str:
-    """How something that is often taken for a data set becomes one; empty where nothing is known."""
+    """How to make a data set of an object that is often mistaken for one; empty for other objects."""
     if isinstance(dataset, Mapping):
         keys = [repr(key) for key in list(dataset)[:2]]
         return f": give two of its columns, (d[{keys[0]}], d[{keys[1]}])" if len(keys) == 2 else ""

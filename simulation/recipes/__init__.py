@@ -1,4 +1,4 @@
-"""What the literature compares, one call each.
+"""Experiments of the literature as functions: federated algorithms and the baselines they are compared with.
 
 ```python
 from simulation import recipes
@@ -18,7 +18,7 @@ recipes.rounds_to(runs["FedAvg"].metric("accuracy"), 0.97)
 | `local_only`             | each client alone, without any federation                             |                  |
 | `centralized`            | all data in one place                                                 |                  |
 
-The first three build a plan and call ``simulate``: they return a ``History`` and take whatever else ``simulate`` takes.
+The first three build a plan and call ``simulate``: they return a ``History`` and take ``simulate``'s other options.
 The two baselines train with the same learner and return a ``Baseline``, which has the same curves.
 """
 

@@ -1,4 +1,4 @@
-"""``Baseline``: what training without federation reached, with the curves that a ``History`` has."""
+"""``Baseline``: the result of training without federation, with the same curves as a ``History``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(repr=False)
 class Baseline:
     """A run without a coordinator. ``metric``, ``final``, ``best`` and ``curves`` are those of a ``History``; a version
-    is what one round's worth of training led to, 0 the first model."""
+    is the model after one round's amount of training; 0 is the first model."""
 
     name: str
     interrupted: bool = False
@@ -29,7 +29,7 @@ class Baseline:
     """(version, source) -> score."""
 
     def __len__(self) -> int:
-        """How many rounds' worth it was trained."""
+        """The amount of training, in rounds."""
         return max((version for version, _ in self.scores), default=0)
 
     def __bool__(self) -> bool:
@@ -51,7 +51,7 @@ class Baseline:
         return MappingProxyType({key: _curve(points[key]) for key in sorted(points)})
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
-        """(versions, values) of one metric. HistoryError names what there is."""
+        """(versions, values) of one metric. HistoryError lists the metrics that exist."""
         curves = self.curves
         if (source, name) not in curves:
             there = ", ".join(f"{name} of {source}" for source, name in curves) or "none at all"

@@ -1,7 +1,7 @@
-"""What federation is compared with: each client alone, and all data in one place.
+"""Baselines to compare federation with: each client alone, and all data in one place.
 
-Both train with the same ``Learner`` and the same task as a federated client, round's worth by round's worth: w <- w +
-update, with a fresh optimizer each time.
+Both train with the same ``Learner`` and the same task as a federated client, in steps of one round's amount of
+training: w <- w + update, with a new optimizer each time.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def local_only(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Baseline:
-    """Each client trains a model of its own on its own data, from the same first weights, and never hears of others.
+    """Each client trains a model of its own on its own data, from the same first weights, without exchange.
 
-    A round is the task (``epochs`` or ``steps``) done once by each client, so that ``rounds`` rounds are as much work
-    as a client does that is selected ``rounds`` times. ``train_clients``: how many of them, drawn by ``seed``; those
-    without examples are left out.
+    In a round each client performs the task (``epochs`` or ``steps``) once, so that ``rounds`` rounds are the work of a
+    federated client that is selected ``rounds`` times. ``train_clients``: how many clients train, drawn by ``seed``;
+    clients without examples are left out.
     Sources: ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>``, each client's model on its own held-out
     examples;
     ``evaluator``, ``evaluator.p10`` and ``.p90``, each client's model on ``test``: mean and percentiles over the
@@ -109,10 +109,10 @@ def centralized(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Baseline:
-    """All clients' training data in one place, and plain SGD on it: what federation would like to reach.
+    """All clients' training data in one place, and plain SGD on it: an upper reference for federation.
 
     A round is as many optimizer steps as ``per_round`` clients of mean size do in a federated round with the same
-    ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as of ``simulate``:
+    ``epochs`` or ``steps`` and ``batch_size``; ``per_round=None``: as all clients do. Sources as in ``simulate``:
     ``evaluator`` on ``test``; ``clients``, ``clients.p10``, ``clients.p90`` and ``class.<name>`` on clients' held-out
     examples.
     Data of arrays is copied into one array. ``progress`` as of ``simulate``. Ctrl-C ends it with what there is.

@@ -1,4 +1,4 @@
-"""Several runs beside each other: their curves in one picture, and after how many rounds each was good enough."""
+"""Compares several runs: draws their curves in one picture, and finds the round in which each reaches a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HasCurves(Protocol):
-    """Whatever has curves: a ``History`` or a ``Baseline``."""
+    """An object with curves: a ``History`` or a ``Baseline``."""
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
         """(versions, values) of one metric."""
@@ -29,7 +29,8 @@ def draw(
     title: str = "",
     path: str | Path | None = None,
 ) -> HistoryFigure:
-    """The metric of each run over its rounds, in one picture of 6.5 by 4 inches; ``path``: also written there.
+    """The metric of each run over its rounds, in one picture of 6.5 by 4 inches; ``path``: the file to which it
+    is also written.
 
     HistoryError for a run without this metric, or where matplotlib is not installed.
     """

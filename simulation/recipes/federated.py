@@ -1,6 +1,6 @@
 """FedAvg, FedSGD and FedProx: plans for ``simulate``, with the hyperparameters that the papers name.
 
-This file knows plans. It trains nothing: what a round is, the coordinator's engine decides, as in deployment.
+It only makes plans. The coordinator's engine runs the rounds, as in deployment.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from simulation.simulator.simulate import simulate
 from simulation.virtual.behaviour import Behaviour
 
 WEEK_S = 604_800.0
-"""Rounds wait so long, in virtual time, for whoever still works: papers know no deadline."""
+"""Virtual seconds that a round waits for its slowest client: the papers have no deadline."""
 
 WHOLE_BATCH = 1_000_000
-"""More examples than a client has: a batch is all of its data."""
+"""A batch size above any client's number of examples: a batch is all of its data."""
 
 
 def plan(
@@ -92,7 +92,7 @@ def fedsgd(
     the round takes one step of length ``learning_rate`` along the gradient of all data of its clients,
     w <- w - eta sum_k (n_k / n) g_k. It is FedAvg with B = infinity and E = 1.
 
-    With clients that hold more than 10,000 examples it is not quite: that is the most that one of them weighs.
+    This is not exact with clients that hold more than 10,000 examples, which is the largest weight of a client.
     """
     task = {"batch_size": WHOLE_BATCH, "steps": 1, "learning_rate": learning_rate}
     made = plan("fedsgd", rounds=rounds, per_round=each_round(per_round, clients), target=target, task=task)
@@ -153,7 +153,7 @@ def work_of(epochs: int | None, steps: int | None) -> dict[str, int]:
 
 
 def each_round(per_round: int | None, clients: ClientsLike) -> int:
-    """How many clients a round asks: 10 by default, or all where there are fewer. ValueError for more than
+    """How many clients a round selects: 10 by default, or all where there are fewer. ValueError for more than
     there are."""
     known = len(clients)
     if per_round is None:

@@ -1,1 +1,1 @@
-"""``simulate()`` and its parts: checks of what was asked, the first model, scores, progress."""
+"""``simulate()`` and its parts: checks of its arguments, the first model, scores, progress."""

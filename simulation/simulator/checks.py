@@ -1,4 +1,4 @@
-"""What a user asks of ``simulate``, checked before anything starts. Each mistake is one sentence that says the fix."""
+"""Checks the arguments of ``simulate`` before anything starts. Each error is one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HI
 from simulation.virtual.behaviour import Behaviour, Habits
 
 LEARNER = "simulation:learner"
-"""The name that a plan without one gives to the learner that is handed over."""
+"""The name of the learner in the arguments, for a plan that names none."""
 
 
 def require_whole(name: str, value: Any, least: int) -> None:
-    """``value`` is a whole number from ``least`` up."""
+    """ValueError unless ``value`` is a whole number, ``least`` or more."""
     try:
         fits = not isinstance(value, bool) and index(value) >= least
     except TypeError:
@@ -34,7 +34,7 @@ def require_whole(name: str, value: Any, least: int) -> None:
 
 
 def require_learner(learner: Any) -> None:
-    """``learner`` is an object with ``train``, or a function."""
+    """ValueError unless ``learner`` is an object with ``train``, or a function."""
     what = ""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(learner, torch.nn.Module):
@@ -51,7 +51,7 @@ def require_learner(learner: Any) -> None:
 
 
 def plan_of(plan: PlanLike) -> Plan:
-    """A plan from whatever the user wrote it as. PlanError."""
+    """The plan, from any of the forms that a user may give. PlanError."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, str | PathLike):
@@ -68,7 +68,7 @@ def plan_of(plan: PlanLike) -> Plan:
 
 
 def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> None:
-    """ValueError where the plan's datacenter rounds could not be simulated."""
+    """ValueError where the plan's datacenter rounds cannot be simulated with these arguments."""
     if plan.datacenter is None:
         if data:
             raise ValueError("datacenter= is given, and the plan has no section [datacenter]")
@@ -83,8 +83,8 @@ def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> Non
 
 
 def require_enough(plan: Plan, clients: Clients) -> None:
-    """ValueError where no round of this plan could ever be made of these clients. Looks at no more of them than it
-    must: their data may be made when it is asked for."""
+    """ValueError where these clients are too few for any round of this plan. It stops counting as soon as there are
+    enough, because a client's data may be made at each access."""
     least, quorum, able = plan.cohort.min_examples, plan.cohort.quorum_count, 0
     for number in range(len(clients)):
         able += clients.holdings.examples(number) >= least
@@ -98,7 +98,7 @@ def require_enough(plan: Plan, clients: Clients) -> None:
 
 
 def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
-    """ValueError where the plan's end hangs on a score that nobody would give."""
+    """ValueError where the plan's ``finish`` needs a score that this simulation does not compute."""
     metric, source = plan.finish.metric, plan.finish.source
     if metric is None or source == DEVICES:
         return
@@ -114,7 +114,7 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
 
 
 def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
-    """ValueError where the plan's end hangs on a metric that is not among the first scores, (source, name)."""
+    """ValueError where the plan's ``finish`` needs a metric (source, name) that the first model's scores lack."""
     metric, source = plan.finish.metric, plan.finish.source
     if metric is None or source == DEVICES or (source, metric) in scored:
         return
@@ -123,7 +123,7 @@ def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
 
 
 def class_of(classes: ClassesLike, clients: Clients) -> Callable[[str], str]:
-    """Client -> its class; "" for all where there are none. ValueError for a mapping that leaves clients out."""
+    """A function client -> its class; "" for all where there are no classes. ValueError for clients without a class."""
     if classes is None:
         return lambda client: ""
     if isinstance(classes, Mapping):
@@ -144,7 +144,7 @@ def class_of(classes: ClassesLike, clients: Clients) -> Callable[[str], str]:
 
 
 def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clients, seed: int) -> Habits:
-    """Who behaves how. ValueError for a class without a behaviour (of the first thousand clients)."""
+    """The habits of all clients. ValueError for a class without a behaviour; the first thousand clients are checked."""
     if behaviour is None:
         behaviour = Behaviour()
     if not isinstance(behaviour, Behaviour):
@@ -161,7 +161,7 @@ def habits_of(behaviour: BehaviourLike, of: Callable[[str], str], clients: Clien
 
 
 def scored_clients(count: int | Literal["all"], clients: Clients, seed: int) -> Sequence[str]:
-    """The clients whose held-out examples are scored: drawn once. ValueError."""
+    """The clients whose held-out examples are scored, drawn once for the run. ValueError for a bad ``count``."""
     if count == "all":
         return list(clients)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:

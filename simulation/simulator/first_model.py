@@ -1,6 +1,6 @@
-"""The first checkpoint of a run: the learner's own, arrays, a torch ``state_dict()`` or a safetensors file.
+"""Makes the first checkpoint of a run from the learner, from arrays, a torch ``state_dict()`` or a safetensors file.
 
-A mistake is a ValueError of one sentence.
+Errors are ValueErrors of one sentence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulation.simulator.options import InitLike
 
 
 def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], Tensors], str]:
-    """(what makes the first checkpoint, where it comes from). ValueError where it cannot be had."""
+    """(a function that makes the first checkpoint, its origin as text). ValueError where it cannot be made."""
     if isinstance(init, Mapping):
         tensors = first_tensors(init, learner)
         return lambda: tensors, "given"
@@ -47,15 +47,15 @@ def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], T
 
 
 def first_tensors(init: Mapping[str, Any], learner: Any) -> Tensors:
-    """A first checkpoint from arrays, or from torch tensors as ``state_dict()`` gives them. Must fit the learner, where
-    the learner can tell."""
+    """A first checkpoint from arrays, or from torch tensors as ``state_dict()`` gives them. ValueError where it does
+    not fit the learner, if the learner can check it."""
     tensors = {name: _array(name, value) for name, value in init.items()}
     require_fit(tensors, learner)
     return tensors
 
 
 def require_fit(tensors: Tensors, learner: Any) -> None:
-    """A checkpoint that can travel, and that the learner's ``load`` takes, where it has one."""
+    """ValueError unless the checkpoint can be encoded, and the learner's ``load`` accepts it, where it has ``load``."""
     try:
         Manifest.of(tensors)
         if hasattr(learner, "load"):

@@ -1,6 +1,6 @@
-"""What ``simulate`` takes beside a plan, a learner and clients, as types, for every function that passes it on.
+"""The types of ``simulate``'s options, for every function that passes them on.
 
-This file knows names. What they mean, the documentation of ``simulate`` says.
+Their meaning is in the documentation of ``simulate``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ InitLike = Tensors | str | PathLike[str] | None
 
 
 class SimulateOptions(TypedDict, total=False):
-    """Of any run."""
+    """The options of any run."""
 
     test: Any
     score_clients: int | Literal["all"]
@@ -39,7 +39,7 @@ class SimulateOptions(TypedDict, total=False):
 
 
 class AllSimulateOptions(SimulateOptions, total=False):
-    """Those too that recipes decide themselves."""
+    """All options, with those that recipes set themselves."""
 
     datacenter: Mapping[str, Any] | None
     rounds: int | None

@@ -1,7 +1,7 @@
-"""How far a simulation has come: one line for each round, with the time that is left.
+"""Shows the progress of a simulation: one line for each round, with the estimated time that is left.
 
-On a terminal and in a notebook the line of the round under way is live; in a log there is nothing, unless lines were
-asked for.
+On a terminal and in a notebook the line of the current round is updated in place. In a log nothing is shown, unless
+the caller wants lines.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _CLEAR = "\r\x1b[2K"
 
 
 class RoundProgress:
-    """``wanted``: True: a line a round in any case; False: nothing; None: live lines on a terminal or in a notebook,
-    nothing in a log."""
+    """``wanted``: True: a line for each round in any case; False: nothing; None: live lines on a terminal or in a
+    notebook, nothing in a log."""
 
     def __init__(self, rounds: int, wanted: bool | None, stream: TextIO | None = None) -> None:
-        """``rounds``: how many are to be committed."""
+        """``rounds``: how many rounds the run shall commit."""
         self._stream: TextIO | None = stream if stream is not None else sys.stderr
         terminal, notebook = _is_terminal(self._stream), _is_notebook(self._stream)
         self._shown = self._stream is not None and (terminal or notebook if wanted is None else wanted)
@@ -36,14 +36,14 @@ class RoundProgress:
         self._committed = 0
 
     def training(self, round: int, done: int, of: int) -> None:
-        """So many clients of the round have trained."""
+        """``done`` clients of the round have trained."""
         now = time.monotonic()
         if self._live and now - self._looked >= self._often_s:
             self._looked = now
             self._line(f"round {round}: {done} of {of} clients trained{self._left(done / max(1, of))}")
 
     def ended(self, round: RoundView, scores: Mapping[str, float]) -> None:
-        """A round has ended, with these scores of the model that it led to."""
+        """A round has ended; its model has these scores."""
         committed = round.status == "committed"
         self._committed += committed
         if not self._shown:
@@ -58,7 +58,7 @@ class RoundProgress:
         self._line(f"round {round.round}: {text}", end="\n")
 
     def close(self, last: str = "") -> None:
-        """Leaves the terminal clean, with a last line where there is something to say."""
+        """Clears the live line, and prints ``last`` where it is not empty."""
         if self._live:
             self._line("")
         if self._shown and last:
@@ -72,7 +72,7 @@ class RoundProgress:
         return f", {_span((time.monotonic() - self._began) / done * left)} left"
 
     def _line(self, text: str, end: str = "") -> None:
-        """In the place of the line under way. A notebook has no way to clear one but to write over it."""
+        """Prints in place of the live line. A notebook can clear a line only by overwriting it."""
         if self._stream is None:
             return
         if self._live:
@@ -84,7 +84,7 @@ class RoundProgress:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Whatever has taken the place of ``sys.stderr`` need not know; there may be none at all."""
+    """Whether the stream is a terminal. A replacement of ``sys.stderr`` may lack ``isatty``, or be None."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -92,12 +92,12 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _is_notebook(stream: Any) -> bool:
-    """Whether what is written there stands under a notebook's cell."""
+    """Whether output on the stream appears below a notebook's cell."""
     return type(stream).__module__.split(".")[0] == "ipykernel"
 
 
 def _span(seconds: float) -> str:
-    """A time for people: 48 s, 3 min 05 s, 2 h 04 min, 3 d 02 h."""
+    """A duration as text: 48 s, 3 min 05 s, 2 h 04 min, 3 d 02 h."""
     whole = round(seconds)
     if whole < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"

@@ -1,4 +1,4 @@
-"""One client of one round, trained again by itself: for whoever looks for the mistake in a learner or in data."""
+"""Trains one client of one round again, alone, to debug a learner or a client's data."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rerun(
     seed: int,
     folder: str | PathLike[str] | None,
 ) -> Update:
-    """The client's update as in that round, with as many steps as it did then. ValueError where it cannot be had; what
-    the learner raises comes through."""
+    """The client's update as in that round, with the same number of steps. ValueError where the round's model is not
+    known; errors of the learner pass through."""
     if client not in clients:
         raise ValueError(f"there is no client {client!r}; the first is {clients.id(0)!r}")
     if init is None and folder is not None:
@@ -56,7 +56,7 @@ def rerun(
 
 
 def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str]:
-    """(the model that this round of the folder's newest run of the plan started from, the run)."""
+    """(the model from which this round of the folder's newest run of the plan started, the run)."""
     if not (folder / BLOBS_FOLDER).is_dir():
         raise ValueError(f"{folder} is no data folder of a coordinator or a simulation")
     store = open_store(database_url(folder))

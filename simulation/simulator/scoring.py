@@ -1,14 +1,13 @@
-"""Scores of a checkpoint, as their user has them: on a central test set, on clients' own held-out examples, by class of
-device.
+"""Scores of a checkpoint: on a central test set, on clients' own held-out examples, and by class of device.
 
-They go to the coordinator as an evaluator's do, so a plan's ``finish`` may look at them, each under its source:
+The coordinator receives them like an evaluator's scores, so a plan's ``finish`` may use them. Each has a source:
 
 =============== ====================================================================================================
 evaluator       the central test set
 clients         mean over the held-out examples of all scored clients
-clients.p10     the 10th percentile over those clients, each counting once: a tenth of them is below. Of a metric that
-                should be high, such as accuracy, it says how the worst served are served
-clients.p90     the 90th percentile: says so for a metric that should be low, such as the loss
+clients.p10     the 10th percentile over those clients, each counting once: a tenth of them is below. For a metric that
+                should be high, such as accuracy, it describes the clients with the worst results
+clients.p90     the 90th percentile: the same for a metric that should be low, such as the loss
 class.<name>    mean over the held-out examples of the clients of one class
 =============== ====================================================================================================
 """
@@ -27,13 +26,13 @@ CLIENTS = "clients"
 LOW, HIGH = "clients.p10", "clients.p90"
 BY_CLASS = "class."
 DEVICES = "devices"
-"""The source of what devices report themselves, where a plan's task asks them to."""
+"""The source of scores that devices report themselves, where the plan's task requires it."""
 
 
 def by_source(
     devices: Sequence[str], scores: Sequence[Score | None], class_of: Callable[[str], str]
 ) -> dict[str, Score]:
-    """The scores of clients, by source. Clients without held-out examples do not count; none at all: empty."""
+    """The scores of clients, by source. Clients without held-out examples do not count; empty without any."""
     scored = [(device, score) for device, score in zip(devices, scores, strict=True) if score is not None]
     if not scored:
         return {}
@@ -48,12 +47,12 @@ def by_source(
 
 
 def class_source(name: str) -> str:
-    """The source of a class's scores: its name in the letters that a source may have."""
+    """The source of a class's scores: its name, with the characters replaced that a source may not have."""
     return BY_CLASS + (re.sub(r"[^a-z0-9._-]+", "-", name.lower()) or "none")[:58]
 
 
 def _mean(scores: Sequence[Score]) -> Score:
-    """The mean over examples, as one would get from all examples together."""
+    """The mean over all examples of all these scores."""
     examples = sum(score.examples for score in scores)
     return Score(examples=examples, metrics={name: _weighted(scores, name) for name in _common(scores)})
 
@@ -63,7 +62,7 @@ def _weighted(scores: Sequence[Score], name: str) -> float:
 
 
 def _percentile(scores: Sequence[Score], percent: float) -> Score:
-    """Of each metric over the clients, linearly between neighbours."""
+    """The percentile of each metric over the clients, interpolated linearly."""
     metrics: Mapping[str, float] = {
         name: float(np.percentile([score.metrics[name] for score in scores], percent)) for name in _common(scores)
     }

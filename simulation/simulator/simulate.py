@@ -4,7 +4,7 @@
 
     history = simulate(plan, learner, clients=partition(dataset, 1000, by="dirichlet", alpha=0.3))
 
-This file leads a ``Simulation`` from round to round. What its arguments mean is checked in ``checks``.
+It runs a ``Simulation`` round by round. Its arguments are checked in ``checks``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from simulation.virtual.behaviour import Habits
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
-"""Rounds abandoned in a row after which a simulation gives up: nothing about a simulated fleet would change."""
+"""Number of rounds abandoned in a row after which a simulation stops: a simulated fleet does not change by itself."""
 
 
 @overload
@@ -82,38 +82,37 @@ def simulate(
     """Runs ``plan`` over simulated ``clients`` until it is finished, and returns its history.
 
     - ``plan``: a ``Plan``, the same as a dict, or the path of its TOML file. ``task.learner`` may be left out.
-    - ``learner``: a ``Learner``, or whatever a device can train with (``client_sdk.learners``).
-    - ``clients``: id -> data, a sequence of data, or what ``partition`` makes. Data: ``(x, y)``, an object with ``.x``
-      and ``.y``, a torch Dataset, a list of pairs, or an object with parts ``.train`` and ``.test``.
+    - ``learner``: a ``Learner``, or any other trainer of a device (``client_sdk.learners``).
+    - ``clients``: id -> data, a sequence of data, or the ``Clients`` that ``partition`` makes. Data: ``(x, y)``, an
+      object with ``.x`` and ``.y``, a torch Dataset, a list of pairs, or an object with parts ``.train`` and ``.test``.
     - ``test``: central test data; each ``score_every``-th checkpoint, the first and the last are scored on it (source
       ``evaluator``). ``score_clients``: on how many clients' own held-out examples they are scored too, drawn once by
       ``seed`` (sources ``clients``, ``clients.p10``, ``clients.p90``
       and ``class.<name>``).
-    - ``behaviour``: who vanishes, who is slow, for all devices or by class; None: an ideal fleet. ``classes``: the
-      class of each client.
+    - ``behaviour``: which devices vanish or are slow, for all devices or by class; None: an ideal fleet. ``classes``:
+      the class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
       are trained in this process, as by one rank.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` or a safetensors file; None: the learner's,
       from ``seed``.
-    - ``seed``: of the first weights, of who arrives when, of the selection and of the behaviour. Batches are shuffled
-      by the plan's ``task.seed``.
-    - ``folder``: a coordinator's data folder, in which the run is kept after each round: ``quorate serve --data``
-      opens it. A run of the same plan that is there already goes on where it was. None: kept until the history is
-      gone.
-    - ``rounds``: how many rounds to play at most in this call, abandoned ones counted; None: until the plan's
-      ``finish``.
+    - ``seed``: of the first weights, of the order in which devices arrive, of the selection and of the behaviour.
+      Batches are shuffled by the plan's ``task.seed``.
+    - ``folder``: a coordinator's data folder, in which the run is stored after each round: ``quorate serve --data``
+      opens it. A run of the same plan that the folder has already is continued. None: a temporary folder, which
+      exists as long as the history.
+    - ``rounds``: the most rounds to play in this call, with abandoned ones; None: until the plan's ``finish``.
     - ``progress``: True: a line for each round; False: none; None: live lines on a terminal and in a
       notebook.
 
-    - ``only`` and ``round``: train just this client, as in that round, in this process, and return its ``Update``:
-      what its code raises comes through. Starts from ``init``, from the ``folder``'s checkpoint of that round, or, in
-      round 1, from the learner's first weights. Nothing is kept.
+    - ``only`` and ``round``: train just this client, as in that round, in this process, and return its ``Update``;
+      errors of its code pass through. It starts from ``init``, from the ``folder``'s checkpoint of that round, or, in
+      round 1, from the learner's first weights. Nothing is stored.
 
     Ctrl-C ends it between two steps and returns the history so far (``history.interrupted``). Raises PlanError and
-    ValueError for what makes no sense, ClientFailed when the user's own code fails on a client, Stalled when round
-    after round is abandoned, another SimulationError for a folder that cannot be used, a full disk or a worker that
+    ValueError for wrong arguments, ClientFailed when the user's own code fails on a client, Stalled when many rounds
+    in a row are abandoned, another SimulationError for a folder that cannot be used, a full disk or a worker that
     died; all but the first two have the history so far in ``.history``.
     """
     if (only is None) != (round is None):
@@ -127,19 +126,19 @@ def simulate(
             checks.plan_of(plan), learner, Clients.of(clients), only, round,
             behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
         )  # fmt: skip
-    asked = _asked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
+    inputs = _checked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
-    checks.require_datacenter(asked.plan, datacenter or {}, learner)
+    checks.require_datacenter(inputs.plan, datacenter or {}, learner)
     first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
     try:
         simulation = Simulation(
-            asked.plan,
+            inputs.plan,
             learner,
-            asked.clients,
-            asked.habits,
-            class_of=asked.class_of,
+            inputs.clients,
+            inputs.habits,
+            class_of=inputs.class_of,
             make_engine=engine_called(engine, workers),
             init=first,
             origin=origin,
@@ -156,14 +155,14 @@ def simulate(
         raise ValueError(f"the run cannot begin: {error}") from error
     with simulation:
         failing.model = simulation.model
-        left = asked.plan.finish.rounds - simulation.state.version
+        left = inputs.plan.finish.rounds - simulation.state.version
         shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
-        return _led(simulation, learner, asked, rounds, shown)
+        return _played(simulation, learner, inputs, rounds, shown)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was asked for, checks."""
+class _Inputs:
+    """The arguments of ``simulate``, checked."""
 
     plan: Plan
     clients: Clients
@@ -174,7 +173,7 @@ class _Asked:
     habits: Habits
 
 
-def _asked(
+def _checked(
     plan: PlanLike,
     clients: ClientsLike,
     test: Any,
@@ -183,7 +182,7 @@ def _asked(
     behaviour: BehaviourLike,
     classes: ClassesLike,
     seed: int,
-) -> _Asked:
+) -> _Inputs:
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
     checks.require_enough(whole, known)
@@ -191,24 +190,24 @@ def _asked(
     habits = checks.habits_of(behaviour, of, known, seed)
     scored = checks.scored_clients(score_clients, known, seed)
     checks.require_scores(whole, test, scored)
-    return _Asked(whole, known, as_given(test), scored, score_every, of, habits)
+    return _Inputs(whole, known, as_given(test), scored, score_every, of, habits)
 
 
-def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None, shown: RoundProgress) -> History:
-    """Round after round, until the run is over or enough have been played."""
+def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int | None, shown: RoundProgress) -> History:
+    """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
     interrupted = False
     try:
         if not simulation.resumed:
-            _score(simulation, learner, asked)
-            checks.require_watched(asked.plan, simulation.history(wall).curves)
+            _score(simulation, learner, inputs)
+            checks.require_watched(inputs.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state
             state = simulation.play_round(shown.training)
             scores = {}
-            if state.version != before.version and (state.over or state.version % asked.score_every == 0):
-                scores = _score(simulation, learner, asked)
+            if state.version != before.version and (state.over or state.version % inputs.score_every == 0):
+                scores = _score(simulation, learner, inputs)
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
             shown.ended(simulation.ended(before.round_number), scores)
@@ -235,17 +234,17 @@ def _led(simulation: Simulation, learner: Any, asked: _Asked, rounds: int | None
     return simulation.history(wall, interrupted=interrupted)
 
 
-def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, float]:
-    """Scores the newest checkpoint as was asked. Returns what a progress line shows."""
+def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, float]:
+    """Scores the newest checkpoint. Returns the scores that a progress line shows."""
     model, shown = simulation.model(), {}
     found: dict[str, Score] = {}
-    if asked.test is not None:
-        found[CENTRAL] = _central(learner, asked, model)
-    if asked.scored:
-        held_out = by_source(asked.scored, simulation.engine.score(model, asked.scored), asked.class_of)
+    if inputs.test is not None:
+        found[CENTRAL] = _central(learner, inputs, model)
+    if inputs.scored:
+        held_out = by_source(inputs.scored, simulation.engine.score(model, inputs.scored), inputs.class_of)
         if not held_out:
             raise ValueError(
-                f"score_clients asks for the scores of {len(asked.scored)} clients, and none of them has held-out "
+                f"score_clients asks for the scores of {len(inputs.scored)} clients, and none of them has held-out "
                 "examples: partition(..., held_out=0.2), or --held-out 0.2, makes some"
             )
         found |= held_out
@@ -258,15 +257,15 @@ def _score(simulation: Simulation, learner: Any, asked: _Asked) -> dict[str, flo
     return dict(shown)
 
 
-def _central(learner: Any, asked: _Asked, model: Tensors) -> Score:
+def _central(learner: Any, inputs: _Inputs, model: Tensors) -> Score:
     try:
-        return evaluate(learner, asked.plan.task.learner, model, asked.test)
+        return evaluate(learner, inputs.plan.task.learner, model, inputs.test)
     except Exception as error:
         raise SimulationError(not_scored("the model", error, on=" on the test data")) from error
 
 
 class _Failing:
-    """Told of a client on which the user's own code failed: raises ClientFailed, with what it takes to run it again."""
+    """Called when the user's own code failed on a client. Raises ClientFailed with the command that runs it again."""
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
         self._folder = folder

@@ -45,7 +45,7 @@ class SimulatedDatacenter:
     def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
         """Trains the open round and delivers its model. False where the coordinator grants no lease: the round returned
         to the fleet. ``meanwhile`` is called once while it trains."""
-        lease = self._asked(POLL, self._poll(state.plan)).call(POLL.shape.first, self._coordinator)
+        lease = self._request(POLL, self._poll(state.plan)).call(POLL.shape.first, self._coordinator)
         if not isinstance(lease, Lease):
             return False
         meanwhile()
@@ -53,19 +53,19 @@ class SimulatedDatacenter:
             model, report = self._trained(lease)
         except Exception as error:
             failed = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=True, reason=str(error)[:500])
-            self._asked(LEASE_END, failed, lease).call(LEASE_END.shape.call, self._coordinator)
+            self._request(LEASE_END, failed, lease).call(LEASE_END.shape.call, self._coordinator)
             raise
         if not self._time_passes(lease, report.steps * STEP_S):
             return True
         metrics = {"loss": report.loss} if math.isfinite(report.loss) else {}
         result = ResultReport(fence=lease.fence, steps=report.steps, examples=report.examples_seen, metrics=metrics)
-        request = self._asked(RESULT, result, lease, attempt=lease.attempt)
+        request = self._request(RESULT, result, lease, attempt=lease.attempt)
         with self._coordinator.core.blobs.spool() as spool:
             spool.write(to_bytes(model))
             request.call(RESULT.shape.stored, self._coordinator, spool)
         return True
 
-    def _asked(self, entry: Entry[Any], message: Message, lease: Lease | None = None, **more: int) -> Request:
+    def _request(self, entry: Entry[Any], message: Message, lease: Lease | None = None, **more: int) -> Request:
         where = {} if lease is None else {"run": lease.run, "round": lease.round, **more}
         return Request(entry, self._worker, message, where)
 
@@ -75,7 +75,7 @@ class SimulatedDatacenter:
         return WorkerPoll(instance=_NAME, learners=learners, data=tuple(self._data), nproc=nproc, hold_s=0)
 
     def _trained(self, lease: Lease) -> tuple[Tensors, Any]:
-        from coordinator.datacenter.leased import recipe_of
+        from coordinator.datacenter.lease_recipe import recipe_of
         from coordinator.datacenter.training import train
 
         with self._coordinator.core.blobs.open(lease.checkpoint.digest) as file:
@@ -91,5 +91,5 @@ class SimulatedDatacenter:
             if self._coordinator.core.state(lease.run).round_number != lease.round:
                 return False
             beat = Heartbeat(attempt=lease.attempt, fence=lease.fence, step=0)
-            self._asked(HEARTBEAT, beat, lease).call(HEARTBEAT.shape.call, self._coordinator)
+            self._request(HEARTBEAT, beat, lease).call(HEARTBEAT.shape.call, self._coordinator)
         return True

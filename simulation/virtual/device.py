@@ -160,11 +160,11 @@ class Device:
             self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
             return _LATER
         try:
-            return Answered(self._asked(send), self._world.now)
+            return Answered(self._answer_of(send), self._world.now)
         except ProblemError as error:
             return RequestRefused(error.problem, self._world.now)
 
-    def _asked(self, send: Send) -> Message:
+    def _answer_of(self, send: Send) -> Message:
         entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
         request = Request(entry, self.row, send.message, send.path)
         match entry.shape:

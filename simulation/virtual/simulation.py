@@ -225,12 +225,12 @@ class _Sizes:
 
 def _entropy(seed: int) -> Callable[[int], bytes]:
     """Returns the coordinator's source of secrets; in a simulation it is the same at each repetition."""
-    asked = 0
+    reads = 0
 
     def read(count: int) -> bytes:
-        nonlocal asked
-        asked += 1
-        return shake_bytes(labelled("simulation", seed, asked), count)
+        nonlocal reads
+        reads += 1
+        return shake_bytes(labelled("simulation", seed, reads), count)
 
     return read
 

@@ -86,7 +86,7 @@ class SimulatedWorld:
         self._elsewhere: dict[str, int] = {}
         self._refused: set[int] = set()
         self._draws = 0
-        self._asked_at = 0.0
+        self._checked_in_at = 0.0
         self._trained: Callable[[int, int, int], None] = lambda *_: None
         self._sent: list[Device] = []
         self._reported = 0
@@ -153,13 +153,13 @@ class SimulatedWorld:
             with self.coordinator.core.store.transaction() as tx:
                 tx.drop_waiting([device.row.device for device in waiting])
         self._refused.clear()
-        self._draws, self._asked_at = 0, self.now
+        self._draws, self._checked_in_at = 0, self.now
 
     def _arrive(self, state: RunState) -> None:
         """Fills the pool with absent devices in an order drawn for this round, until it is full or all have come."""
-        if self.now - self._asked_at >= _ASKS_AGAIN_S:
+        if self.now - self._checked_in_at >= _ASKS_AGAIN_S:
             self._check_in(self._waiting(), [])
-            self._asked_at = self.now
+            self._checked_in_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
             arriving = [self._device(number) for number in self._order(state.round_number, missing)]
             if not arriving:

@@ -1,4 +1,4 @@
-"""What every codec keeps to, whoever wrote it: ``class TestMine(CodecContract): codec = MINE``."""
+"""The contract of all codecs, also of packages: ``class TestMine(CodecContract): codec = MINE``."""
 
 from __future__ import annotations
 

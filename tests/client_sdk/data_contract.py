@@ -1,4 +1,4 @@
-"""What every data set keeps to, whoever brings it: ``class TestMine(DataContract): load = staticmethod(mine)``."""
+"""The contract of all data sets, also of packages: ``class TestMine(DataContract): load = staticmethod(mine)``."""
 
 from __future__ import annotations
 

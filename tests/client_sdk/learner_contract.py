@@ -1,4 +1,4 @@
-"""What every learner keeps to, whoever wrote it: ``class TestMine(LearnerContract): learner = ...; model = ...; data =
+"""The contract of all learners, also of packages: ``class TestMine(LearnerContract): learner = ...; model = ...; data =
 ...``."""
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_the_owners_own_learner_has_its_own_version_or_its_modules(package: str)
         ("{}:make_nothing", "gave a int, which has no train."),
     ],
 )
-def test_an_explicit_learner_that_cannot_be_used_is_told_at_once(package: str, name: str, sentence: str) -> None:
+def test_an_explicit_learner_that_cannot_be_used_is_an_error_at_once(package: str, name: str, sentence: str) -> None:
     with pytest.raises(LearnerError) as caught:
         Catalogue([name.format(package)], installed=())
     assert sentence in str(caught.value)
@@ -219,7 +219,7 @@ def test_shares_are_disjoint_and_make_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/3/5"])
-def test_a_share_that_is_none_is_told(text: str) -> None:
+def test_a_share_that_is_none_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="3/400 means the third of 400"):
         Shard.parse(text)
 
@@ -235,13 +235,13 @@ def test_a_share_that_is_none_is_told(text: str) -> None:
         ({"x": np.array([{}]), "y": np.zeros(1)}, "cannot be read as .npz"),
     ],
 )
-def test_arrays_that_do_not_make_data_are_told(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+def test_arrays_that_do_not_make_data_are_an_error(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
     with pytest.raises(DataSourceError) as caught:
         load_data(npz(tmp_path, **arrays))
     assert sentence in str(caught.value)
 
 
-def test_files_that_are_none_are_told(tmp_path: Path) -> None:
+def test_files_that_are_none_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataSourceError, match="There is no file"):
         load_data(str(tmp_path / "missing.npz"))
     (tmp_path / "text.npz").write_text("hello")
@@ -251,7 +251,7 @@ def test_files_that_are_none_are_told(tmp_path: Path) -> None:
         load_data("mnits")
 
 
-def test_an_empty_share_is_told(tmp_path: Path) -> None:
+def test_an_empty_share_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataSourceError, match=r"The share 5/5 of .* has no examples"):
         load_data(npz(tmp_path, x=np.zeros(3), y=np.zeros(3)), Shard(5, 5))
 

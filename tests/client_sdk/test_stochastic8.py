@@ -1,4 +1,4 @@
-"""Eight bits by chance: near, not biased, the same whoever asks again; and every codec keeps to the contract."""
+"""Stochastic rounding to eight bits: near, unbiased, repeatable; and every codec keeps to the contract."""
 
 from __future__ import annotations
 

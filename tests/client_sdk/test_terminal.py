@@ -51,7 +51,7 @@ class NotAnErrorOfOurs(Exception):
         (NotAnErrorOfOurs("boom"), "A bug in quorate, please report it: NotAnErrorOfOurs: boom"),
     ],
 )
-def test_what_people_are_told(
+def test_the_texts_of_errors(
     error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("QUORATE_DEBUG", raising=False)

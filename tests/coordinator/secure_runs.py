@@ -90,7 +90,7 @@ def says(world: World, kind: type, *devices: str, run: str = "secret") -> list[s
 
 
 def to_the_list(world: World, run: str = "secret") -> tuple[str, ...]:
-    """From the draw to the survivor list, with whoever was drawn."""
+    """From the draw to the survivor list, with the drawn cohort."""
     happens(world, ev.Announced, run, header="00" * 32, expires_at=int(world.clock.now()) + 3000)
     cohort = tuple(sorted(state(world, run).current.members))
     says(world, ev.Advertised, *cohort, run=run)

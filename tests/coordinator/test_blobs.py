@@ -75,7 +75,7 @@ class BlobsContract:
             blobs.open(DIGEST)
         with pytest.raises(Missing):
             blobs.path(DIGEST)
-        assert reader.read() == DATA, "whoever reads it reads on"
+        assert reader.read() == DATA, "a reader that has it open reads on"
         reader.close()
         assert blobs.put(DATA) == DIGEST
         assert blobs.path(DIGEST).read_bytes() == DATA
@@ -356,7 +356,7 @@ def test_a_crash_at_any_step_leaves_no_incomplete_blob(
 
 
 def test_a_blob_of_the_wrong_length_is_replaced(folder: Path) -> None:
-    """Someone's restore or a broken disk cut it short; whoever brings the bytes again heals it."""
+    """A restore or a broken disk truncated the file; a new copy of the bytes repairs it."""
     blobs = FileBlobs(folder)
     blobs.put(DATA)
     (folder / DIGEST[:2] / DIGEST).write_bytes(DATA[:5])

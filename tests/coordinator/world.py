@@ -1,4 +1,4 @@
-"""A coordinator in memory with a clock that stands still, and devices that do as they are told.
+"""A coordinator in memory with a clock that stands still, and devices that a test controls.
 
 A test reads as a list of happenings: devices check in, the clock moves, updates arrive. Each update carries a mark of
 its device and its round: lane ``d`` of ``marks`` is ``2^round``, so a device counted twice, or in the wrong round, is
@@ -46,7 +46,7 @@ SECURE = fx.Announce | fx.Gather | fx.SendAnswers | fx.Open | fx.CommitSum
 
 
 class StandingClock:
-    """Moves only when told."""
+    """Moves only when a test moves it."""
 
     def __init__(self, at: float = 1_000_000.0) -> None:
         self.at = at

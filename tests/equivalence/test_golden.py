@@ -1,7 +1,7 @@
 """What runs write and peers say, held against ``golden.json`` bit by bit: a change of form must change none of it.
 
 Runs go through ``simulate`` into a data folder; every row of every table of its database, the names of its blobs (which
-are digests), and what ``History`` tells are compared. Where something differs the message names run, table and the
+are digests), and the values of ``History`` are compared. Where something differs the message names run, table and the
 first row that differs. Where it was meant to::
 
     python -m tests.equivalence.test_golden --write

@@ -26,7 +26,7 @@ def test_every_group_was_measured_and_drawn() -> None:
         assert f"images/recipes-{group}.svg" in PAGE.read_text("utf-8")
 
 
-def test_a_measured_curve_is_told_as_it_is() -> None:
+def test_a_measured_curve_is_on_the_page() -> None:
     line = {"versions": [0, 1, 2, 3, 4, 5], "values": [0.1, 0.5, 0.6, 0.6, 0.7, 0.8]}
     curve = Kept({"evaluator": line})
     assert (curve.rounds, curve.final(), curve.last()) == (5, "80.0 %", "80.0 %")

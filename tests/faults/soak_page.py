@@ -1,6 +1,6 @@
-"""The count so far: how many schedules have run in all, kept in ``docs/soak.md`` and added to by ``make soak``.
+"""Counts all schedules that were searched, in ``docs/soak.md``; ``make soak`` adds to it.
 
-Knows one page of Markdown: a total on top, and a table with a row for each search.
+The page has a total at the top, and a table with a row for each search.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from simulation.explorer.search import SearchReport
 _HEAD = """# Schedules searched so far
 
 **{total} schedules** of faults, {broken} of them with a broken invariant. `make soak` adds a row; each began at a seed
-of its own, and `quorate explore --seed N --trace` plays any of them again (with the code of that day). What broke was
-mended and stays as a test in `tests/faults/test_repros.py`.
+of its own, and `quorate explore --seed N --trace` repeats any of them (with the code of that day). Each bug was fixed
+and has a test in `tests/faults/test_repros.py`.
 
 | day | schedules | broken | seconds | crashes | commits | first seed |
 |---|---|---|---|---|---|---|

@@ -1,6 +1,6 @@
-"""The fault explorer finds nothing in the product, and finds every mutant.
+"""The fault explorer finds no bug in the product, and finds every mutant.
 
-The budget rotates: each day begins elsewhere. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it.
+The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulation.explorer.invariants import INVARIANTS
 from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
-from tests.faults.mutants import MUTANTS, Spoilt
+from tests.faults.mutants import MUTANTS, BuggyProduct
 from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
 from tests.faults.mutants.__main__ import main as mutants_command
 from tests.faults.soak_page import add_to_count
@@ -35,7 +35,7 @@ SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 
 def failures(report: SearchReport) -> str:
-    """What is broken, and how to see it."""
+    """The broken invariants, each with the command that repeats it."""
     lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
     return "\n".join(lines)
 
@@ -57,12 +57,12 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
-    report = play_many(range(MUTANT_BUDGET), Spoilt(name), enough=1)
+    report = play_many(range(MUTANT_BUDGET), BuggyProduct(name), enough=1)
     assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].description}"
     assert report.findings[0].invariant in MUTANTS[name].breaks, failures(report)
 
 
-def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
+def test_there_are_enough_mutants_and_each_names_what_it_breaks() -> None:
     assert len(MUTANTS) >= 20
     assert "double-count" in MUTANTS
     for mutant in MUTANTS.values():
@@ -73,7 +73,7 @@ def test_there_are_enough_mutants_and_each_says_what_it_breaks() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_finds_what_it_patches(name: str) -> None:
-    """A name that was changed in the product shows at once, not only in the slow search."""
+    """A name that was changed in the product fails here at once, not only in the slow search."""
     with MUTANTS[name].on():
         pass
 
@@ -98,18 +98,18 @@ def test_fault_that_is_left_out_leaves_all_other_draws_as_they_were() -> None:
 
 
 def test_failing_schedule_is_shrunk_to_a_short_trace() -> None:
-    spoilt = Spoilt("nobody-takes-over")
-    found = play_many(range(400), spoilt, enough=1).findings[0]
-    shape = spoilt.shape(found.seed)
-    world, _ = play(shape, product=spoilt)
-    shrunk = shrink(shape, found.invariant, product=spoilt, seconds=10)
+    buggy = BuggyProduct("no-takeover")
+    found = play_many(range(400), buggy, enough=1).findings[0]
+    shape = buggy.shape(found.seed)
+    world, _ = play(shape, product=buggy)
+    shrunk = shrink(shape, found.invariant, product=buggy, seconds=10)
     assert 1 <= len(shrunk.faults) <= 5
     assert len(shrunk.faults) < len(world.chance.struck)
     assert shrunk.trace[-1].startswith("BROKEN  liveness")
 
 
 def test_repro_storm_ends_though_something_always_stands_still() -> None:
-    """Seed 20018973 of an older version: it waited for a moment in which nothing stood still, as pauses struck on."""
+    """Seed 20018973 of an older version: the storm waited for a moment without pauses, while new pauses began."""
     shape = replace(Shape.of(1), replicas=2, devices=5, rates={"pause": 0.9}, storm_s=6.0)
     world, broken = play(shape)
     assert broken is None, broken
@@ -172,7 +172,7 @@ def test_command_shows_the_trace_of_a_seed(quorate: Callable[..., tuple[int, str
     assert "Created" in out
 
 
-def test_command_knows_no_mutants(quorate: Callable[..., tuple[int, str, str]]) -> None:
+def test_command_has_no_mutants(quorate: Callable[..., tuple[int, str, str]]) -> None:
     """They are test code, and the wheel has none of it."""
     assert quorate("explore", "--schedules", "1", "--mutant", "double-count")[0] == 2
     code = "import sys, simulation.explorer.search, simulation.cli; print([m for m in sys.modules if m[:5] == 'tests'])"
@@ -225,7 +225,7 @@ def test_unknown_mutant_is_refused(mutants: Callable[..., tuple[int, str, str]])
 
 
 def test_mutant_travels_to_other_processes() -> None:
-    report = explore(0, 80, product=Spoilt("double-count"), jobs=2, enough=1)
+    report = explore(0, 80, product=BuggyProduct("double-count"), jobs=2, enough=1)
     assert report.findings[0].invariant == "counts-once"
 
 
@@ -242,7 +242,7 @@ def test_count_so_far_grows(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
-    """``make soak``: for as long as it is asked to, from seeds never played before; adds to ``docs/soak.md``."""
+    """``make soak``: for SOAK_SECONDS, from seeds that were never used before; adds a row to ``docs/soak.md``."""
     seconds = float(os.environ.get("SOAK_SECONDS", "600"))
     first = int(time.time()) * 1000
     report = explore(first, None, seconds=seconds, jobs=2)

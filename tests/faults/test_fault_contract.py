@@ -1,7 +1,7 @@
-"""What every fault of the explorer must do, so that a new one is in the searches, the traces and the shrinking.
+"""The contract of every fault of the explorer, so that a new one works in searches, traces and shrinking.
 
-A fault strikes within a few small schedules that focus on it, in the storm alone; left out, it strikes no more, and no
-other draw moves. The schedules are found by their seeds, so a fault that is added to ``FAULTS`` is tested by that.
+A fault occurs within a few small schedules that focus on it, and only in the storm. Left out, it does not occur, and no
+other draw changes. The schedules are found by their seeds, so each fault in ``FAULTS`` is tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulation.explorer.shape import PHASES, Shape
 from simulation.explorer.world import World
 
 MOST_SCHEDULES = 40
-"""In so many a fault that is focused on must strike. Today the rarest takes 11, most take 1."""
+"""Schedules in which a focused fault must occur. Today the rarest needs 11, most need 1."""
 MOST_DEVICES = 7
 IN_MEMORY = ("memory", "memory")
 """Store and blobs."""
@@ -31,7 +31,7 @@ FAMILIES = {"network", "device", "coordinator", "store", "blobs", "clock", "oper
 
 
 class EveryOf(frozenset[str]):
-    """As ``without``: every strike of one fault, wherever and however often it is asked for."""
+    """For ``without``: all occurrences of one fault."""
 
     def __new__(cls, fault: str) -> EveryOf:
         return super().__new__(cls, (fault,))
@@ -42,7 +42,7 @@ class EveryOf(frozenset[str]):
 
 
 class Noted(Schedule):
-    """A schedule that counts the strikes before its storm, and until it heals or is over."""
+    """A schedule that counts the occurrences of faults before, during and after its storm."""
 
     before = 0
     until_calm: int | None = None
@@ -72,7 +72,7 @@ def played(shape: Shape, without: frozenset[str] = frozenset()) -> Noted:
 
 
 def of(fault: str, names: list[str]) -> list[str]:
-    """Those of these strikes that are this fault's."""
+    """The occurrences of this fault among ``names``."""
     return [name for name in names if name.startswith(f"{fault}@")]
 
 
@@ -81,7 +81,7 @@ _SEEDS = count()
 
 
 def focused(fault: str) -> Iterator[Shape]:
-    """Small schedules that focus on the fault, by their seeds. What is found for others on the way is noted for them,
+    """Small schedules that focus on the fault, by their seeds. Seeds found for other faults are cached,
     since only one seed in hundreds focuses on a fault of the datacenter."""
     for number in range(MOST_SCHEDULES):
         while len(_FOCUSED[fault]) <= number:
@@ -93,7 +93,7 @@ def focused(fault: str) -> Iterator[Shape]:
 
 @cache
 def met(fault: str) -> Noted:
-    """The first of them in which it strikes."""
+    """The first of them in which it occurs."""
     for shape in focused(fault):
         schedule = played(shape)
         if of(fault, schedule.world.chance.struck):

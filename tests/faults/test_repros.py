@@ -1,4 +1,4 @@
-"""Every bug that the fault explorer found, as short as it could be told. Each was red before its fix."""
+"""Every bug that the fault explorer found, as a short test that failed before the fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.coordinator.world import World
 
 
 class ForgetfulStore(MemoryStore):
-    """Loses the acknowledgement of the next commit when told to: done, and its caller hears that it failed."""
+    """Loses the acknowledgement of the next commit on request: the commit is done, and its caller gets an error."""
 
     lose_next = False
 
@@ -35,7 +35,7 @@ class ForgetfulStore(MemoryStore):
 
 
 def test_repro_commit_stalls_when_the_closing_report_loses_its_acknowledgement() -> None:
-    """Seed 237: the round had closed, the task to commit it was never handed out, and nobody asked again."""
+    """Seed 237: the round had closed, its commit task was never given to a replica, and no replica looked again."""
     store = ForgetfulStore()
     world = World(5, store=store)
     world.create()
@@ -51,7 +51,7 @@ def test_repro_commit_stalls_when_the_closing_report_loses_its_acknowledgement()
 
 
 def test_repro_commit_stalls_when_the_replica_that_closed_the_round_dies() -> None:
-    """Seed 148: the other replica saw the round closed, and left the commit to the one that never came back."""
+    """Seed 148: the other replica saw that the round was closed, and waited for the dead one to commit it."""
     world = World(5)
     world.create()
     other = world.replica()
@@ -69,7 +69,7 @@ def test_repro_commit_stalls_when_the_replica_that_closed_the_round_dies() -> No
 
 
 def test_repro_run_never_begins_when_its_first_event_is_cut_off() -> None:
-    """Seed 232: the run was there, its first event was not, and only a restart would have looked."""
+    """Seed 232: the run existed without its first event, and only a restart would have appended it."""
     store = ForgetfulStore()
     world = World(5, store=store)
     store.lose_next = True
@@ -80,7 +80,7 @@ def test_repro_run_never_begins_when_its_first_event_is_cut_off() -> None:
 
 
 def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() -> None:
-    """Seed 31: a deadline set by a clock that was a day ahead; the next process never saw the clock fall."""
+    """Seed 31: a deadline set by a clock that was a day ahead; the next process did not see the clock go back."""
     world = World(5)
     world.clock.at += 90_000
     world.create()
@@ -94,7 +94,7 @@ def test_repro_deadline_stays_days_away_when_the_clock_falls_during_a_restart() 
 
 
 def test_repro_clock_spins_while_a_draw_waits() -> None:
-    """A draw that the disk held up was asked for again a thousand times a second, each time in a transaction."""
+    """A draw that waited for the disk was requested a thousand times a second, each time in a transaction."""
     world = World(5)
     world.create()
     world.clock.at += 11
@@ -109,7 +109,7 @@ def test_repro_clock_spins_while_a_draw_waits() -> None:
 
 
 class SlowBlobs(MemoryBlobs):
-    """Once, something else happens between a blob's commit and what its caller does next."""
+    """Runs a function once, between the commit of a blob and the caller's next step."""
 
     meanwhile: Callable[[], object] | None = None
 
@@ -121,7 +121,7 @@ class SlowBlobs(MemoryBlobs):
 
 
 def test_repro_same_bytes_are_called_late_when_they_overtake_themselves() -> None:
-    """Seed 137: a request stood still, its repetition was counted, the round was committed; then the first went on."""
+    """Seed 137: a request paused, its repetition was counted and the round committed; then the first continued."""
     blobs = SlowBlobs()
     world = World(5, blobs=blobs)
     world.create(cohort={"select": 3, "goal": 1, "quorum": 1.0})
@@ -158,7 +158,7 @@ def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
 
 
 def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
-    """Seed 5059: each copy replaced the token that the device had been given; the second time it gave up."""
+    """Seed 5059: each copy replaced the device's token; the second time the device gave up."""
     session = participate(None, coordinator="http://c", offer=CheckIn, enrolment_token="t")
     sends: list[Route] = []
     reply: Reply = None
@@ -179,7 +179,7 @@ def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
 
 
 def test_repro_device_is_given_a_day_when_the_clock_has_fallen() -> None:
-    """Seed 503483: the deadline had been set by a clock that was ahead; a slow device took all the time it was told."""
+    """Seed 503483: the deadline had been set by a clock that was ahead; a slow device used all of that time."""
     world = World(5)
     world.clock.at += 90_000
     world.create()

@@ -261,7 +261,7 @@ class TestRefusals:
             index_file("some-data", FILE, SHA256, len(BODY) - 1)
         assert index_file("some-data", FILE, SHA256, len(BODY)) == BODY
 
-    def test_all_places_are_told_without_passwords(
+    def test_all_places_are_named_without_passwords(
         self, index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         gone = Index()

@@ -149,7 +149,7 @@ def test_the_journal_reads_rounds_and_the_evaluators_scores():
     assert not journal(committed(1), committed(2), scores={1: 0.5}).scored
 
 
-def test_plain_lines_are_told_once_and_only_when_they_are_true(capsys: pytest.CaptureFixture[str]):
+def test_plain_lines_are_printed_once_and_only_when_they_are_true(capsys: pytest.CaptureFixture[str]):
     plain = screens.Plain()
     plain.show(journal(opened(1, waiting=5)))
     assert capsys.readouterr().out == ""
@@ -171,7 +171,7 @@ def test_plain_lines_are_told_once_and_only_when_they_are_true(capsys: pytest.Ca
     assert capsys.readouterr().out.endswith("accuracy 62.50 %\n")
 
 
-def test_an_abandoned_round_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]):
+def test_an_abandoned_round_is_printed_with_its_reason(capsys: pytest.CaptureFixture[str]):
     abandoned = RoundView(round=1, status="abandoned", reason="4 of 8 reported", opened_at=0, closed_at=1)
     screens.Plain().show(journal(abandoned, opened(2)))
     assert capsys.readouterr().out == "round 1: abandoned: 4 of 8 reported\n"
@@ -226,7 +226,7 @@ def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
 # ------------------------------------------------------------ children
 
 
-def test_a_child_that_ends_is_told_in_its_own_words(tmp_path: Path):
+def test_the_error_of_a_child_that_ends_is_shown(tmp_path: Path):
     lines: list[str] = []
     with CommandChildren(tmp_path, Event(), lines.append) as children:
         with pytest.raises(Failure, match="'quorate status' ended with code 1: No coordinator answers"):
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals
 def test_a_killed_demo_leaves_nothing_behind(folder: Path, data: Path):
     process, family = at_work(folder, data)
     stuck = next(child for child in family if "serve" in child.cmdline())
-    stuck.suspend()  # it cannot stop by itself; whoever can does
+    stuck.suspend()  # it cannot stop by itself; all others do
     process.kill()
     process.communicate(timeout=30)
     _, alive = psutil.wait_procs(family, timeout=10)

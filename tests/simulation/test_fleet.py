@@ -397,7 +397,7 @@ with FleetProcesses([WorkerOrders.model_validate_json(sys.argv[1])]) as running:
 
 
 @pytest.mark.slow
-def test_workers_end_soon_when_told_and_when_their_owner_dies(tmp_path: Path, data: str):
+def test_workers_end_soon_on_request_and_when_their_owner_dies(tmp_path: Path, data: str):
     with FleetProcesses([orders(tmp_path / "a", data)]) as running:
         tally = running.watch(Event())
         assert tally is not None

@@ -54,7 +54,7 @@ def test_lists_of_pairs_train_and_score_like_the_arrays_that_they_came_from() ->
         ({"score_clients": 1}, r"partition\(..., held_out=0.2\), or --held-out 0.2, makes some"),
     ],
 )
-def test_what_makes_no_sense_is_said_with_the_fix(change: dict[str, Any], words: str) -> None:
+def test_errors_for_wrong_arguments_name_the_fix(change: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {"clients": partition((X, Y), 3, by="iid"), "progress": False} | change
     with pytest.raises(ValueError, match=words):
         simulate(**{"plan": PLAN, "learner": net(), **arguments})

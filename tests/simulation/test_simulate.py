@@ -317,7 +317,7 @@ def test_ctrl_c_returns_the_history_so_far(tmp_path: Path) -> None:
 
 
 def test_repro_folder_that_cannot_be_used_is_a_simulation_error(tmp_path: Path) -> None:
-    """It was whatever the storage raised, of types that a user has never heard of."""
+    """Errors of the storage once passed through, with types that a user does not know."""
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SimulationError, match="cannot be used"):
         simulate(plan(), NET, clients(), folder=tmp_path / "file", progress=False)

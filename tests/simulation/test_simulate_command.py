@@ -150,7 +150,7 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
         (["small.toml", "--data", "gone.npz"], "There is no file gone.npz."),
         (["small.toml", "--data", "digits.npz", "--by", "luck"], "no partition method luck; there are iid"),
         (["small.toml", "--data", "digits.npz", "--by", "natural"], "by='natural' needs users="),
-        (["small.toml", "--data", "digits.npz", "--by", "iid", "--alpha", "1"], "alpha means nothing to by='iid'"),
+        (["small.toml", "--data", "digits.npz", "--by", "iid", "--alpha", "1"], "alpha has no effect with by='iid'"),
         (["small.toml", "--data", "digits.npz", "--engine", "steam"], "no engine steam; there are serial, processes"),
         (["small.toml", "--data", "digits.npz", "--workers", "2"], 'workers are those of engine="processes"'),
         (["small.toml", "--data", "digits.npz", "--clients", "1"], "the plan's quorum is 2 reports and there are 1"),

@@ -85,42 +85,42 @@ class Chosen:
     optimizer_settings: Settings
 
 
-def choose(asked: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
+def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
     """Returns what the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
     installed, has another version, or does not support the plan."""
-    rule = _found("rule", "aggregation rule", asked.rule, asked.rule_version, RULES, registry.rules)
+    rule = _found("rule", "aggregation rule", section.rule, section.rule_version, RULES, registry.rules)
     optimizer = _found(
         "server_optimizer",
         "server optimizer",
-        asked.server_optimizer,
-        asked.server_optimizer_version,
+        section.server_optimizer,
+        section.server_optimizer_version,
         SERVER_OPTIMIZERS,
         registry.server_optimizers,
     )
-    reason = _reason_against_weights(asked, rule)
+    reason = _reason_against_weights(section, rule)
     if reason is not None:
         raise ExtensionError(f"rule: {reason}")
     return Chosen(
         rule=rule,
-        rule_settings=_settings("rule", asked.rule, rule, asked.rule_parameters),
+        rule_settings=_settings("rule", section.rule, rule, section.rule_parameters),
         optimizer=optimizer,
         optimizer_settings=_settings(
-            "server_optimizer", asked.server_optimizer, optimizer, asked.server_optimizer_parameters
+            "server_optimizer", section.server_optimizer, optimizer, section.server_optimizer_parameters
         ),
     )
 
 
-def reasons_against(asked: AggregationFields) -> Iterator[str]:
+def reasons_against(section: AggregationFields) -> Iterator[str]:
     """Yields the errors of a section ``[aggregation]`` that can be found without any package."""
     known: dict[str, _Declares] = {**RULES, **SERVER_OPTIMIZERS}
     for name_of, what, name, version, given, built_in in (
-        ("rule", "aggregation rule", asked.rule, asked.rule_version, asked.rule_parameters, RULES),
+        ("rule", "aggregation rule", section.rule, section.rule_version, section.rule_parameters, RULES),
         (
             "server_optimizer",
             "server optimizer",
-            asked.server_optimizer,
-            asked.server_optimizer_version,
-            asked.server_optimizer_parameters,
+            section.server_optimizer,
+            section.server_optimizer_version,
+            section.server_optimizer_parameters,
             SERVER_OPTIMIZERS,
         ),
     ):
@@ -132,14 +132,14 @@ def reasons_against(asked: AggregationFields) -> Iterator[str]:
                 _require_foreign(name_of, what, name, version, built_in)
         except ExtensionError as error:
             yield str(error)
-    reason = _reason_against_weights(asked, RULES[asked.rule]) if asked.rule in RULES else None
+    reason = _reason_against_weights(section, RULES[section.rule]) if section.rule in RULES else None
     if reason is not None:
         yield reason
 
 
-def needs_package(asked: AggregationFields) -> bool:
+def needs_package(section: AggregationFields) -> bool:
     """Whether the plan names a rule or a server optimizer that is not built in."""
-    return ":" in asked.rule or ":" in asked.server_optimizer
+    return ":" in section.rule or ":" in section.server_optimizer
 
 
 # ------------------------------------------------------------ inside
@@ -186,10 +186,10 @@ def _settings(field: str, name: str, made: _Declares, given: Mapping[str, float]
     return settings(name, f"{field}_parameters", made.parameters, given)
 
 
-def _reason_against_weights(asked: AggregationFields, rule: Rule) -> str | None:
+def _reason_against_weights(section: AggregationFields, rule: Rule) -> str | None:
     """Why the plan does not go with a rule that takes no weights; None where it does."""
-    if not rule.takes_weights and asked.weighting == "examples":
-        return f'the {asked.rule} takes no weights: set weighting = "equal"'
-    if not rule.takes_weights and asked.partial == "examples_seen":
-        return f'the {asked.rule} takes no weights: set partial = "full" or "refuse"'
+    if not rule.takes_weights and section.weighting == "examples":
+        return f'the {section.rule} takes no weights: set weighting = "equal"'
+    if not rule.takes_weights and section.partial == "examples_seen":
+        return f'the {section.rule} takes no weights: set partial = "full" or "refuse"'
     return None

@@ -1,6 +1,6 @@
-"""The collecting phase of plain rounds: what each message of the cohort's devices comes to, and when the round closes.
+"""The collecting phase of plain rounds: the answer to each message of the cohort's devices, and when the round closes.
 
-What comes when the round is committing, or over, is answered here too: it is late.
+Updates that arrive when the round is committing, or over, are answered here too: they are late.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _against_update(state: RunState, member: Member, event: ev.Reported) -> tupl
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
-    """Closes at goal, or when nobody else can report; abandons when the quorum is out of reach."""
+    """Closes at goal, or when no other device can report; abandons when the quorum is out of reach."""
     cohort = state.plan.cohort
     statuses = [member.status for member in state.current.members.values()]
     have, withdrawn, selected = statuses.count("reported"), statuses.count("withdrawn"), len(statuses)

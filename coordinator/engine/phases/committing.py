@@ -1,6 +1,6 @@
 """The committing phase: the counted set is fixed; the next checkpoint becomes the model, or cannot be made.
 
-Whoever made the checkpoint, devices, a worker or the owner of an exhausted run: the line grows by it in ``advance``.
+``advance`` adds the checkpoint to the line, for those made of devices' updates, by a worker, or for an exhausted run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinator.engine.state import Round, RunState
 
 
 def close(state: RunState, at: float) -> Step:
-    """From *collecting*: what has been reported counts, what comes later is late."""
+    """From *collecting*: the received updates count; later ones are late."""
     closed = state.with_round(replace(state.current, phase="committing", deadline=None))
     return closed, [
         fx.Release(round=state.round_number, devices=None),
@@ -63,7 +63,7 @@ def commit_action(state: RunState) -> fx.Commit:
 
 
 def origin_of_advance(round: Round) -> str:
-    """Where the checkpoint of a round comes from that the owner of an exhausted run lets commit, for people."""
+    """The origin of a checkpoint that the owner of an exhausted run requested, as text for the operator."""
     return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"
 
 

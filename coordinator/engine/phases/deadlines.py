@@ -1,4 +1,4 @@
-"""How long each phase lasts, and what moves back with the coordinator's clock."""
+"""The length of each phase, and the times that move back when the coordinator's clock goes back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def phase_s(plan: Plan, round: Round) -> float:
 
 
 def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
-    """The times that lie ahead, or are counted from, move back with the clock, where a deadline is open."""
+    """Moves the state's times back with the clock, where a deadline is open."""
     current, rests_until = state.round, state.fallback.rests_until
     if current is None or current.deadline is None:
         return state, []

@@ -1,4 +1,4 @@
-"""When a run is done: enough rounds, a metric at its target, or a metric that no longer improves."""
+"""Decides when a run is finished: enough rounds, a metric at its target, or a metric that no longer improves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def enough_rounds(state: RunState) -> str | None:
 
 def observe(state: RunState, version: int, source: str, metrics: Mapping[str, float]) -> tuple[RunState, str | None]:
     """The state after a score, and why the run is finished now, or None. Scores of older checkpoints can reach the
-    target, but say nothing about improvement."""
+    target, but do not count for improvement."""
     finish = state.plan.finish
     if finish.metric is None or source != finish.source or finish.metric not in metrics:
         return state, None

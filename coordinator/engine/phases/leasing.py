@@ -1,18 +1,18 @@
-"""The leasing phase: a datacenter round waits for a worker. And when a worker may have a lease.
+"""The leasing phase: a datacenter round waits for a worker. Also decides which worker gets a lease.
 
 ::
 
     leasing ------------> training ------------> (committed) next round
       |  ^    Leased         |  |    Delivered, under the fence of the last lease
       |  +-------------------+  |
-      |     no heartbeat in     |  max_s since the first lease, or the worker says that it cannot be done
+      |     no heartbeat in     |  max_s since the first lease, or the worker reports a failure
       |     lease_s, or given   +------------------------------------------------------------------------+
       |     back                                                                                         v
       +-- enough devices wait, and no worker has the round: FleetReturned --> abandoned: the fleet's turn
 
-Every grant raises the fence, also one to the same worker started again; what comes under an older fence is refused. So
-time, which ends leases, decides who may go on, and never what is committed. While a lease lives, only a process of the
-same installation of the same worker gets a new one: that is the worker started again.
+Every grant raises the fence, also one to the same worker started again; a message under an older fence is refused. So
+time, which ends leases, decides which worker may continue, and never which result is committed. While a lease is live,
+only a process of the same installation of the same worker gets a new one: that is the worker started again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...
 def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
     """Whether so many eligible waiting devices end a datacenter round that no worker has.
 
-    A run that fell back goes as soon as a whole cohort waits; where nobody takes the round a quorum is enough, as it
-    is when a cohort is drawn. A round that is the datacenter's by plan first waits ``wait_s`` for a worker.
+    A run that fell back returns to its devices as soon as a whole cohort waits; where no worker takes the round, a
+    quorum is enough, as it is when a cohort is drawn. A round that is the datacenter's by plan first
+    waits ``wait_s`` for a worker.
     """
     section, current = state.plan.datacenter, state.round
     if section is None or current is None or current.phase != "leasing" or current.deadline is None:
@@ -64,11 +65,11 @@ def leased(state: RunState, event: ev.Leased) -> Step:
     section, current = state.plan.datacenter, state.round
     open_ = current is not None and current.phase in ("leasing", "training")
     if section is None or current is None or not open_ or event.round != current.number:
-        return refuse(state, "stale", f"round {event.round} is not to be had")
+        return refuse(state, "stale", f"round {event.round} is not open for workers")
     lease = current.lease
     if current.phase == "training" and lease is not None:
         if lease.worker != event.worker:
-            return refuse(state, "conflict", f"round {event.round} is in the hands of worker {lease.worker}")
+            return refuse(state, "conflict", f"round {event.round} is leased to worker {lease.worker}")
         if lease.instance == event.instance:
             return state, [_granted(state, lease)]
         if event.installation is not None and not is_restart(lease, event.installation):
@@ -117,8 +118,8 @@ def pending(state: RunState) -> list[fx.Action]:
 
 
 def is_restart(lease: GrantedLease, installation: str) -> bool:
-    """Whether another process of the lease's worker, of this installation, is that worker started again. One that does
-    not say where it is installed may be anyone that was given the token."""
+    """Whether another process of the lease's worker, of this installation, is that worker started again. A
+    process that does not name its installation may be any holder of the token."""
     return installation != "" and installation == lease.installation
 
 
@@ -138,7 +139,7 @@ def give_up(state: RunState, at: float, reason: str) -> Step:
 
 
 def too_long(state: RunState, at: float) -> str | None:
-    """Why the round is to be given up by now, whoever has its lease; None: there is time left."""
+    """Why the round is to be given up now, for any worker; None: there is time left."""
     section, current = state.plan.datacenter, state.current
     if section is None or current.give_up_at is None or at < current.give_up_at:
         return None

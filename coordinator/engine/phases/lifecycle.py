@@ -1,4 +1,4 @@
-"""How rounds open and end, and what operators do to a run: pause it, resume it, stop it."""
+"""Opens and ends rounds, and lets operators pause, resume and stop a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def abandon(state: RunState, at: float, reason: str) -> Step:
 
 
 def after_round(state: RunState, at: float) -> Step:
-    """Where a run goes when its round has ended."""
+    """The next step of a run when its round has ended."""
     if state.ending is not None:
         status, reason = state.ending
         return replace(state, round=None, status=status, reason=reason, ending=None), []
@@ -88,7 +88,7 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 
 
 def forget(state: RunState) -> list[fx.Effect]:
-    """What of the round that ends is no longer needed: of a secure one, everything."""
+    """The blobs of a round that ends which are no longer needed: of a secure one, all."""
     current = state.current
     if current.secure is not None:
         return [fx.Discard(round=current.number, blobs=current.secure.blobs)]
@@ -114,7 +114,7 @@ def paused(state: RunState, event: ev.Paused) -> Step:
 
 
 def resumed(state: RunState, event: ev.Resumed) -> Step:
-    """A datacenter that rests is tried again: whoever resumes has seen to it."""
+    """Also ends the rest of a datacenter: the operator who resumes has repaired it."""
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
     fallback = replace(state.fallback, failures=0, rests_until=None)

@@ -1,4 +1,4 @@
-"""What the public may read of a round, and the round's row in the store."""
+"""The public view of a round, and the round's row in the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.engine.state import Round, RunState
 
 
 def public_body(state: RunState) -> dict[str, object]:
-    """What the public may read of the round under way: counts, never who sent what."""
+    """The public view of the current round: counts, never which device sent what."""
     current = state.current
     body = _fleet_body(current)
     if current.kind == "secure":
@@ -56,7 +56,7 @@ def _fleet_body(round: Round) -> dict[str, object]:
 
 
 def _secure_body(round: Round, exhausted: str) -> dict[str, object]:
-    """How far the exchanges are. What the devices put in, and who of them is at fault, stays out."""
+    """The progress of the exchanges, without the devices' data and without the devices at fault."""
     body: dict[str, object] = {"exhausted": exhausted}
     secure = round.secure
     if secure is None:
@@ -84,7 +84,7 @@ def record(
     version: int | None = None,
     digest: str | None = None,
 ) -> fx.RecordRound:
-    """The round's row: what the public may read, and who was selected from which pool, which it may not."""
+    """The round's row: the public view, and the cohort and its pool, which are not public."""
     current = state.current
     return fx.RecordRound(
         round=current.number,

@@ -1,4 +1,4 @@
-"""What a refused event comes to: the very state, and the reason. And why a device has no place in a round."""
+"""The result of a refused event: the same state, and the reason. Also why a device has no place in a round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 
 Step = tuple[RunState, list[fx.Effect]]
-"""The next state, and what is to be done."""
+"""The next state, and the effects."""
 
 
 def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Step:

@@ -1,4 +1,4 @@
-"""Whose turn the next round is: the fleet's or the datacenter's.
+"""Decides the kind of the next round: the fleet's or the datacenter's.
 
 ::
 
@@ -8,7 +8,7 @@
     datacenter --given up (devices wait, it failed, it took too long)--> federated, once at least
     datacenter --FAILURES rounds in a row that a worker could not train--> federated, for the length of a rest
 
-Looks at the state between two rounds and at the time, and at nothing else.
+It is a function of the state between two rounds and of the time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOST_REST_S = 86_400.0
 class Turn(NamedTuple):
     kind: Kind
     because: str = ""
-    """Why it is not the fleet's turn, or why it is again, for people."""
+    """Why it is not the fleet's turn, or why it is again, as text for the operator."""
     planned: bool = False
-    """Whether it is the datacenter's by plan, and not for want of devices."""
+    """Whether it is the datacenter's by plan, and not because devices are missing."""
     falls_back: bool = False
 
 

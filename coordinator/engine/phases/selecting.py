@@ -46,5 +46,5 @@ def not_selecting(state: RunState, round: int) -> Step:
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    """Also what the end of the phase asks for: the state changes with the draw, not with the time."""
+    """Also the effect of the deadline: the state changes with the draw, not with the time."""
     return [fx.Draw(round=state.round_number)]

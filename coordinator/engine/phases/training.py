@@ -1,4 +1,4 @@
-"""The training phase: one worker has a datacenter round, under a fence, for as long as its heartbeats come.
+"""The training phase: one worker has a datacenter round, under a fence, as long as its heartbeats arrive.
 
 Its result is the next checkpoint. For what leads here see ``leasing``.
 """
@@ -16,7 +16,7 @@ from coordinator.engine.phases.round_kind import rest_s
 from coordinator.engine.state import RunState
 
 RENEWALS = 4
-"""A heartbeat is written down when this part of ``lease_s`` has passed since the last one that was."""
+"""A heartbeat is logged when this part of ``lease_s`` has passed since the last logged one."""
 
 
 def heartbeat(state: RunState, event: ev.WorkerHeartbeat) -> Step:
@@ -90,11 +90,11 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
     if lease is None or current.kind != "datacenter":
         return f"worker {worker} has no lease of round {round}"
     if fence < state.fence:
-        return f"round {round} has been given out anew: its fence is {state.fence}, not {fence}"
+        return f"round {round} has been leased again: its fence is {state.fence}, not {fence}"
     if fence > state.fence:
-        return f"round {round} was never given out under fence {fence}: its fence is {state.fence}"
+        return f"round {round} was never leased under fence {fence}: its fence is {state.fence}"
     if worker != lease.worker:
-        return f"round {round} is in the hands of another worker, under fence {fence}"
+        return f"round {round} is leased to another worker, under fence {fence}"
     if attempt != current.attempt:
         return f"fence {fence} is that of attempt {current.attempt} of round {round}, not {attempt}"
     if state.phase != "training":
@@ -103,7 +103,7 @@ def reason_lost(state: RunState, round: int, attempt: int, fence: int, worker: s
 
 
 def _failed(state: RunState, at: float, reason: str) -> Step:
-    """It cannot be trained, says the worker. Said several times in a row, it is not tried again for a while."""
+    """The worker reports that it cannot train the round. After several such reports in a row, the datacenter rests."""
     failures = state.fallback.failures + 1
     rest = rest_s(failures)
     fallback = replace(state.fallback, failures=failures, failure=reason, rests_until=at + rest if rest else None)

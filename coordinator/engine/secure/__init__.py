@@ -1,1 +1,1 @@
-"""The phases of secure rounds: the decisions only. ``coordinator.secure`` performs them."""
+"""The phases of secure rounds. They only decide; ``coordinator.secure`` performs the actions."""

@@ -1,11 +1,11 @@
-"""The agreeing phase: the list of who has masked is fixed, and the survivors sign it.
+"""The agreeing phase: the list of the devices that have masked, the survivors, is fixed, and they sign it.
 
 ::
 
-    agreeing --> unmasking   every survivor can be shown signatures enough, or all have signed, or the deadline
+    agreeing --> unmasking   every survivor can be sent enough signatures, or all have signed, or the deadline
              --> abandoned   too few have signed
 
-Nothing is tried again under new keys from here on: who has signed is spent on this checkpoint, for good.
+From here on no attempt under new keys is made: a device that has signed is spent on this checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coordinator.engine.state import RunState
 
 
 def begin(state: RunState, at: float) -> Step:
-    """The list stands, and who is not on it is free to go."""
+    """Fixes the list, and releases the devices that are not on it."""
     state = state.with_round(replace(state.current, phase="agreeing", deadline=exchange_deadline(state, at)))
     secure, _ = under_way(state)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))

@@ -1,7 +1,7 @@
-"""The attempt under way of a secure round: what every exchange asks of it, and how it is given up for a fresh one.
+"""The current attempt of a secure round: reads and changes its state, and ends it for a new attempt.
 
-Before anybody could sign, a round whose exchange failed is keyed anew: attempt + 1 under new keys, without those who
-failed it, ``secure.attempts`` times at most.
+Before any device could sign, an exchange that failed leads to attempt + 1 under new keys, without the devices that
+failed, for ``secure.attempts`` attempts at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordinator.engine.state import RunState
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
-    """The attempt and the plan's section ``[secure]``; only for states with a secure round under way."""
+    """The attempt and the plan's section ``[secure]``; only for states with a current secure round."""
     secure = state.current.secure
     if secure is None or state.plan.secure is None:
         raise AssertionError(f"round {state.round_number} of run {state.run} is not a secure round under way")
@@ -44,7 +44,7 @@ def exchange_deadline(state: RunState, at: float) -> float:
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
-    """Those of these devices that are neither withdrawn nor excluded, sorted."""
+    """The devices among these that are neither withdrawn nor excluded, sorted."""
     members, gone = state.current.members, state.current.excluded
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
@@ -66,10 +66,9 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
     state = state.with_round(current)
     left, fewest = present(state, current.members), plan.fewest_advertisers(state.plan.cohort)
     if current.attempt + 1 >= plan.attempts:
-        times = f"{plan.attempts} time{'s' if plan.attempts > 1 else ''}"
-        return abandon(state, at, f"{reason}; it was keyed {times}, the most that the plan allows")
+        return abandon(state, at, f"{reason}; the plan allows no more attempts (secure.attempts = {plan.attempts})")
     if len(left) < fewest:
-        return abandon(state, at, f"{reason}; {len(left)} devices are left to key it anew, and it takes {fewest}")
+        return abandon(state, at, f"{reason}; {len(left)} devices are left, and a new attempt takes {fewest}")
     refusals = [
         fx.RecordRefusal(
             round=current.number,
@@ -102,7 +101,7 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
 
 
 def too_few(done: str, state: RunState, have: int, wanted: int) -> str:
-    """Why an exchange failed, from how many have done their part."""
+    """Why an exchange failed: too few devices did their part (``have`` of ``wanted``), or too few share holders."""
     short = f"it takes {wanted}" if have < wanted else None
     reason = f"{done} in attempt {state.current.attempt}"
     return f"{reason}; {short}" if short else f"{reason}, too few of them share holders of one device"

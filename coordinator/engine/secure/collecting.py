@@ -1,9 +1,9 @@
-"""The collecting phase of a secure round: the cohort trains and shows keys instead of updates.
+"""The collecting phase of a secure round: the cohort trains and advertises keys, not updates.
 
 ::
 
     drawn --> collecting (header announced, devices train and advertise)
-                  |  cohort.goal and secure.reserve have advertised, or nobody else can, or the deadline:
+                  |  cohort.goal and secure.reserve have advertised, or no other device can, or the deadline:
                   |  with at least max(quorum, minimum_cohort)
                   v
               sharing, without a roster (Gather)

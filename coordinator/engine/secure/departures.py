@@ -1,4 +1,4 @@
-"""A device leaves a secure round: it withdraws, is at fault, or is spent. The exchange under way goes on without it."""
+"""Removes a device from a secure round: it withdraws, is at fault, or is spent. The exchange continues without it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def spent(state: RunState, event: ev.Spent) -> Step:
-    """A device reports that it is spent: no cohort of this checkpoint is drawn with it any more. The report needs no
-    proof, since a false one harms only that device."""
+    """A device reports that it is spent: no later cohort of this checkpoint has it. The report needs no proof,
+    since a false one harms only that device."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
@@ -45,7 +45,7 @@ def spent(state: RunState, event: ev.Spent) -> Step:
 
 
 def faulted(state: RunState, event: ev.Faulted) -> Step:
-    """The device is out of this round: what it sent in the exchange under way does not count."""
+    """The device leaves this round: its messages of the current exchange do not count."""
     against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         again = state.round is not None and event.device in state.round.excluded
@@ -61,8 +61,8 @@ def faulted(state: RunState, event: ev.Faulted) -> Step:
 
 
 def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
-    """The exchange goes on without a device that the state has as withdrawn or left out. ``unmask``: a masked vector
-    that it has sent stays in the sum."""
+    """The exchange continues without a device that is withdrawn or excluded in the state. ``unmask``: its masked vector
+    stays in the sum."""
     secure, _ = under_way(state)
     match state.phase:
         case "collecting":

@@ -7,8 +7,8 @@
                       ^             |            |
                       +-------------+------------+   attempt + 1, before anybody could sign, under new keys
 
-From *agreeing* on the survivor list is fixed and nothing is tried again: who signs is spent on this checkpoint. An
-event holds digests and counts, never keys, shares or vectors: nothing of one device is ever unmasked.
+From *agreeing* on the survivor list is fixed and there is no new attempt: a device that signs is spent on this
+checkpoint. An event holds digests and counts, never keys, shares or vectors: no single vector is ever unmasked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator.engine.secure import agreeing, collecting, departures, exhauste
 from coordinator.engine.state import RunState
 
 Performed = ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed
-"""What the coordinator's own actions came to."""
+"""The results of the coordinator's own actions."""
 
 
 def happened(state: RunState, event: ev.SecureEvent) -> Step:

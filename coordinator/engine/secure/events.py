@@ -1,6 +1,6 @@
-"""The events that only secure rounds have.
+"""The events of secure rounds alone.
 
-Messages of devices were verified before and are durable as blobs: an event holds their digests, never a key, a share or
+Devices' messages have been verified and are durable as blobs: an event holds their digests, never a key, a share or
 a vector. All but ``Discarded`` and ``Advanced`` belong to one attempt; those of another attempt are refused.
 """
 
@@ -157,7 +157,7 @@ class Advanced:
     round: int
     """The round under way, which is selecting."""
     by: str
-    """The person, for the audit."""
+    """The operator, for the audit log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
 
-Its ways out are devices that have not signed, a datacenter round, and the owner's: the model moved by one unit of the
-exact scale is another checkpoint, on which nobody has signed.
+It continues with devices that have not signed, by a datacenter round, or when its owner advances it: the model moved by
+one unit of the exact scale is another checkpoint, on which no device has signed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
     if current is not None and current.advancing:
         return refuse(state, "conflict", f"run {state.run} is being advanced already, by {current.advancing}")
     if not state.exhausted:
-        return refuse(state, "conflict", f"run {state.run} is not exhausted: it goes on without this")
+        return refuse(state, "conflict", f"run {state.run} is not exhausted: it continues by itself")
     if state.status != "running":
         return refuse(state, "conflict", f"run {state.run} is {state.status}: resume it first")
     if current is None or current.phase not in ("selecting", "leasing"):
-        return refuse(state, "conflict", f"run {state.run} is not stuck: round {state.round_number} is {state.phase}")
+        return refuse(state, "conflict", f"run {state.run} cannot advance: round {state.round_number} is {state.phase}")
     if event.round != current.number:
         return refuse(state, "stale", f"the run is at round {current.number}, not {event.round}")
     audit = fx.RecordAudit(

@@ -1,10 +1,10 @@
-"""The masking phase: the sharers send their updates masked. What fails up to here costs nobody anything but time.
+"""The masking phase: the sharers send their masked updates. A failure up to here costs only time.
 
 ::
 
     masking --> agreeing    all sharers have masked, or the deadline: with enough survivors; the list is fixed
 
-Where too few have masked the round is keyed anew (``attempts.fresh``).
+Where too few have masked, a new attempt begins (``attempts.fresh``).
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def complained(state: RunState, event: ev.Complained) -> Step:
 
 
 def awaited(state: RunState) -> tuple[str, ...]:
-    """Who may still mask."""
+    """The devices that may still mask."""
     secure, _ = under_way(state)
     gone = secure.masked.keys() | secure.complaints.keys()
     return tuple(device for device in present(state, secure.shared) if device not in gone)
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
-    """On to the signatures where all have masked or the time is up; keys the round anew where too few have."""
+    """Goes on to the signatures where all have masked or the time is up; begins a new attempt where too few have."""
     secure, _ = under_way(state)
     quorum, silent = state.plan.cohort.quorum_count, awaited(state)
     wanted, have = needed(quorum, secure), len(secure.masked)

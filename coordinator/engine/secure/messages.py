@@ -1,5 +1,5 @@
-"""A device's message of a secure round, whatever it is for: whether it comes in time, whether it came before, and the
-state with it and without it.
+"""The parts that all device messages of a secure round share: is it in time, is it a repetition, and the state with it
+and without it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def wrong_phase(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | N
 
 
 def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
-    """The answer to a message that changes nothing: refused, or sent before. None: it is to be taken."""
+    """The answer to a message that changes nothing: refused, or sent before. None: it is to be accepted."""
     against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
         return refused(state, event, *against)
@@ -82,7 +82,7 @@ def with_message(state: RunState, event: Message, exchange: Exchange) -> RunStat
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
-    """The attempt without what this device sent in an exchange; its blob goes when the round ends."""
+    """The attempt without what this device sent in an exchange; its blob is deleted when the round ends."""
     sent: Mapping[str, str] = getattr(secure, exchange)
     if device not in sent:
         return secure

@@ -78,8 +78,8 @@ class Secure(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     profile: Literal["strict", "fast"] = "strict"
-    """*strict*: at most 300 devices, everybody masks with everybody, 2n/3 shares rebuild a secret. *fast*: each has a
-    few neighbours, computed from the four numbers below."""
+    """*strict*: at most 300 devices, each masks with all others, 2n/3 shares rebuild a secret. *fast*: each has a few
+    neighbours, computed from the four numbers below."""
     drop: int | None = Field(default=None, ge=0, le=LARGEST)
     """*fast*: how many devices may vanish between the roster and the sum. Required there."""
     corrupt: float | None = Field(default=None, ge=0, lt=1, allow_inf_nan=False)
@@ -99,14 +99,14 @@ class Secure(BaseModel):
     cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
     """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
-    """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy says (64)."""
+    """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy allows (64)."""
     reserve: int = Field(default=0, ge=0, le=LARGEST)
     """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish."""
     exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
-    """Seconds that each exchange lasts at most, from when devices are asked. Devices advertise again no sooner than
+    """Seconds that each exchange lasts at most, from its beginning. Devices advertise again no sooner than
     10 s after the last time, by their policy."""
     attempts: int = Field(default=3, ge=1, le=8)
-    """How often a round is keyed at most, the first time included."""
+    """The most attempts in a round, each with new keys; 1: no second attempt."""
     expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 6, allow_inf_nan=False)
     """Seconds from an attempt's header until no device signs or reveals anything for it any more."""
 
@@ -170,7 +170,7 @@ class Secure(BaseModel):
         )
 
     def fewest_advertisers(self, cohort: CohortSizes) -> int:
-        """The smallest roster that is worth a round."""
+        """The smallest roster with which a round goes on."""
         return max(cohort.quorum_count, self.minimum_cohort)
 
     def most_advertisers(self, cohort: CohortSizes) -> int:

@@ -1,11 +1,11 @@
-"""The sharing phase: the roster is made of who advertised, and its devices share their secrets among each other.
+"""The sharing phase: the roster is made of the devices that advertised, and they share their secrets with each other.
 
 ::
 
     sharing, without a roster (Gather) --> sharing, with it
     sharing, with it --> masking    all of the roster have shared, or the deadline: with enough sharers
 
-Where too few have shared the round is keyed anew (``attempts.fresh``).
+Where too few have shared, a new attempt begins (``attempts.fresh``).
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def shared(state: RunState, event: ev.Shared) -> Step:
 
 
 def awaited(state: RunState) -> tuple[str, ...]:
-    """Who may still share."""
+    """The devices that may still share."""
     secure, _ = under_way(state)
     return tuple(device for device in present(state, secure.order) if device not in secure.shared)
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
-    """On to the masks where all have shared or the time is up; keys the round anew where too few have."""
+    """Goes on to the masks where all have shared or the time is up; begins a new attempt where too few have."""
     secure, _ = under_way(state)
     quorum, silent = state.plan.cohort.quorum_count, awaited(state)
     wanted, have = needed(quorum, secure), len(secure.shared)

@@ -2,7 +2,7 @@
 
 ::
 
-    unmasking --> committing   Opened; tried as soon as every secret has shares enough, once more at the end
+    unmasking --> committing   Opened; tried as soon as every secret has enough shares, once more at the end
               --> abandoned    the time is up, or no sum can be opened: dealers of secrets that are lost are barred
 """
 
@@ -66,7 +66,7 @@ def opened(state: RunState, event: ev.Opened) -> Step:
     if against is not None:
         return refuse(state, *against)
     if not secure.opening and not secure.failed:
-        return refuse(state, "stale", f"nobody has asked for the sum of round {event.round}")
+        return refuse(state, "stale", f"no opening of round {event.round} is under way")
     secure = replace(secure, opening=0, sum=event.digest, weight=event.weight, set_aside=event.set_aside)
     state = state.with_round(replace(state.current, phase="committing", deadline=None, secure=secure))
     return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]

@@ -46,7 +46,7 @@ def test_the_word_alone_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
     assert "Error" not in told.err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert quorate("--version") == 0
     assert capsys.readouterr().out == f"quorate {version('quorate')}\n"
 

@@ -70,7 +70,7 @@ def test_address_and_token_come_from_the_environment_too(workplace: Path, monkey
         (["--token", "guess"], "This enrolment token is not valid."),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(
+def test_errors_are_one_sentence(
     workplace: Path, capsys: pytest.CaptureFixture[str], changes: list[str], sentence: str
 ) -> None:
     with serving(script(task=Task(learner=LEARNER))) as server:
@@ -82,7 +82,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert "Traceback" not in told.err
 
 
-def test_a_device_without_data_is_told_what_to_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_device_without_data_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert quorate("device") == 1
     assert "--data" in capsys.readouterr().err
 
@@ -123,7 +123,7 @@ def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.Cap
     assert "There is no device in nobody" in capsys.readouterr().err
 
 
-def test_history_of_no_device_is_told(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_no_device_is_an_error(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert quorate("device", "history", "--folder", "nobody") == 1
     assert capsys.readouterr().err == "Error: There is no device in nobody; name its folder with --folder.\n"
 
@@ -167,7 +167,9 @@ def test_a_device_without_a_label_is_named_by_its_folder(workplace: Path, capsys
         assert {line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()} == {"ward 7"}
 
 
-def test_a_learner_that_fails_is_told_without_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_learner_that_fails_is_reported_without_a_traceback(
+    workplace: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
     with serving(script(task=Task(learner="burning:train"))) as server:
         assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--learner", "burning:train")) == 0

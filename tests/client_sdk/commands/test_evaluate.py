@@ -43,7 +43,7 @@ def evaluate(
     return run
 
 
-def test_scores_and_the_end_are_told_to_scripts(evaluate: Callable[..., list[str]]) -> None:
+def test_scores_and_the_end_are_json_for_scripts(evaluate: Callable[..., list[str]]) -> None:
     scored, ended = (json.loads(line) for line in evaluate("--json"))
     about: dict[str, Any] = {"run": "run-1", "source": "evaluator"}
     assert scored == {"kind": "scored", **about, "version": 0, "examples": 10, "metrics": {"sum": 3.0}}
@@ -56,14 +56,14 @@ def test_scores_and_the_end_are_told_to_scripts(evaluate: Callable[..., list[str
     }
 
 
-def test_a_script_is_told_too_where_all_was_scored_before(evaluate: Callable[..., list[str]]) -> None:
+def test_a_script_gets_the_end_where_all_was_scored_before(evaluate: Callable[..., list[str]]) -> None:
     evaluate()
     (ended,) = (json.loads(line) for line in evaluate("--json"))
     assert (ended["kind"], ended["scored"], ended["status"]) == ("ended", 0, "finished")
     assert ended["reason"].endswith("There was nothing to score: all of its checkpoints have metrics of evaluator.")
 
 
-def test_people_are_told_the_same(evaluate: Callable[..., list[str]]) -> None:
+def test_people_get_the_same(evaluate: Callable[..., list[str]]) -> None:
     assert evaluate("--source", "ward") == [
         "run-1 version 0: sum 3.0000 (10 examples)",
         "run-1 is finished: reached 3 rounds.",

@@ -91,7 +91,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         (["--data", "mine.npz", "--learner", LEARNER], "This device is new: give it an enrolment token"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_sentence(
+def test_errors_are_one_sentence(
     join: Any, more: list[str], sentence: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert join("--url", "http://127.0.0.1:9", *more) == 1

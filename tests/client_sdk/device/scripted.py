@@ -203,7 +203,7 @@ class Driver:
         return [action for action in self.performed if isinstance(action, Sleep)]
 
     def drive(self, session: Any) -> int:
-        """Drive to the end. Returns what the session returns; raises Crash where it was told to."""
+        """Drive to the end. Returns what the session returns; raises Crash where a test has set it."""
         reply: Reply = None
         while True:
             try:

@@ -126,7 +126,7 @@ def test_a_late_update_is_recorded_as_refused_with_its_digest() -> None:
     assert entry.update_digest == hashlib.sha256(b"too late").hexdigest()
 
 
-def test_a_lost_receipt_of_a_round_that_closed_is_not_told_as_a_refusal() -> None:
+def test_a_lost_receipt_of_a_round_that_closed_is_not_reported_as_a_refusal() -> None:
     coordinator = ScriptedCoordinator(rounds=1)
     answered = iter([None, problem("late", "This round is over.")])
     coordinator.interfere = lambda method, path: next(answered, None) if method == "PUT" else None

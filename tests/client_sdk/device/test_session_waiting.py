@@ -165,7 +165,7 @@ def test_a_conflict_at_check_in_passes_but_an_invalid_check_in_ends_the_session(
         assert run(Driver(coordinator)) == 1
 
 
-def test_an_old_protocol_ends_the_session_wherever_it_is_told() -> None:
+def test_an_old_protocol_ends_the_session_at_any_request() -> None:
     total = 5
     for place in range(total):
         coordinator = ScriptedCoordinator(rounds=1)

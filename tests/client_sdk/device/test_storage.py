@@ -252,7 +252,7 @@ def test_an_update_that_is_damaged_is_forgotten(tmp_path: Path, damage: str) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1, "key_seed": "short"}', b'{"format": "x"}'])
-def test_a_record_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_the_error_for_a_record_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: bytes) -> None:
     with FileStorage(tmp_path) as storage:
         (tmp_path / "record.json").write_bytes(content)
         with pytest.raises(StorageError, match=r"record\.json cannot be read.*enrol anew"):
@@ -266,7 +266,7 @@ def test_a_newer_record_is_not_guessed_at(tmp_path: Path) -> None:
             storage.load()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be used"):
         FileStorage(tmp_path / "file" / "device")

@@ -92,7 +92,7 @@ def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -
     assert len(trained) == (3 if kind == "trained" else 2)
 
 
-def test_an_unreachable_coordinator_is_told_once_and_asked_until_it_answers() -> None:
+def test_an_unreachable_coordinator_is_reported_once_and_asked_until_it_answers() -> None:
     told: list[Happening] = []
     with serving(script()) as gone:
         port = gone.port

@@ -79,7 +79,7 @@ def test_an_update_that_is_not_finite_never_leaves_the_device(value: float) -> N
     assert reason.startswith("NotFinite: ")
 
 
-def test_a_learner_that_gives_no_update_is_told() -> None:
+def test_a_learner_that_gives_no_update_is_an_error() -> None:
     with serving(script()) as server, client(server, learner=lambda model, data, task: {"w": 1}) as device:
         device.run(rounds=1)
     assert server.script.rounds[0].withdrawn == [f"LearnerError: The learner {LEARNER} gave a dict, not an Update."]
@@ -132,7 +132,7 @@ def test_policy_travels_with_the_check_in_and_holds_on_the_device() -> None:
     assert "secure aggregation only" in server.script.rounds[0].withdrawn[0]
 
 
-def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_said_so_at_check_in(tmp_path: Path) -> None:
+def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check_in_tells_it(tmp_path: Path) -> None:
     """What the device remembers, not what it is started with, decides; another coordinator makes no difference."""
     asked: list[CheckIn] = []
     with FileStorage(tmp_path) as storage:

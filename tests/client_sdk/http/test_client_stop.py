@@ -1,4 +1,4 @@
-"""The client is told to stop: in a long poll, asleep, in training, with a whole fleet."""
+"""The client is stopped: in a long poll, asleep, in training, with a whole fleet."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_fleet_shares_one_http_client_without_a_limit_and_stops_together() -> 
         assert not http.is_closed
 
 
-def test_reads_can_be_interrupted_only_where_they_were_told_to() -> None:
+def test_reads_can_be_interrupted_only_where_this_is_set() -> None:
     with serving(script()) as server, open_http(server.url) as http:
         with until(lambda: True), pytest.raises(Interrupted):
             http.get("/v1/checkpoints/x")

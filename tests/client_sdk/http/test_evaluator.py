@@ -53,7 +53,7 @@ def test_what_this_source_scored_before_is_left_out() -> None:
     assert [(report.version, report.source) for report in coordinator.metrics[2:]] == [(1, "test")]
 
 
-def test_trouble_is_told_once_and_waited_out() -> None:
+def test_trouble_is_reported_once_and_waited_out() -> None:
     coordinator = Coordinator()
     coordinator.status = "finished"
     troubles = iter([refusal("busy", "Full.")] * 3)

@@ -68,7 +68,7 @@ def test_silence_names_the_address_and_the_fix() -> None:
     assert "quorate serve" in str(caught.value)
 
 
-def test_an_answer_of_something_else_is_told() -> None:
+def test_an_answer_of_another_server_is_an_error() -> None:
     coordinator = Coordinator()
     coordinator.trouble = lambda request: httpx2.Response(200, content=b"<html>")
     with pytest.raises(ProblemError, match="is it a Quorate coordinator"):

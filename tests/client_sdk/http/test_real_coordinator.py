@@ -167,7 +167,7 @@ def test_a_coordinator_that_is_killed_and_started_again_costs_only_time(real: Se
     again.stop()
 
 
-def test_a_wrong_enrolment_token_and_an_unknown_run_are_told(real: Server, tmp_path: Path) -> None:
+def test_a_wrong_enrolment_token_and_an_unknown_run_are_errors(real: Server, tmp_path: Path) -> None:
     trainer = LearnerTrainer(Catalogue({LEARNER: Mark(0)}, installed=()), ([0], [0]))
     with FileStorage(tmp_path / "d") as storage, Client(real.url, storage, trainer, enrolment_token="guess") as client:
         with pytest.raises(ProblemError) as refused:

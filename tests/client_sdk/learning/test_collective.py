@@ -172,7 +172,7 @@ def test_rank_0_looks_at_the_clock_for_all() -> None:
         np.testing.assert_allclose(found["cut short"]["delta"][name], delta, rtol=2e-7, atol=1e-12)
 
 
-def test_what_fails_on_another_rank_is_told_by_rank_0_and_breaks_nothing() -> None:
+def test_a_failure_on_another_rank_is_reported_by_rank_0_and_breaks_nothing() -> None:
     found = by_group()[0]
     assert found["failing"][0] == "RankFailed"
     assert "Rank 1 stopped: The learner failed at step 2, on a batch of 6: KeyError: 'label 7" in found["failing"][1]

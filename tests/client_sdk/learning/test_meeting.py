@@ -76,7 +76,7 @@ def test_a_rank_that_dies_while_they_meet_is_waited_for_and_its_successor_counts
     assert len(ranks.came) == 3
 
 
-def test_who_does_not_come_is_not_waited_for_longer_than_said() -> None:
+def test_a_missing_rank_is_awaited_no_longer_than_the_patience() -> None:
     ranks = Ranks()
     ranks.start(1, 2, patience_s=0.2).join(30)
     assert str(ranks.failed[1]) == "not all ranks came within 0.2 s"

@@ -106,7 +106,7 @@ def test_a_group_of_one_gives_the_mean_gradient_and_its_loss() -> None:
         (lambda outputs, targets: [][0], LearnerFailed, "at step 8, on a batch of 2: IndexError"),
     ],
 )
-def test_what_a_loss_gets_wrong_is_said(loss: object, kind: type[Exception], words: str) -> None:
+def test_the_error_names_what_a_loss_gets_wrong(loss: object, kind: type[Exception], words: str) -> None:
     gradient, module = gradient_of(loss)
     before = [weight.detach().clone() for weight in module.parameters()]
     with pytest.raises(kind, match=words):

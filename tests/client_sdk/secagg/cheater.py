@@ -120,7 +120,7 @@ class Cheater(Cheat):
         self.begin(order[0])
 
     def begin(self, number: int) -> None:
-        """Asked for an attempt: the newest, an older one, one that nobody has heard of, or one with other terms."""
+        """Asked for an attempt: the newest, an older one, an unknown one, or one with other terms."""
         newest = self.heads[-1]
         stuck = newest.model in self.members[number].memory.spent
         if self.rarely(3 if stuck else 30) and len(self.heads) < 6:

@@ -1,4 +1,4 @@
-"""Devices with their state machines, and a coordinator that does what a test tells it: it collects what they say and
+"""Devices with their state machines, and a coordinator that a test controls: it collects what they say and
 answers each as it likes.
 
 The devices' memories are kept as bytes and parsed again before every start, as after a crash.

@@ -5,13 +5,13 @@ attempts' secrets, and every share that was sealed for them, delivered or not. F
 attempts and views together:
 
 ``betrayed``      honest advertisements of which t shares of the self-mask secret *and* t of the mask key are there,
-                  by count, whoever revealed them and under whatever h
+                  by count, from any device and under any h
 ``doubly_signed`` honest devices whose signature stands under two lists of one checkpoint that honest signers and all
                   colluders of their rosters could complete
 ``exposed``       sums over fewer honest devices than a list may have, of one attempt
 ``recovered``     vectors of single devices, for which all masked vectors are taken as linear equations: unknown are the
                   vectors, and all masks whose secrets cannot be rebuilt; what comes out is compared with the truth
-``left_over``     honest devices on whose disk an attempt is left that they have left: for whoever seizes them
+``left_over``     honest devices on whose disk an attempt is stored that they have left: an attacker may seize them
 """
 
 from __future__ import annotations

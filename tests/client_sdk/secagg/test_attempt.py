@@ -1,4 +1,4 @@
-"""Whole attempts played by hand: whoever vanishes, the unmasked sum is the integer sum of the survivors' lanes."""
+"""Whole attempts step by step: whatever devices vanish, the unmasked sum is the integer sum of the survivors' lanes."""
 
 from __future__ import annotations
 

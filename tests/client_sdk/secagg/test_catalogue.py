@@ -154,8 +154,8 @@ def test_a_completed_sum_is_kept_secret_called_aborted_and_asked_for_with_one_de
     assert safe(cheat)
 
 
-def test_the_same_where_devices_crashed_after_they_signed_and_before_they_said_so() -> None:
-    """Spent is what was kept, not what was heard."""
+def test_the_same_where_devices_crashed_between_signing_and_sending() -> None:
+    """A device is spent when it has stored its signature, not when the coordinator has received it."""
     cheat = Cheat(5, (4,))
     where = cheat.until_masked()
     for number in cheat.honest:

@@ -97,7 +97,7 @@ def test_the_check_of_signatures_switched_off(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_deleting_the_older_attempt_switched_off() -> None:
-    """What it is for: whoever seizes devices later finds nothing there of an attempt that was left."""
+    """Its purpose: an attacker who seizes devices later finds nothing of an attempt that was left."""
     kept = Cheat(4, (3,))
     older = plans.play_older_attempt(kept)
     assert kept.refused("a replay", range(3))

@@ -129,7 +129,7 @@ def all_wrong(said: RevealedShares, kind: str) -> RevealedShares:
 def test_holders_that_lie_about_everybody_are_set_aside_while_t_right_shares_are_there(
     n: int, liars: tuple[int, ...], kind: str
 ) -> None:
-    """Alone, a dealer's shares would be lost: half as many wrong ones can be told as there are beyond t."""
+    """Alone, a dealer's shares would be lost: half as many wrong ones can be found as there are beyond t."""
     attempt, survivors = played(n, gone=())
     assert 2 * len(liars) > n - attempt.cohort.parameters.threshold
     found = Opening(attempt.cohort, survivors, attempt.bundles)
@@ -143,7 +143,7 @@ def test_holders_that_lie_about_everybody_are_set_aside_while_t_right_shares_are
     assert kind == "a bit" or set(opened_.wrong) == set(range(n))
 
 
-def test_a_dealer_that_lied_is_told_from_holders_that_did() -> None:
+def test_a_dealer_that_lied_is_distinguished_from_holders_that_did() -> None:
     attempt, survivors = played(30, gone=())
     found = Opening(attempt.cohort, survivors, attempt.bundles)
     for place in survivors.places:

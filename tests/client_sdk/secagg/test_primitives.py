@@ -339,6 +339,6 @@ def test_a_signature_stands_under_domain_bound_stage_and_body() -> None:
         statement(b"short", "mask", b"")
 
 
-def test_stages_are_told_apart() -> None:
+def test_stages_have_different_statements() -> None:
     stages: list[Stage] = ["advertise", "share", "mask", "survivors", "unmask"]
     assert len({statement(bytes(32), stage, b"") for stage in stages}) == 5

@@ -38,7 +38,7 @@ def test_who_lies_about_some_only_is_found_with_the_others() -> None:
     assert wrong_holders(found, 5) == {2, 7, 11}
 
 
-def test_where_nothing_can_be_told_nobody_is_suspected() -> None:
+def test_where_nothing_can_be_decided_no_device_is_suspected() -> None:
     right = words(4, 8, 5, "right")
     assert wrong_holders([], 5) == frozenset()
     assert wrong_holders(right, 5) == frozenset()

@@ -57,7 +57,7 @@ def test_a_manifest_survives_json_and_refuses_other_json() -> None:
             Manifest.from_json(text)
 
 
-def test_what_differs_is_said() -> None:
+def test_the_error_names_the_difference() -> None:
     expected = Manifest({"a": TensorSpec("F32", (2,)), "b": TensorSpec("F32", (3,))})
 
     def said(**tensors: TensorSpec) -> str:

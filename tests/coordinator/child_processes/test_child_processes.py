@@ -1,4 +1,4 @@
-"""Supervised children: they are heard, they end when asked, and nothing of them is left however anybody ends."""
+"""Supervised children: their output is read, they end on request, and none is left when any process ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_gone(pid: int) -> bool:
 # ------------------------------------------------------------ starting and following
 
 
-def test_a_child_is_heard_line_by_line_and_its_exit_code_is_known() -> None:
+def test_a_childs_output_is_read_line_by_line_and_its_exit_code_is_known() -> None:
     lines, child = heard("import sys\nprint('one')\nprint('two')\nsys.exit(3)")
     assert lines == ["one\n", "two\n"]
     assert (child.returncode, child.poll(), child.wait(), child.ending) == (3, 3, 3, "ended with code 3")
@@ -142,7 +142,7 @@ def test_a_child_is_killed_when_a_condition_holds() -> None:
     assert child.follow(on_line, kill_when=stop.is_set) == -signal.SIGKILL
 
 
-def test_an_error_while_a_child_is_heard_ends_it() -> None:
+def test_an_error_while_a_childs_output_is_read_ends_it() -> None:
     child = python(STUBBORN)
 
     def on_line(line: str) -> None:
@@ -180,7 +180,7 @@ def test_what_a_child_started_ends_with_it() -> None:
     assert is_gone(pids[0])
 
 
-def test_those_that_outlive_a_child_do_not_keep_whoever_listens() -> None:
+def test_processes_that_outlive_a_child_do_not_block_its_reader() -> None:
     pids: list[int] = []
     child = python(DETACHED)
     child.follow(lambda line: pids.append(int(line)), linger_s=0.1)

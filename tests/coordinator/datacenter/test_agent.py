@@ -20,7 +20,7 @@ from client_sdk.tensors import to_bytes
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse, end_leftovers
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.job_start import ENV_JOB
-from coordinator.datacenter.leased import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train
@@ -110,7 +110,7 @@ def test_examples_are_counted_as_they_are_drawn(batch: int, steps: int) -> None:
     assert examples_in(steps, batch, 50) == sum(len(order.at(step)) for step in range(steps))
 
 
-def test_numbers_that_are_missing_or_not_finite_are_not_told() -> None:
+def test_numbers_that_are_missing_or_not_finite_are_left_out() -> None:
     message = {"loss": float("nan"), "samples_per_s": 20, "communication_share": None, "learning_rate": 0.1}
     assert measures(message) == {"samples_per_s": 20.0}
 

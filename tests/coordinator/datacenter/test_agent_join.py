@@ -65,7 +65,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
         (["--token", "t", "--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9"], "cannot be reached"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_sentence(
+def test_errors_are_one_sentence(
     place: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
 ) -> None:
     assert sentence in refusal(capsys, *options)
@@ -85,7 +85,7 @@ def test_a_token_that_no_operator_gave_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.datacenter
-def test_what_this_machine_lacks_is_told_before_it_asks_for_a_round(
+def test_what_this_machine_lacks_is_reported_before_it_polls(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch

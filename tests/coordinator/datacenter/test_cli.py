@@ -118,7 +118,7 @@ def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_cannot_be_done_is_one_sentence(data: str) -> None:
     done = quorate(LEARNER, "--data", data, "--steps", "2", "--batch", "12", "--device", "cuda")
-    words = "Error: A GPU was asked for, and torch finds none on this machine: take --device cpu.\n"
+    words = "Error: A GPU was asked for, and torch finds none on this machine: use --device cpu.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", words)
 
 

@@ -83,7 +83,7 @@ def data(tmp_path: Path) -> Path:
 def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_weights(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What breaks inside torch's own saving was once told as a bug, which ends a job for good."""
+    """An error inside torch's own saving was once reported as a bug, which ends a job for good."""
     (tmp_path / "mortal.py").write_text(MORTAL)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     spec = JobSpec(

@@ -1,4 +1,4 @@
-"""A job in processes of its own: what it tells, and that whoever is killed, the end is the same."""
+"""A job in processes of its own: its messages, and the same result whichever process is killed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def workers(launcher: int | None = None) -> dict[int, psutil.Process]:
 
 
 def at_step(step: int, act: Callable[[], object]) -> tuple[list[Message], Callable[[Message], None]]:
-    """Messages as they come, and who hears them: does ``act`` once, after ``step`` was saved the first time."""
+    """A list of messages and its receiver, which calls ``act`` once, after ``step`` was saved the first time."""
     heard: list[Message] = []
     done: list[bool] = []
 
@@ -87,7 +87,7 @@ def bits(tensors: Tensors) -> dict[str, bytes]:
 
 
 def kill_and_look_away() -> None:
-    """Kill rank 1, and read nothing of what is told until its successor is there."""
+    """Kill rank 1, and read no message until its successor runs."""
     first = workers()[1]
     first.kill()
     deadline = time.monotonic() + 20

@@ -12,9 +12,9 @@ import pytest
 from coordinator.datacenter import machines
 from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.machines import Follower, FollowerStatus, Leader, MachineInUse, Order
+from coordinator.datacenter.multi_machine import MachineGroup, part_of, share_out
 from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.several import MachineGroup, part_of, share_out
 from coordinator.datacenter.spec import JobSpec
 
 HAS: dict[str, Any] = {"nproc": 2, "gpus": 0, "learners": {"a:b": "1"}, "examples": {"proxy": 50}}
@@ -161,7 +161,7 @@ def test_paths_are_those_of_each_machine(tmp_path: Path, open_: Callable[[Any], 
         ({"recipe": {"steps": 0}}, "greater than or equal to 1"),
     ],
 )
-def test_a_follower_trains_nothing_that_it_was_not_told_to_hold(
+def test_a_follower_trains_only_the_learners_and_data_of_its_options(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     body = {**SPEC.model_dump(mode="json"), **changes}

@@ -103,7 +103,7 @@ def said() -> list[dict[str, Said]]:
         ("other model", 0, "CheckpointMismatch", "of another model: 0.bias is F64 [5] there and F64 [4] here"),
         ("other batch", 0, "CheckpointMismatch", "of another training: batch is 12 there and 10 here"),
         ("not asked to resume", 0, "CheckpointMismatch", "holds a training that has reached step 6"),
-        ("beyond", 0, "CheckpointMismatch", "holds a training that has reached step 6, and 4 are asked for"),
+        ("beyond", 0, "CheckpointMismatch", "holds a training that has reached step 6, and the recipe has 4"),
         ("damaged", 0, "CheckpointMismatch", "step-000000006 cannot be used"),
         ("statistics of its own", 0, "LearnerFailed", "buffer mean takes statistics of its batch, and each of the 2"),
         ("optimizer", 0, "LearnerFailed", "at step 1, where its optimizer moves the weights: TypeError: LBFGS.step()"),

@@ -1,4 +1,4 @@
-"""The worker against a real ``quorate serve``: trains, keeps its lease, commits, gives back, is told what is wrong."""
+"""The worker against a real ``quorate serve``: trains, keeps its lease, commits, returns it, and gets errors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_run_is_trained_to_its_end_in_the_datacenter(center: Callable[..., Cen
     }
 
 
-def test_heartbeats_keep_a_lease_longer_than_it_lasts_unheard(center: Callable[..., Center]) -> None:
+def test_heartbeats_keep_a_lease_longer_than_it_lasts_without_them(center: Callable[..., Center]) -> None:
     dc = center("long", steps=550)
     assert dc.worker.run(leases=1) == 1
     assert dc.kinds()[-1] == "committed"
@@ -138,7 +138,7 @@ def test_heartbeats_keep_a_lease_longer_than_it_lasts_unheard(center: Callable[.
     assert view.attempt == 1, "one lease of 4 s was enough for 5.5 s of training"
 
 
-def test_a_training_that_fails_is_told_and_the_fleet_has_its_turn(center: Callable[..., Center]) -> None:
+def test_a_training_that_fails_is_reported_and_the_fleet_has_its_turn(center: Callable[..., Center]) -> None:
     dc = center("fails")
 
     def fail() -> None:
@@ -229,7 +229,7 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     assert dc.operator.round(dc.run, 1).attempt == 2
 
 
-def test_a_worker_whose_token_is_not_valid_is_told_so(server: Server, tmp_path: Path) -> None:
+def test_a_worker_whose_token_is_not_valid_is_refused(server: Server, tmp_path: Path) -> None:
     with DatacenterWorker(server.url, "guess", Trainer(tmp_path, "none"), tmp_path / "w", pacing=QUICK) as worker:
         with pytest.raises(ProblemError, match="an operator registers workers"):
             worker.run()

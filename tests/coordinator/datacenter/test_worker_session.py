@@ -137,7 +137,7 @@ def going(step: int) -> Going:
 
 
 def lost() -> ProblemError:
-    return problem("lease-lost", "round 4 has been given out anew")
+    return problem("lease-lost", "round 4 has been leased again")
 
 
 def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
@@ -161,7 +161,7 @@ def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
     ended = script.play(leases=2)
     assert script.log[:7] == ["poll", "fetch", "train", "heartbeat", "heartbeat", "halt", "lost"]
     assert script.log[7:] == ["poll", "fetch", "train", "result", "committed"]
-    assert ended[0].reason == "round 4 has been given out anew"
+    assert ended[0].reason == "round 4 has been leased again"
 
 
 def test_silence_of_the_coordinator_does_not_stop_a_training() -> None:
@@ -214,7 +214,7 @@ def test_a_result_is_sent_again_until_it_is_answered() -> None:
 
 
 def test_the_answer_to_the_result_counts_not_the_heartbeats_beside_it() -> None:
-    """Committed while a heartbeat was under way, the round is over, and the heartbeat is told so first."""
+    """Committed while a heartbeat was under way, the round is over, and the heartbeat's answer says it first."""
     script = Script(result=[[going(100), going(100), Answered(RECEIPT, 60.0)]], heartbeat=[lost()])
     (ended,) = script.play()
     assert ended.result == "committed"
@@ -251,7 +251,7 @@ def test_a_token_that_is_not_valid_ends_the_session(where: str) -> None:
         Script(**rules).play()
 
 
-def test_a_driver_that_answers_nonsense_is_told() -> None:
+def test_a_driver_with_an_invalid_answer_gets_an_error() -> None:
     answers: dict[str, Callable[[], Script]] = {
         "TrainLease": lambda: Script(train=[Fetched(1.0)]),
         "a result": lambda: Script(result=[Fetched(1.0)]),

@@ -1,4 +1,4 @@
-"""What every aggregation rule and every server optimizer keeps to, whoever wrote it.
+"""The contracts of all aggregation rules and server optimizers, also of packages.
 
 A package that brings one runs these on it too: ``class TestMine(ColumnRuleContract): rule = MINE; settings = {...}``.
 """

@@ -1,5 +1,5 @@
-"""A secure run told as happenings. After each of them the state survives JSON, ``pending`` names exactly what is in
-flight, and nobody has a claim who does not work.
+"""A secure run as a sequence of events. After each of them the state survives JSON, ``pending`` names exactly what is
+in flight, and only devices that work have claims.
 
 Strict unless a plan says otherwise: select 8, goal 6, so a full roster has 6 devices, t = 5, and lives with one gone.
 """
@@ -92,7 +92,7 @@ class SecureStory(Story):
             action.round: action.blobs for action in pending if isinstance(action, fx.Discard) and action.blobs
         }
         assert leftovers == self.to_delete
-        assert set(self.claims) == self._at_work(), "who works has a claim, nobody else"
+        assert set(self.claims) == self._at_work(), "the devices that work have claims, and no others"
         assert set(self.claims.values()) <= {(self.state.round_number, self.attempt)}
 
     def _at_work(self) -> set[str]:
@@ -251,6 +251,6 @@ def place_of(state: states.RunState) -> tuple[int, int, str]:
 
 
 def forgotten(state: states.RunState) -> states.RunState:
-    """The state without what is only kept to be told of, or to be deleted."""
+    """The state without fields that are only kept for reports or for deletion."""
     current = None if state.round is None else replace(state.round, pool=None)
     return replace(state, leftovers={}, round=current)

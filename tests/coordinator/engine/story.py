@@ -1,4 +1,4 @@
-"""A run told as happenings, without a coordinator: events go through ``step``, what it asked for is kept.
+"""A run as a sequence of events, without a coordinator: events go through ``step``, and its effects are kept.
 
 Knows the engine only. ``log`` holds the events that a RunLog would append, so a story can be folded again from its
 start.

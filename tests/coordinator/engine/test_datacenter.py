@@ -132,23 +132,23 @@ def test_while_the_datacenter_rests_the_fleet_makes_rounds_also_those_that_were_
 
 
 def test_a_result_and_an_operator_who_resumes_end_the_count_of_failures() -> None:
-    for mend in ("result", "resume"):
+    for end in ("result", "resume"):
         story = fallback().training()
         for _ in range(2):
             story.lease_ended(failed=True)
             story.drawn()
             story.leased()
-        if mend == "result":
+        if end == "result":
             story.delivered()
             story.leased()
         story.lease_ended(failed=True)
-        if mend == "resume":
+        if end == "resume":
             assert story.state.fallback.rests_until is not None
             story.paused()
             story.drawn()
             story.resumed()
-        assert (story.state.fallback.rests_until, story.state.fallback.failures) == (None, 1 if mend == "result" else 0)
-        assert phase(story)[0] == ("federated" if mend == "result" else "datacenter")
+        assert (story.state.fallback.rests_until, story.state.fallback.failures) == (None, 1 if end == "result" else 0)
+        assert phase(story)[0] == ("federated" if end == "result" else "datacenter")
 
 
 def test_rests_double_up_to_a_day_and_fall_back_with_the_clock() -> None:
@@ -170,7 +170,7 @@ def test_rests_double_up_to_a_day_and_fall_back_with_the_clock() -> None:
 # Leases
 
 
-def test_every_grant_raises_the_fence_and_takes_the_round_from_whoever_had_it() -> None:
+def test_every_grant_raises_the_fence_and_ends_the_lease_before() -> None:
     story = fallback().training()
     story.tick(40)
     assert phase(story) == ("datacenter", "leasing")
@@ -219,7 +219,7 @@ def test_a_second_process_of_one_worker_waits_for_the_end_of_the_lease(first: st
     assert (granted.attempt, granted.fence) == (2, 2)
 
 
-def test_a_log_from_before_installations_were_told_is_read_as_it_was_written() -> None:
+def test_a_log_without_installations_is_read_as_it_was_written() -> None:
     story = fallback().training()
     assert only(story.leased(instance="i2"), fx.Granted).fence == 2
 
@@ -299,7 +299,7 @@ def test_a_clock_that_falls_back_moves_the_times_of_the_round() -> None:
     ],
 )
 def test_when_enough_devices_wait(section: dict[str, Any], after_s: float, waiting: int, back: bool) -> None:
-    """A whole cohort (goal 3) at once; a quorum (2) once nobody took the round in time; by plan only then."""
+    """A whole cohort (goal 3) at once; a quorum (2) once no worker took the round in time; by plan only then."""
     story = Story(datacenter=section)
     if "every" in section:
         story.whole_round()

@@ -51,7 +51,7 @@ def test_other_devices_are_a_way_out() -> None:
     story = SecureStory().exhausted()
     story.drawn_from("g", "h", "i", "j", unspendable=6)
     assert (story.state.phase, story.state.exhausted) == ("collecting", "")
-    assert story.state.spent == SIX, "whoever has signed stays spent until there is another model"
+    assert story.state.spent == SIX, "devices that have signed stay spent until there is another model"
 
 
 def test_it_stays_exhausted_while_fewer_wait() -> None:
@@ -101,7 +101,7 @@ def test_a_run_that_is_not_exhausted_is_not_advanced(chapter: str) -> None:
     before = story.state
     effects = story.advanced()
     assert refusal(effects) == "conflict"
-    assert only(effects, fx.Refused).reason == "run story is not exhausted: it goes on without this"
+    assert only(effects, fx.Refused).reason == "run story is not exhausted: it continues by itself"
     assert story.state is before
     assert refusal(Story().happens(ev.Advanced(at=1.0, round=1, by="olga"))) == "conflict"
 

@@ -31,7 +31,7 @@ def test_enough_committed_rounds_finish_the_run() -> None:
     assert every(effects, fx.Draw) == []
 
 
-def test_one_round_is_told_in_the_singular() -> None:
+def test_one_round_is_written_in_the_singular() -> None:
     assert Story(finish={"rounds": 1}).whole_round().state.reason == "reached 1 round"
 
 

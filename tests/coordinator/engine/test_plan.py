@@ -164,7 +164,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("sections", "sentence"), CONTRADICTIONS)
-def test_a_plan_that_contradicts_itself_is_told_how_to_change(sections: dict[str, Any], sentence: str) -> None:
+def test_the_error_for_a_plan_that_contradicts_itself_names_the_fix(sections: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         plan(**sections)
 
@@ -201,7 +201,7 @@ def test_unknown_and_missing_fields_are_named(data: object, where: str) -> None:
         Plan.parse(data)
 
 
-def test_several_mistakes_are_told_together() -> None:
+def test_several_mistakes_are_reported_together() -> None:
     with pytest.raises(PlanError) as refusal:
         plan(cohort={"quorum": 2}, finish={"rounds": 0})
     assert "cohort.quorum" in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: the invariants of a run hold, and its log tells the whole of it."""
+"""For any events in any order, the invariants of a run hold, and its log gives its whole state."""
 
 from __future__ import annotations
 

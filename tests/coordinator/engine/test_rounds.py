@@ -67,7 +67,7 @@ def test_at_the_goal_the_round_closes_at_once() -> None:
     assert (commit.round, commit.parent) == (1, START)
     assert [item.digest for item in commit.contributions] == [digest_of(device, 1) for device in "abc"]
     assert (story.state.phase, story.state.deadline) == ("committing", None)
-    assert every(effects, fx.Release)[-1].devices is None, "whoever is still training is free"
+    assert every(effects, fx.Release)[-1].devices is None, "devices that still train are free"
 
 
 def test_each_report_is_accepted_freed_and_folded() -> None:
@@ -90,7 +90,7 @@ def test_at_the_deadline_a_quorum_makes_the_round() -> None:
     assert story.state.phase == "committing"
 
 
-def test_at_the_deadline_below_the_quorum_it_is_abandoned_and_every_acknowledged_update_is_told() -> None:
+def test_at_the_deadline_below_the_quorum_it_is_abandoned_and_every_acknowledged_update_is_refused() -> None:
     story = Story().collecting()
     story.reported("c")
     effects = story.tick(60)
@@ -115,7 +115,7 @@ def test_a_commit_that_cannot_be_made_abandons_the_round_and_tells_all_its_updat
     assert (story.state.phase, story.state.round_number, story.state.checkpoint) == ("selecting", 2, START)
 
 
-def test_the_round_closes_when_all_have_been_heard_of() -> None:
+def test_the_round_closes_when_all_have_reported_or_withdrawn() -> None:
     story = Story().collecting()
     story.reported("a")
     story.withdrew("b")

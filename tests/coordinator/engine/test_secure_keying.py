@@ -43,7 +43,7 @@ def test_a_cohort_is_at_least_the_quorum_and_the_smallest_cohort(quorum: float, 
     assert ended(effects) == ("abandoned", told)
 
 
-def test_spent_and_barred_devices_are_not_of_a_cohort_whoever_drew_them() -> None:
+def test_spent_and_barred_devices_are_removed_from_a_drawn_cohort() -> None:
     story = SecureStory().unmasking()
     story.revealed("a")
     story.tick(20)
@@ -292,7 +292,7 @@ def test_a_round_is_keyed_so_often_and_no_more() -> None:
             story.shared(device)
         effects = story.tick(20)
         assert story.attempt == 1 - attempt, "the second failure ends the round"
-    told = "4 of 6 devices shared in attempt 1; it takes 5; it was keyed 2 times, the most that the plan allows"
+    told = "4 of 6 devices shared in attempt 1; it takes 5; the plan allows no more attempts (secure.attempts = 2)"
     assert ended(effects) == ("abandoned", told)
     assert story.state.round_number == 2
     assert story.state.current.excluded == {}, "the next round begins without grudges"
@@ -305,7 +305,7 @@ def test_where_too_few_are_left_no_fresh_attempt_is_made() -> None:
     for device in ("a", "b", "c"):
         story.shared(device)
     effects = story.tick(20)
-    told = "3 of 6 devices shared in attempt 0; it takes 5; 3 devices are left to key it anew, and it takes 4"
+    told = "3 of 6 devices shared in attempt 0; it takes 5; 3 devices are left, and a new attempt takes 4"
     assert ended(effects) == ("abandoned", told)
 
 

@@ -1,8 +1,8 @@
-"""Whatever happens to a secure run, in whatever order: random events against ``step``, and what must hold after each.
+"""A secure run with random events in random order against ``step``, and the properties that hold after each.
 
-Most events are near to what the phase waits for, or a run would never leave the cohort; the rest are stale, early or
-late, said twice, said by strangers. After each of them ``SecureStory`` looks that the state survives JSON, that pending
-is what is in flight, and that who works has a claim.
+Most events are near to those that the phase waits for, or a run would never leave the cohort; the rest are stale, early
+or late, sent twice, or sent by unknown devices. After each of them ``SecureStory`` checks that the state survives JSON,
+that pending is what is in flight, and that the devices that work have claims.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class SecureRun(RuleBasedStateMachine):
                 assert made.contributions == ()
 
     def _keeps_the_list(self, before: states.RunState, after: states.RunState) -> None:
-        """Survivors have masked, and are the same from agreeing on; only they sign; whoever signs is spent."""
+        """Survivors have masked, and are the same from agreeing on; only they sign; a device that signs is spent."""
         if after.secure is None:
             return
         secure = after.secure

@@ -39,7 +39,7 @@ def test_masking_ends_when_all_who_shared_have_masked_and_the_list_stands() -> N
     assert story.state.phase == "masking"
     effects = story.masked("f")
     assert only(effects, fx.SendAnswers) == fx.SendAnswers(round=1, attempt=0, phase="agreeing", devices=SIX)
-    assert only(effects, fx.Release).devices == ("g", "h"), "whoever is not on the list is free to go"
+    assert only(effects, fx.Release).devices == ("g", "h"), "devices that are not on the list are free"
 
 
 @pytest.mark.parametrize("exchange", ["shared", "masked"])
@@ -72,7 +72,7 @@ def test_enough_is_waited_for_as_long_as_the_rest_may_come() -> None:
     for device in SIX[:5]:
         story.shared(device)
     story.withdraws("f")
-    assert story.state.phase == "masking", "nobody is left to hear of"
+    assert story.state.phase == "masking", "no other device is awaited"
     for device in SIX[:4]:
         story.masked(device)
     assert story.state.phase == "masking"
@@ -245,7 +245,7 @@ def test_a_device_that_complains_of_many_is_left_out_alone() -> None:
     assert story.state.current.excluded.keys() == {"b"}
 
 
-def test_a_complaint_stands_as_it_was_first_said() -> None:
+def test_the_first_complaint_of_a_device_stands() -> None:
     story = SecureStory().masking()
     assert story.complained("b", "a") == []
     before = story.state

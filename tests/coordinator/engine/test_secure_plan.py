@@ -242,7 +242,7 @@ def test_what_cannot_be_carried_out_is_refused_in_one_sentence(
     assert str(refused.value) == sentence
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(PlanError) as refused:
         plan(SECURE, aggregation={"clip_norm": 1.0}, retention={"rounds": 2})
     assert str(refused.value).count(";") == 1

@@ -94,7 +94,7 @@ def _told_up_to(place: str) -> SecureStory:
 
 
 def story_at(place: str) -> SecureStory:
-    """A story of its own that is at this place; what led there is told once."""
+    """A copy of a story that is at this place; the events before it are run once."""
     return copy.deepcopy(_told_up_to(place))
 
 

@@ -85,7 +85,7 @@ def test_it_is_given_up_as_soon_as_too_few_can_still_sign() -> None:
     assert (story.state.round_number, story.state.spent) == (2, ())
 
 
-def test_a_signature_that_is_out_binds_whoever_withdrew_before() -> None:
+def test_a_sent_signature_binds_a_device_that_withdrew_before() -> None:
     story = SecureStory().agreeing()
     story.withdraws("a")
     story.signed("a")

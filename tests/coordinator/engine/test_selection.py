@@ -83,7 +83,7 @@ def test_golden_draws() -> None:
 
 
 def test_uniform_draws_places_in_the_sorted_pool_and_examples_draws_devices() -> None:
-    """Whoever calls sorts: the same devices in another order are other places. Keys belong to devices."""
+    """The caller sorts: the same devices in another order are other places. Keys belong to devices."""
     waiting = pool(30, list(range(1, 31)))
     renamed = [(device.replace("d", "e"), size) for device, size in waiting]
     chosen = uniform(waiting, 5, seed=2, round=2)

@@ -204,7 +204,7 @@ def test_what_happens(kind: str, place: str) -> None:
             assert after.status == "paused"
             assert after.phase == before.phase, "the round under way goes on"
         case "paused, idle":
-            assert (after.status, after.phase) == ("paused", "idle"), "a round that nobody has begun ends"
+            assert (after.status, after.phase) == ("paused", "idle"), "a round that no worker has begun ends"
         case "kept":
             assert (after.phase, after.current.lease and after.current.lease.step) == ("training", 7)
         case "stopped":

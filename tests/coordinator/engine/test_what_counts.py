@@ -1,4 +1,4 @@
-"""Which update counts in a round, with which weight, and how the others are told; partial work."""
+"""Which update counts in a round, with which weight, and the refusals of the others; partial work."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_second_different_update_is_refused_and_the_first_counts() -> None:
     assert story.state.current.contributions[0].digest == digest_of("a", 1)
 
 
-def test_who_was_not_selected_is_told_so() -> None:
+def test_a_device_that_was_not_selected_is_refused() -> None:
     story = Story().collecting("a", "b", "c")
     before = story.state
     for effects in (story.reported("z"), story.started("z"), story.withdrew("z")):
@@ -89,7 +89,7 @@ def test_who_reported_cannot_withdraw() -> None:
     assert [item.device for item in story.state.current.contributions] == ["a"]
 
 
-def test_starting_is_told_once() -> None:
+def test_started_is_recorded_once() -> None:
     story = Story().collecting()
     assert story.started("a") == []
     assert story.state.current.members["a"].status == "training"

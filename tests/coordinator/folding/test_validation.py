@@ -1,4 +1,4 @@
-"""The door for updates: every way in which a body can be wrong, told in one sentence; and what is measured."""
+"""The validation of updates: each error in a body is one sentence; and the measures of a valid one."""
 
 from __future__ import annotations
 

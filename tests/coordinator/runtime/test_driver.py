@@ -246,5 +246,5 @@ def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
     assert [len(numbers) for numbers in counted.values()] == [32, 32, 32]
     world.require(counted)
     acknowledged = [row for row in store.events("marks", 0) if row.kind == "Reported"]
-    assert len(acknowledged) == 96, "as many as were counted: what was late was told so"
+    assert len(acknowledged) == 96, "as many as were counted: the late ones were refused"
     store.close()

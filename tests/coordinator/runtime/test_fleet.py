@@ -1,4 +1,4 @@
-"""The fleet: enrolment, tokens, who waits and for how long, and what those without work are told."""
+"""The fleet: enrolment, tokens, which devices wait and how long, and the answers to devices without work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_enrolling_again_with_the_same_key_gives_the_same_id_and_a_fresh_token(m
     first, second = world.coordinator.devices.enrol(request()), world.coordinator.devices.enrol(request(examples=9999))
     assert first.device == second.device
     assert first.token != second.token
-    assert second.examples_cap == 500, "what it said at first stands"
+    assert second.examples_cap == 500, "the first offer stands"
     assert world.coordinator.devices.authenticate(second.token).device == first.device
     with world.refuses("unauthenticated", "enrol again"):
         world.coordinator.devices.authenticate(first.token)
@@ -235,10 +235,10 @@ def test_a_check_in_is_remembered_as_the_last_word_of_a_device(world: World) -> 
     assert seen[3] is None
 
 
-# ---------------------------------------------------------------- what devices without work are told
+# ---------------------------------------------------------------- answers to devices without work
 
 
-def test_a_window_is_told_with_every_refusal(world: World) -> None:
+def test_every_refusal_has_a_window(world: World) -> None:
     (answer,) = world.check_in(0, version="7", secure_only=True)
     assert isinstance(answer, Wait)
     assert (answer.min_s, answer.max_s) == (world.settings.pace_min_s, world.settings.pace_max_s)
@@ -272,7 +272,7 @@ def test_paused_runs_refuse_nobody(world: World) -> None:
     assert told.reason == "no run is under way; paused: marks"
 
 
-def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: MakeWorld) -> None:
+def test_a_round_that_found_too_few_gives_the_reasons_of_the_others(make_world: MakeWorld) -> None:
     world = make_world(4)
     world.create(task={"learner_version": "2"})
     world.check_in(0, 1, version="1")
@@ -285,10 +285,10 @@ def test_a_round_that_found_too_few_says_what_the_others_were_told(make_world: M
         f"2 devices were ineligible: the plan wants {LEARNER} 2; this device has 1"
     )
     world.pass_time(1000)
-    assert "told" not in world.coordinator.operators.round("marks", 2).reason, "nobody asked since"
+    assert "told" not in world.coordinator.operators.round("marks", 2).reason, "no device has asked since"
 
 
-def test_devices_that_wait_for_another_run_are_told_of_too(make_world: MakeWorld) -> None:
+def test_devices_that_wait_for_another_run_are_counted_in_the_reason(make_world: MakeWorld) -> None:
     world = make_world(4)
     world.create(name="large", cohort={"min_examples": 100, "select_s": 10})
     world.create(name="any", cohort={"select_s": 1000, "pool": 4})

@@ -96,7 +96,7 @@ def test_an_error_of_the_commit_is_everyones_in_the_batch_and_nobody_elses() -> 
     assert counter.group.submit(7) == 7, "the next one is as if nothing had been"
 
 
-def test_whoever_is_interrupted_interrupts_nobody_for_ever() -> None:
+def test_an_interrupted_caller_does_not_block_others() -> None:
     def answer(item: int) -> int:
         if item == 1:
             raise KeyboardInterrupt
@@ -173,7 +173,7 @@ def _send(world: World, number: int) -> None:
         world.coordinator.devices.report(device, "marks", 1, 0, spool)
 
 
-def test_a_peers_fault_in_a_shared_transaction_is_told_to_that_peer_alone() -> None:
+def test_a_peers_fault_in_a_shared_transaction_is_reported_to_that_peer_alone() -> None:
     world = World(8)
     world.create()
     world.check_in()

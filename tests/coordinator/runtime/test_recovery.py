@@ -1,7 +1,7 @@
 """A coordinator that dies at any moment and starts again: the run commits to the same bits, each device counts once.
 
 The same four rounds are played once for every point at which something becomes durable, with the process dead just
-before or just after it. Whoever had no answer asks again, as real devices and operators do.
+before or just after it. A peer without an answer sends its request again, as real devices and operators do.
 """
 
 from __future__ import annotations

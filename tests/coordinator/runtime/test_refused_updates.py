@@ -1,4 +1,4 @@
-"""What does not count and how it is told: withdrawn, late, stale, not selected, and updates that do not fit."""
+"""Updates that do not count, and their refusals: withdrawn, late, stale, not selected, and updates that do not fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_round_is_abandoned_as_soon_as_too_many_withdrew(world: World) -> No
     )
 
 
-def test_who_was_not_selected_is_told_before_the_body_is_read(world: World) -> None:
+def test_a_device_that_was_not_selected_is_refused_before_the_body_is_read(world: World) -> None:
     world.check_in()
     outsider = next(number for number in range(8) if number not in world.cohort())
     device = world.rows[outsider].device
@@ -103,7 +103,7 @@ def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_cou
     assert world.blobs.has(receipt.digest)
 
 
-def test_an_unknown_run_is_told_so(world: World) -> None:
+def test_an_unknown_run_is_refused(world: World) -> None:
     for ask in (
         lambda: world.coordinator.operators.run("nothing"),
         lambda: world.coordinator.operators.pause("nothing"),

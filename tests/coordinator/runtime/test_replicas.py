@@ -19,7 +19,7 @@ from tests.coordinator.world import World
 
 
 class Pair:
-    """``one`` and ``two``: replicas. Nobody performs anything until told to."""
+    """``one`` and ``two``: replicas. Neither performs an action until the test calls it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -130,7 +130,7 @@ def test_a_commit_that_was_taken_over_gives_way_to_the_newer_fence(pair: Pair) -
     assert row.fence == 2
 
 
-def test_whoever_has_the_older_fence_is_refused_and_nobody_else_in_its_batch(pair: Pair) -> None:
+def test_an_event_under_an_older_fence_is_refused_and_no_other_of_its_batch(pair: Pair) -> None:
     world = pair.world
     world.check_in()
     log = pair.one.core.log("marks")
@@ -224,8 +224,8 @@ ASKS: dict[str, Callable[[Pair, str], object]] = {
 
 
 @pytest.mark.parametrize("ask", ASKS)
-def test_repro_a_replica_that_has_not_heard_of_the_draw_refuses_nobody(pair: Pair, ask: str) -> None:
-    """Its own state was still selecting round 1: a selected device was told that it was not, and dropped its work."""
+def test_repro_a_replica_that_has_not_read_the_draw_refuses_no_device(pair: Pair, ask: str) -> None:
+    """Its own state was still selecting round 1: a selected device was refused, and dropped its work."""
     world = pair.world
     world.check_in()
     assert pair.two.core.log("marks").state.phase == "selecting"
@@ -234,7 +234,7 @@ def test_repro_a_replica_that_has_not_heard_of_the_draw_refuses_nobody(pair: Pai
         assert ASKS[ask](pair, world.rows[world.cohort()[0]].device) is not None
 
 
-def test_repro_a_replica_that_has_not_heard_of_the_next_round_serves_it(pair: Pair) -> None:
+def test_repro_a_replica_that_has_not_read_the_next_round_serves_it(pair: Pair) -> None:
     world = pair.world
     counted = {1: world.play_round(1)}
     world.check_in()

@@ -1,4 +1,4 @@
-"""How a run begins: what its plan and its first checkpoint must be, and what is told when they are not."""
+"""How a run begins: the conditions on its plan and its first checkpoint, and the errors where they are not met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime as devices see it: whole rounds, and that whatever is said again is answered the same."""
+"""The runtime as devices see it: whole rounds, and repeated requests, which get the same answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_run_from_its_first_round_to_its_last(world: World) -> None:
     assert world.store.claims() == []
 
 
-def test_select_4_goal_3_the_fourth_is_told_it_is_late(world: World) -> None:
+def test_select_4_goal_3_the_fourth_is_refused_as_late(world: World) -> None:
     world.check_in()
     first, second, third, fourth = world.cohort()
     receipts = world.report(first, second, third)
@@ -49,7 +49,7 @@ def test_at_the_deadline_a_quorum_commits(world: World) -> None:
     world.require({1: [first, second]})
 
 
-def test_below_the_quorum_the_round_is_abandoned_and_the_acknowledged_update_is_told(world: World) -> None:
+def test_below_the_quorum_the_round_is_abandoned_and_the_acknowledged_update_is_refused(world: World) -> None:
     world.check_in()
     first, second, *_ = world.cohort()
     world.report(first)
@@ -67,10 +67,10 @@ def test_below_the_quorum_the_round_is_abandoned_and_the_acknowledged_update_is_
         world.report(first)
     with world.refuses("late", "round 1 is over"):
         world.report(second)
-    assert {claim.round for claim in world.store.claims()} == {2}, "whoever waited is free for the next round"
+    assert {claim.round for claim in world.store.claims()} == {2}, "the waiting devices are free for the next round"
 
 
-def test_a_select_deadline_draws_from_whoever_waits(world: World) -> None:
+def test_a_select_deadline_draws_from_the_devices_that_wait(world: World) -> None:
     world.check_in(1, 5)
     assert world.cohort() == []
     world.pass_time(10)
@@ -79,7 +79,7 @@ def test_a_select_deadline_draws_from_whoever_waits(world: World) -> None:
     world.require({1: [1, 5]})
 
 
-def test_nobody_waits_so_rounds_are_abandoned_and_told(world: World) -> None:
+def test_without_waiting_devices_rounds_are_abandoned_with_a_reason(world: World) -> None:
     world.pass_time(10)
     world.pass_time(10)
     reasons = [row.reason for row in world.coordinator.operators.rounds("marks")]

@@ -1,4 +1,4 @@
-"""The fleet and several runs on it: who can take part in what, and what the others are told."""
+"""The fleet and several runs on it: which devices can take part in which run, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_update_cannot_be_sent_to_another_run(make_world: MakeWorld) -> None:
         world.send(world.index(claim.device), world.body(0), run="marks")
 
 
-def test_a_learner_or_version_that_does_not_fit_is_told_why(make_world: MakeWorld) -> None:
+def test_a_learner_or_version_that_does_not_fit_gets_the_reason(make_world: MakeWorld) -> None:
     world = make_world(4)
     world.create(task={"learner_version": "2"})
     (answer,) = world.check_in(0, version="1")
@@ -50,7 +50,7 @@ def test_a_learner_or_version_that_does_not_fit_is_told_why(make_world: MakeWorl
     assert world.store.waiting_by_offer(world.clock.now()).popitem()[1] == 2
 
 
-def test_a_device_that_is_too_small_is_told_why_by_its_capped_size(make_world: MakeWorld) -> None:
+def test_a_device_that_is_too_small_gets_the_reason_by_its_capped_size(make_world: MakeWorld) -> None:
     world = make_world(4)
     world.create(cohort={"min_examples": 500})
     (answer,) = world.check_in(0, examples=400)
@@ -89,7 +89,7 @@ def test_devices_whose_size_one_run_refuses_do_not_keep_it_from_resting(make_wor
     assert world.coordinator.operators.run("other").phase == "collecting"
 
 
-def test_a_hold_that_ran_out_is_told_what_the_runs_are_doing(world: World) -> None:
+def test_a_hold_that_ran_out_returns_what_the_runs_are_doing(world: World) -> None:
     message = CheckIn(examples=5, learners={LEARNER: "1"})
     told = world.coordinator.devices.hold_over(world.rows[0].device, message)
     assert told.reason == "not selected yet: run marks is selecting round 1"

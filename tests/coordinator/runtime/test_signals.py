@@ -1,4 +1,4 @@
-"""Signals: nobody sleeps through a wake-up, and waiting costs nothing."""
+"""Signals: no wake-up is lost, and waiting costs nothing."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_without_retention_no_raw_update_outlives_its_round(world: World) -> Non
     assert world.checkpoint()["marks"].any()
 
 
-def test_a_selected_device_that_was_never_heard_of_is_dropped_and_a_stranger_is_told_so(world: World) -> None:
+def test_a_selected_device_that_sends_nothing_is_dropped_and_an_unknown_one_is_refused(world: World) -> None:
     counted = world.play_round(1)
     body = world.store.round("marks", 1).body  # type: ignore[union-attr]
     selected = {world.index(device) for device in body["cohort"]}  # type: ignore[attr-defined]

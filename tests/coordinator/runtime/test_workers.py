@@ -157,7 +157,7 @@ def test_a_worker_that_dies_loses_the_round_to_another_and_its_result_is_refused
     center.pass_time(41)
     new = center.poll(second)
     assert (new.attempt, new.fence) == (2, 2)
-    with center.refuses("lease-lost", "given out anew: its fence is 2, not 1"):
+    with center.refuses("lease-lost", "leased again: its fence is 2, not 1"):
         center.deliver(first, old, to_bytes(center.trained()))
     with center.refuses("lease-lost"):
         center.coordinator.workers.heartbeat(first, "marks", 2, Heartbeat(attempt=1, fence=1))
@@ -207,8 +207,8 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
     first, second = center.worker(), center.worker()
     center.poll(first)
     for worker, attempt, fence, words in [
-        (second, 1, 1, "round 2 is in the hands of another worker, under fence 1"),
-        (first, 1, 2, "round 2 was never given out under fence 2: its fence is 1"),
+        (second, 1, 1, "round 2 is leased to another worker, under fence 1"),
+        (first, 1, 2, "round 2 was never leased under fence 2: its fence is 1"),
         (first, 2, 1, "fence 1 is that of attempt 1 of round 2, not 2"),
     ]:
         with center.refuses("lease-lost", words):
@@ -216,7 +216,7 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "words"),
+    ("changes", "words"),
     [
         ({"extra": np.zeros(1, np.float32)}, "extra"),
         ({"marks": np.zeros(3, np.float32)}, "marks"),
@@ -225,13 +225,13 @@ def test_a_lease_that_is_not_this_workers_is_refused_in_words_that_say_which(cen
     ],
 )
 def test_a_result_that_is_no_checkpoint_of_the_run_is_refused(
-    center: Center, spoilt: dict[str, Any], words: str
+    center: Center, changes: dict[str, Any], words: str
 ) -> None:
     center.fall_back()
     worker = center.worker()
     lease = center.poll(worker)
     with center.refuses("invalid-update", words):
-        center.deliver(worker, lease, to_bytes(center.trained(**spoilt)))
+        center.deliver(worker, lease, to_bytes(center.trained(**changes)))
     with center.refuses("invalid-update", "truncated|ends"):
         center.deliver(worker, lease, to_bytes(center.trained())[:-1])
     with center.refuses("invalid-update", "__metadata__"):
@@ -312,7 +312,7 @@ def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) ->
     assert center.coordinator.operators.run("marks").phase == "selecting"
 
 
-def test_a_worker_that_fits_no_run_is_told_why(center: Center) -> None:
+def test_a_worker_that_fits_no_run_gets_the_reason(center: Center) -> None:
     center.fall_back()
     worker = center.worker()
     answer = center.poll(worker, data=("other",), nproc=1)

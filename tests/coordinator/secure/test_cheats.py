@@ -173,7 +173,7 @@ def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> No
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "survivors", "unmask"])
 def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
-    """Whoever wrote it: it is refused, and the device's own message is still taken."""
+    """From any sender, it is refused, and the device's own message is still accepted."""
     world = World(4)
     phone = world.phones[0]
     forged: list[Transmit] = []
@@ -384,7 +384,7 @@ def spoil(phone: Phone, world: World, lane: int, to: Callable[[int, int], int]) 
         pytest.param(-1, lambda total, bits: total - 1, "canary", id="no canary"),
     ],
 )
-def test_an_impossible_sum_is_refused_and_nobody_is_blamed(
+def test_an_impossible_sum_is_refused_and_no_device_is_at_fault(
     lane: int, to: Callable[[int, int], int], match: str
 ) -> None:
     world = World(5)
@@ -483,7 +483,7 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
     assert_committed(world)
 
 
-def test_a_round_is_keyed_so_often_and_then_abandoned() -> None:
+def test_a_round_has_so_many_attempts_and_is_then_abandoned() -> None:
     """Four vanish before they share and three of the other five before they mask; nobody is spent."""
     world = World(9, secure={"attempts": 2}, cohort={"quorum": 0.3})
     for phone in world.phones[:4]:
@@ -492,7 +492,7 @@ def test_a_round_is_keyed_so_often_and_then_abandoned() -> None:
         phone.stops = "mask"
     world.play(second_round)
     assert len(world.happened(ev.Announced)) == 2
-    assert "keyed 2 times" in world.reasons[0]
+    assert "secure.attempts = 2" in world.reasons[0]
     assert world.state.version == 0
     assert world.state.spent == ()
     world.assert_clean()

@@ -111,7 +111,7 @@ def test_strangers_and_older_attempts_get_no_answer() -> None:
     assert kind_of(world, name, 2, 0, "advertise") == "stale"
 
 
-def test_who_is_not_in_the_roster_is_told() -> None:
+def test_a_device_that_is_not_in_the_roster_is_refused() -> None:
     world = World(6, cohort={"goal": 5})
     world.play(lambda w: w.state.phase == "masking")
     late = world.phones[5]

@@ -3,7 +3,7 @@ socket, no threads, no clock but the one that is set here.
 
 What is durable is the log of events (as JSON), and the blobs. ``Crash`` can happen at every point where something
 becomes durable: before an event, after it, after a blob. Then the state is read from its JSON, what is pending is
-performed again, blobs that nothing refers to are swept, and devices, which heard no answer, say the same again.
+performed again, blobs that nothing refers to are swept, and devices without an answer send the same again.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ class World:
             case fx.Announce() | fx.Gather() | fx.Open() | fx.CommitSum() | fx.Advance() | fx.Discard():
                 self.secure.perform(action)
             case _:
-                pass  # hints: whoever waits asks again
+                pass  # hints: devices that wait ask again
 
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:

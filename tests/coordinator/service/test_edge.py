@@ -35,7 +35,7 @@ def refused(response: httpx2.Response, status: int, kind: str) -> str:
         ({PROTOCOL_HEADER: "9" * 50}, "must be a whole number"),
     ],
 )
-def test_a_device_of_another_protocol_version_is_told_both_versions(server: Server, headers: dict, told: str) -> None:
+def test_a_refusal_of_another_protocol_version_names_both_versions(server: Server, headers: dict, told: str) -> None:
     response = server.http.post(Route.CHECK_IN, content="{}", headers=headers)
     detail = refused(response, 426, "protocol-version")
     assert told in detail
@@ -142,7 +142,7 @@ def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
         (RuntimeError("ours"), "internal", 500),
     ],
 )
-def test_what_the_machine_could_not_do_is_told_without_its_words(error: Exception, kind: str, status: int) -> None:
+def test_an_error_of_the_machine_is_reported_without_its_text(error: Exception, kind: str, status: int) -> None:
     told = problem_of(error, path="/v1/x")
     assert (told.kind, told.status) == (kind, status)
     assert str(error) not in told.detail

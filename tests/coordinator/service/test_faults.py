@@ -50,7 +50,7 @@ UPDATE = Route.UPDATE.format(run="r", round=1, attempt=0)
 
 
 class Scripted:
-    """Says what a test told it to, and remembers what it was asked."""
+    """Gives the answers that a test sets, and records its requests."""
 
     def __init__(self, folder: Path) -> None:
         self.signals = Signals()
@@ -129,7 +129,7 @@ def scripted(tmp_path: Path) -> Scripted:
     return Scripted(tmp_path)
 
 
-def test_a_bug_is_told_without_a_stack_trace(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_without_a_stack_trace(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     scripted.failure = RuntimeError("a secret detail")
     with serving(scripted) as http:
         response = http.get(Route.RUNS)
@@ -213,7 +213,7 @@ def test_a_sender_that_goes_away_mid_body_leaves_nothing(scripted: Scripted) -> 
     assert "report" not in scripted.asked
 
 
-def test_a_sender_that_falls_silent_is_told_truncated(scripted: Scripted) -> None:
+def test_a_body_that_stops_is_refused_as_truncated(scripted: Scripted) -> None:
     with serving(scripted, body_idle_s=0.2) as http:
         connection = raw_put(http, 500_000, b"x" * 1000)
         answer = read_answer(connection)

@@ -144,7 +144,7 @@ def test_a_held_check_in_is_answered_when_a_run_begins(server: Server) -> None:
     server.http.post("/v1/runs/wakes/stop")
 
 
-def test_a_device_without_work_is_told_why_and_when_to_come_back(server: Server) -> None:
+def test_a_device_without_work_gets_a_reason_and_a_time_to_return(server: Server) -> None:
     wait = server.device("nothing", 11).check_in(0).json()
     assert wait["kind"] == "wait"
     assert wait["reason"]

@@ -1,4 +1,4 @@
-"""The workers' routes on the wire: registered, held until a round wants them, heard, and their result committed."""
+"""The workers' routes on the wire: registration, held polls, heartbeats, and the commit of a result."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_poll_is_held_to_its_end(server: Server) -> None:
     assert "no datacenter round is open: run late-center is selecting round 1" in answer["reason"]
 
 
-def test_a_worker_without_work_is_told_why(server: Server) -> None:
+def test_a_worker_without_work_gets_a_reason(server: Server) -> None:
     worker = fallen_back(server, "choosy", nproc=4)
     told = worker.poll().json()
     assert told["kind"] == "wait"

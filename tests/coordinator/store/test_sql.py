@@ -117,7 +117,7 @@ def test_a_database_that_stays_locked_is_an_error_and_no_hang(store: SqlStore, t
     impatient.close()
 
 
-def test_threads_that_wait_too_long_for_each_other_are_told(tmp_path: Path) -> None:
+def test_threads_that_wait_too_long_for_each_other_get_an_error(tmp_path: Path) -> None:
     store = open_store(url_of(tmp_path), lock_timeout_s=0.05)
     refused: list[str] = []
 

@@ -1,11 +1,11 @@
-"""Seeded bugs that the explorer must find: if one survives, the explorer has a blind spot.
+"""Seeded bugs (mutants) that the explorer must find: if one survives, the explorer misses a class of bugs.
 
-Each lives in a file by the room it spoils. A new one is a function with a docstring under ``@mutant(name, breaks)``.
+Each room of the product has a file here. A mutant is a function with a docstring under ``@mutant(name, breaks)``.
 """
 
 from __future__ import annotations
 
 from tests.faults.mutants import aggregation, datacenter, device, engine, runtime, storage
-from tests.faults.mutants.registry import MUTANTS, Mutant, Spoilt
+from tests.faults.mutants.registry import MUTANTS, BuggyProduct, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "Spoilt", "aggregation", "datacenter", "device", "engine", "runtime", "storage"]
+__all__ = ["MUTANTS", "BuggyProduct", "Mutant", "aggregation", "datacenter", "device", "engine", "runtime", "storage"]

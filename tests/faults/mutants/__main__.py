@@ -1,4 +1,4 @@
-"""``python -m tests.faults.mutants``: play schedules on a seeded bug, which must be found.
+"""``python -m tests.faults.mutants``: runs schedules on a product with a seeded bug, which the explorer must find.
 
 ::
 
@@ -17,7 +17,7 @@ import typer
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say_json, say_table
 from simulation.explorer.command import Jobs, Schedules, Seconds, Seed, Trace, play_many, play_one, show_count
 from simulation.explorer.search import explore
-from tests.faults.mutants import MUTANTS, Spoilt
+from tests.faults.mutants import MUTANTS, BuggyProduct
 
 BUDGET = 1500
 """Schedules in which a mutant must be found."""
@@ -34,7 +34,7 @@ def main(
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
-    """Play schedules on the product with a seeded bug. Exit code 1 where it was not found."""
+    """Run schedules on the product with a seeded bug. Exit code 1 where it was not found."""
     if list_them:
         rows = [(mutant.name, " or ".join(mutant.breaks), mutant.description) for mutant in MUTANTS.values()]
         say_table(("mutant", "breaks", "what"), rows)
@@ -42,18 +42,18 @@ def main(
     if name is not None and name not in MUTANTS:
         fail(f"There is no mutant {name}; there are {', '.join(MUTANTS)}.")
     if trace and (name is None or schedules is not None or seconds is not None):
-        fail("--trace tells of one schedule of one mutant: name it, and leave out --schedules and --seconds.")
+        fail("--trace shows one schedule of one mutant: name it, and leave out --schedules and --seconds.")
     most = schedules if schedules is not None or seconds is not None else BUDGET
     if name is None:
         survivors = _every(seed, most, seconds, jobs, as_json)
     else:
-        spoilt = Spoilt(name)
+        buggy = BuggyProduct(name)
         if trace:
-            report = play_one(spoilt, seed, trace=True, as_json=as_json)
+            report = play_one(buggy, seed, trace=True, as_json=as_json)
         else:
-            report = play_many(spoilt, seed, most, seconds, jobs, enough=1)
+            report = play_many(buggy, seed, most, seconds, jobs, enough=1)
         show_count(report, as_json)
-        survivors = [] if {finding.invariant for finding in report.findings} & set(spoilt.mutant.breaks) else [name]
+        survivors = [] if {finding.invariant for finding in report.findings} & set(buggy.mutant.breaks) else [name]
     for survivor in survivors:
         note(f"{survivor} was not found: {MUTANTS[survivor].description}")
     if survivors:
@@ -61,10 +61,10 @@ def main(
 
 
 def _every(seed: int, schedules: int | None, seconds: float | None, jobs: int, as_json: bool) -> list[str]:
-    """Play each mutant until it is found; show one row for each; return those that were not."""
+    """Run each mutant until it is found; show one row for each; return those that were not."""
     rows, survivors = [], []
     for name, mutant in MUTANTS.items():
-        report = explore(seed, schedules, seconds=seconds, product=Spoilt(name), jobs=jobs, enough=1)
+        report = explore(seed, schedules, seconds=seconds, product=BuggyProduct(name), jobs=jobs, enough=1)
         found = [finding for finding in report.findings if finding.invariant in mutant.breaks]
         if not found:
             survivors.append(name)

@@ -126,7 +126,7 @@ def _optimizer_state_not_read() -> Patches:
 
 @mutant("optimizer-state-deleted", "whole-blob", "liveness", plan={"aggregation": ADAM})
 def _optimizer_state_deleted() -> Patches:
-    """With the updates of a round goes the state that it made, not the one that it read."""
+    """A round's optimizer state is deleted with its updates, in place of the state that it read."""
 
     def made(store: Any, run: str, row: Any) -> str | None:
         version = row.body.get("version") if row is not None else None
@@ -138,7 +138,7 @@ def _optimizer_state_deleted() -> Patches:
 
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))
 def _wrong_round_body() -> Patches:
-    """Nobody looks which round an update was made for."""
+    """The round in an update's header is not checked."""
     check = validation.check
 
     def trusting(path: Path, manifest: Any, plan: Any, *, run: str, round: int, attempt: int) -> Any:
@@ -154,7 +154,7 @@ def _wrong_round_body() -> Patches:
 
 @mutant("uncapped-weight", "ack-durable", "named")
 def _uncapped_weight() -> Patches:
-    """A device weighs as much as it says, whatever the plan's cap."""
+    """A device's weight is not capped as the plan requires."""
 
     def weight_of(aggregation: Any, *, examples: int, **work: Any) -> int:
         return (

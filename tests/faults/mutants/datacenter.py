@@ -1,4 +1,4 @@
-"""Bugs in datacenter rounds: who may speak under which fence, what is taken, when a lease ends."""
+"""Bugs in datacenter rounds: the checks of fences, the accepted results, the end of a lease."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _ALWAYS: dict[str, Any] = {
 
 @mutant("lease-fence-not-checked", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
 def _lease_fence_not_checked() -> Patches:
-    """A worker that holds no lease any more still speaks for the round."""
+    """Messages of a worker without a live lease are accepted."""
 
     def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
         found = _reason_lost(state, round, attempt, fence, worker)
-        return None if found is not None and "given out anew" in found and state.phase == "training" else found
+        return None if found is not None and "leased again" in found and state.phase == "training" else found
 
     return [(training, "reason_lost", lost), (worker_results, "reason_lost", lost)]
 
 
 @mutant("old-result-taken", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
 def _old_result_taken() -> Patches:
-    """A result that comes when its lease has ended is committed all the same."""
+    """A result that arrives after the end of its lease is committed."""
 
     def lost(state: RunState, round: int, attempt: int, fence: int, worker: str) -> str | None:
         found = _reason_lost(state, round, attempt, fence, worker)
@@ -59,13 +59,13 @@ def _old_result_taken() -> Patches:
 
 @mutant("lease-never-ends", "liveness", plan=CENTER, workers=1, lost_workers=1, focus=("worker-crash", "training"))
 def _lease_never_ends() -> Patches:
-    """A worker that died keeps its round for ever."""
+    """The lease of a dead worker never ends."""
     return [(training, "time_passes", lambda state, at: (state, []))]
 
 
 @mutant("two-results", "lease", "ack-durable", plan=CENTER, workers=2, focus=("worker-lie", "training"))
 def _two_results() -> Patches:
-    """Whoever had the round before, and comes with a result while the next one is trained, is committed too."""
+    """A result for the round before is committed while a worker trains the current round."""
 
     def delivered(state: RunState, event: ev.Delivered) -> Any:
         current = state.round
@@ -87,7 +87,7 @@ def _two_results() -> Patches:
 
 @mutant("fence-not-raised", "lease", plan=CENTER, workers=1, focus=("worker-crash", "training"))
 def _fence_not_raised() -> Patches:
-    """A worker that was started again goes on under the fence of its earlier life."""
+    """A worker that was started again continues under the fence of the process before."""
 
     def leased(state: RunState, event: ev.Leased) -> Any:
         lease = None if state.round is None else state.round.lease
@@ -101,7 +101,7 @@ def _fence_not_raised() -> Patches:
 
 @mutant("twin-takes-over", "lease", plan=CENTER, workers=1, focus=("worker-twin", "training"))
 def _twin_takes_over() -> Patches:
-    """Whoever has the worker's token takes its round, also while it is being trained."""
+    """Any process with the worker's token takes over its round, also while it is being trained."""
 
     def anyone(lease: Any, installation: str) -> bool:
         return True
@@ -119,7 +119,7 @@ def _failures_forgotten() -> Patches:
 
 @mutant("devices-not-counted", "lease", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
 def _devices_not_counted() -> Patches:
-    """A run stays in the datacenter though enough devices waited when its result came."""
+    """A run stays in the datacenter although enough devices waited when its result arrived."""
 
     def delivered(state: RunState, event: ev.Delivered) -> Any:
         return _delivered(state, replace(event, waiting=None))
@@ -129,7 +129,7 @@ def _devices_not_counted() -> Patches:
 
 @mutant("result-not-kept", "ack-durable", plan=CENTER, workers=1)
 def _result_not_kept() -> Patches:
-    """A result is acknowledged and written down nowhere."""
+    """A result is acknowledged and not stored."""
 
     def result(self: Any, worker: Any, run: str, round: int, attempt: int, report: Any, spool: Any) -> ResultReceipt:
         version = self._core.log(run).state.version + 1
@@ -142,13 +142,13 @@ def _result_not_kept() -> Patches:
 
 @mutant("refusal-unrecorded", "named", plan=CENTER, workers=2, focus=("worker-lie", "training"))
 def _refusal_unrecorded() -> Patches:
-    """A result that comes too late is refused, and nothing says that it ever came."""
+    """A result that arrives too late is refused without a record."""
     return [(WorkerResults, "_note_refused_result", lambda self, *refusal: None)]
 
 
 @mutant("twin-bytes-deleted", "whole-blob", "no-bug", plan=CENTER, workers=2, alike=True, focus=("pause", "training"))
 def _twin_bytes_deleted() -> Patches:
-    """What a round refused is deleted when it is over, though it is byte for byte what it took."""
+    """The bytes of refused results are deleted at the end of a round, also if an accepted result has the same bytes."""
 
     def updates(self: Any, run: str, round: int) -> list[str]:
         refused = [row.digest for row in self._core.store.refusals(run, round) if row.digest is not None]
@@ -159,7 +159,7 @@ def _twin_bytes_deleted() -> Patches:
 
 @mutant("fleet-forgotten", "liveness", plan=CENTER, workers=0)
 def _fleet_forgotten() -> Patches:
-    """A datacenter round that no worker takes goes on waiting, however many devices come back."""
+    """A datacenter round that no worker takes waits for ever, however many devices return."""
     from coordinator.runtime import cohort_selection, timekeeping
 
     def never(state: RunState, at: float, waiting: int) -> bool:
@@ -170,7 +170,7 @@ def _fleet_forgotten() -> Patches:
 
 @mutant("heartbeat-lost", "lease", "liveness", plan=CENTER, workers=1)
 def _heartbeat_lost() -> Patches:
-    """A heartbeat is answered, and does not keep the lease."""
+    """A heartbeat is answered, and does not renew the lease."""
     heartbeat = training.heartbeat
 
     def careless(state: RunState, event: ev.WorkerHeartbeat) -> Any:

@@ -1,4 +1,4 @@
-"""Bugs in the engine: what counts, when a round closes, what is recorded."""
+"""Bugs in the engine: which updates count, when a round closes, which records are written."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _withdrawn_counts() -> Patches:
 
 @mutant("ignored-quorum", "quorum")
 def _ignored_quorum() -> Patches:
-    """At the deadline a round closes with whatever it has."""
+    """At the deadline a round closes with any number of reports."""
 
     def tick(state: RunState, event: ev.Tick) -> Any:
         late = state.deadline is not None and event.at >= state.deadline
@@ -76,10 +76,10 @@ def _refusal_changes_state() -> Patches:
 
     def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Any:
         state, effects = _refuse(state, kind, reason, report)
-        spoilt = (
+        buggy = (
             state if state.round is None else state.with_round(replace(state.round, waiting=state.round.waiting + 1))
         )
-        return spoilt, effects
+        return buggy, effects
 
     return [(collecting, "refuse", refuse)]
 
@@ -99,12 +99,12 @@ def _receipt_forgotten() -> Patches:
 
 @mutant("forked-line", "line")
 def _forked_line() -> Patches:
-    """A checkpoint names the first version as its parent, and the store lets it."""
+    """A checkpoint names the first version as its parent, and the store accepts it."""
 
     def committed(state: RunState, event: ev.Committed) -> Any:
         state, effects = _committed(state, event)
-        spoilt = [replace(e, parent=0) if isinstance(e, fx.RecordCheckpoint) else e for e in effects]
-        return state, spoilt
+        buggy = [replace(e, parent=0) if isinstance(e, fx.RecordCheckpoint) else e for e in effects]
+        return state, buggy
 
     from coordinator.store.memory import MemoryTransaction
 
@@ -150,19 +150,19 @@ def _two_ends() -> Patches:
 
 @mutant("lost-assignment", "claims")
 def _lost_assignment() -> Patches:
-    """The cohort is drawn, and one of it never gets its assignment."""
+    """One device of the cohort never gets its assignment."""
 
     def drawn(state: RunState, event: ev.Drawn) -> Any:
         state, effects = _drawn(state, event)
-        spoilt = [replace(e, devices=e.devices[1:]) if isinstance(e, fx.Claim) else e for e in effects]
-        return state, spoilt
+        buggy = [replace(e, devices=e.devices[1:]) if isinstance(e, fx.Claim) else e for e in effects]
+        return state, buggy
 
     return [(selecting, "drawn", drawn)]
 
 
 @mutant("kept-claim", "claims")
 def _kept_claim() -> Patches:
-    """A device that has reported is still taken, and no other run can have it."""
+    """The claim of a device that has reported does not end, so no other run can select it."""
 
     def reported(state: RunState, event: ev.Reported) -> Any:
         state, effects = _reported(state, event)
@@ -173,7 +173,7 @@ def _kept_claim() -> Patches:
 
 @mutant("lost-commit", "liveness")
 def _lost_commit() -> Patches:
-    """A coordinator that comes back does not know that a commit is pending."""
+    """A coordinator that is started again does not find its pending commit."""
 
     def pending(state: RunState) -> list[fx.Action]:
         return [action for action in _pending(state) if not isinstance(action, fx.Commit)]

@@ -1,6 +1,6 @@
-"""What a mutant is: a seeded bug, a small patch of the product, and the invariants that it breaks.
+"""The registry of mutants. Each is a seeded bug: a small patch of the product, and the invariants that it breaks.
 
-``Spoilt`` is the product with one of them, for the explorer to play on.
+``BuggyProduct`` is the product with one of them, for the explorer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Mutant:
     """Invariants, by name, of which one must be found broken."""
     description: str
     patches: Callable[[], list[tuple[Any, str, Any]]]
-    """(module or class, name, what stands there instead), made when it is switched on."""
+    """Makes the patches when the mutant is switched on: (module or class, name, replacement)."""
     focus: tuple[str, str] | None = None
-    """(fault, phase) of the weather that shows it, where it shows in few schedules."""
+    """(fault, phase) on which schedules focus to show the bug, where few other schedules show it."""
     shape: dict[str, Any] = field(default_factory=dict)
-    """What else of the shape shows it: more liars, say. ``plan`` holds sections that are laid over the shape's."""
+    """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """The product has the bug for as long as the block runs. Single-threaded, as the explorer is."""
+        """The product has the bug while the block runs. Single-threaded, as the explorer is."""
         with ExitStack() as stack:
             for owner, name, instead in self.patches():
                 stack.enter_context(patch.object(owner, name, instead))
@@ -52,8 +52,8 @@ def mutant(
 
 
 @dataclass(frozen=True, slots=True)
-class Spoilt(Product):
-    """The product with the bug of this name. Every second schedule has the weather that shows it."""
+class BuggyProduct(Product):
+    """The product with the bug of this name. Every second schedule focuses on the fault and phase that show it."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Bugs in the runtime: what is handed out, what is caught up with, what is answered when."""
+"""Bugs in the runtime: tasks that are lost, events that are not read, answers that come too early."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _ack_before_durable() -> Patches:
 
 @mutant("fence-not-checked", "fence", focus=("pause", "committing"), replicas=3, storm_s=60.0)
 def _fence_not_checked() -> Patches:
-    """A coordinator that wakes with an old fence commits all the same."""
+    """A coordinator that wakes with an old fence commits."""
     return [(RunLog, "_hold_fence", lambda self, tx, fence: None)]
 
 
 @mutant("no-catch-up", "log", "ack-durable", "late-report", "counts-once", "claims", "liveness", "one-end", "no-bug")
 def _no_catch_up() -> Patches:
-    """What other replicas appended is passed over."""
+    """Events that other replicas appended are not read."""
 
     def skip(self: RunLog, tx: Transaction) -> tuple[RunState, int]:
         return self.state, tx.head(self.run)
@@ -66,7 +66,7 @@ def _no_catch_up() -> Patches:
 
 @mutant("forgotten-tail", "log", "late-report", "counts-once", "claims", "one-end", "liveness", "ack-durable", "no-bug")
 def _forgotten_tail() -> Patches:
-    """Recovery takes the last snapshot for the newest state."""
+    """Recovery ignores the events after the last snapshot."""
     init = RunLog.__init__
 
     def start(self: RunLog, row: Any, store: Any, clock: Any, hand_out: Any) -> None:
@@ -78,7 +78,7 @@ def _forgotten_tail() -> Patches:
 
 @mutant("lost-contributions", "named")
 def _lost_contributions() -> Patches:
-    """A commit does not name what it is made of."""
+    """A commit does not name its updates."""
 
     class Silent:
         def __init__(self, transaction: Any) -> None:
@@ -99,25 +99,25 @@ def _deadline_ignored() -> Patches:
 
 @mutant("clock-trusted", "liveness")
 def _clock_trusted() -> Patches:
-    """A deadline set by a clock that was ahead stands, however far away it is."""
+    """A deadline set by a clock that was ahead is not corrected."""
     return [(timekeeping, "_beyond_s", lambda state, now: 0.0)]
 
 
-@mutant("nobody-takes-over", "liveness", focus=("store-lost-ack", "collecting"))
-def _nobody_takes_over() -> Patches:
-    """A commit whose coordinator died, or never heard that the round had closed, is left lying."""
+@mutant("no-takeover", "liveness", focus=("store-lost-ack", "collecting"))
+def _no_takeover() -> Patches:
+    """No other replica takes over a commit whose coordinator died or does not know that the round has closed."""
     return [(Timekeeping, "_retry_commit", lambda self, run, state, now: None)]
 
 
 @mutant("never-begun", "liveness", "ack-durable", focus=("store-lost-ack", "idle"))
 def _never_begun() -> Patches:
-    """A run whose creation was cut off stays without its first event."""
+    """A run whose creation was interrupted stays without its first event."""
     return [(Timekeeping, "_begun", lambda self, run: self._core.log(run))]
 
 
 @mutant("expired-device", "log", "liveness")
 def _expired_device() -> Patches:
-    """The whole pool is drawn, however many were asked for."""
+    """The whole pool is drawn, whatever the plan's ``select``."""
     from coordinator.engine import selection
 
     return [(selection, "draw", lambda pool, k, **more: sorted(device for device, _ in pool))]
@@ -125,7 +125,7 @@ def _expired_device() -> Patches:
 
 @mutant("token-not-kept", "ack-durable")
 def _token_not_kept() -> Patches:
-    """A device that enrols again is given a token that is written nowhere."""
+    """A device that enrols again gets a token that is not stored."""
     enrol = Fleet.enrol
 
     def careless(self: Fleet, request: Any) -> Any:
@@ -137,5 +137,5 @@ def _token_not_kept() -> Patches:
 
 @mutant("lost-pause", "ack-durable")
 def _lost_pause() -> Patches:
-    """An operator's pause is answered and not written down."""
+    """An operator's pause is answered and not stored."""
     return [(OperatorRequests, "pause", lambda self, run: self.run(run))]

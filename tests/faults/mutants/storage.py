@@ -1,4 +1,4 @@
-"""Bugs in the files: what is renamed, synced and deleted when."""
+"""Bugs in the files: wrong order of rename, sync and deletion."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _folder_not_synced() -> Patches:
 
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
 def _unfinished_blob() -> Patches:
-    """An update is kept without its last byte."""
+    """An update is stored without its last byte."""
     keep = memory.MemoryBlobs.add
 
     def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
@@ -57,7 +57,7 @@ def _unfinished_blob() -> Patches:
 
 @mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)
 def _refused_bytes_deleted() -> Patches:
-    """Bytes that are refused are deleted, though the same bytes were acknowledged before."""
+    """Refused bytes are deleted, although the same bytes were acknowledged before."""
 
     def drop(self: DeviceRequests, run: str, round: int, digest: str) -> None:
         with suppress(KeyError):
@@ -74,7 +74,7 @@ def _raw_updates_kept() -> Patches:
 
 @mutant("swept-too-much", "ack-durable")
 def _swept_too_much() -> Patches:
-    """A start deletes the updates of the round under way."""
+    """A start deletes the updates of the current round."""
     of_run = sweeping._of_run
 
     def fewer(core: Core, run: str) -> set[str | None]:

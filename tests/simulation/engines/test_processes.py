@@ -80,7 +80,7 @@ def inputs(data: Any) -> Any:
 
 
 def mark(model: Tensors, data: Any, task: Task) -> Update:
-    """A learner without torch, whose update tells the client's number, from whatever data it has: [count, number]."""
+    """A learner without torch, whose update shows the client's number, from any data: [count, number]."""
     number = int(inputs(data)[0, 0])
     if task.seed == number:
         raise RuntimeError(f"client {number} is not well")
@@ -445,7 +445,9 @@ def test_own_errors_come_back_with_their_traceback() -> None:
     ],
     ids=["SIGKILL", "SIGSEGV", "_exit", "sys.exit"],
 )
-def test_a_worker_that_dies_is_told_with_its_client(started: Started, end: Callable[[], None], words: str) -> None:
+def test_the_error_for_a_worker_that_dies_names_its_client(
+    started: Started, end: Callable[[], None], words: str
+) -> None:
     def dies(model: Tensors, data: Any, task: Task) -> Update:
         if int(inputs(data)[0, 0]) == 6:
             faulthandler.disable()
@@ -593,7 +595,7 @@ def test_two_engines_side_by_side_end_by_themselves(started: Started) -> None:
     assert marks.mean_of(other, 1) == [0.0, 2.0, *[0.0] * 14]
 
 
-def test_where_nothing_can_be_forked_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_forked_the_user_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(SimulationError, match='engine="serial" does the same'):
         simulate(plan(), NET, clients(), progress=False, engine="processes")

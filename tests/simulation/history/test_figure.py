@@ -147,7 +147,7 @@ def test_one_round_and_one_version_have_whole_numbers_below_them() -> None:
         assert all(float(tick).is_integer() for tick in shown)
 
 
-def test_nothing_yet_is_said_in_each_panel() -> None:
+def test_each_panel_has_a_note_where_there_is_no_data() -> None:
     world = World(2)
     world.create()
     figure = History(world.store, world.blobs).plot()
@@ -168,7 +168,7 @@ def test_it_is_written_in_the_format_of_the_ending(history: History, tmp_path: P
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_what_cannot_be_written_is_told(history: History, tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_is_an_error(history: History, tmp_path: Path) -> None:
     for name in ("a.strange", "nowhere/a.png"):
         with pytest.raises(HistoryError, match="cannot be written"):
             history.plot(tmp_path / name)

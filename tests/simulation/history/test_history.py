@@ -42,10 +42,10 @@ def history(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Ite
         yield opened
 
 
-# ------------------------------------------------------------ what it tells
+# ------------------------------------------------------------ its values
 
 
-def test_rounds_are_what_operators_are_told(world: World, history: History) -> None:
+def test_rounds_equal_the_operators_views(world: World, history: History) -> None:
     told = world.coordinator.operators.rounds("marks")
     assert len(history.rounds) == len(told) == 4
     for row, view in zip(history.rounds, told, strict=True):
@@ -142,7 +142,7 @@ def test_a_metric_is_a_curve_over_versions(history: History) -> None:
     assert len(history.metrics) == 10
 
 
-def test_a_metric_that_is_not_there_is_told_with_those_that_are(history: History) -> None:
+def test_the_error_for_a_missing_metric_lists_those_that_exist(history: History) -> None:
     with pytest.raises(HistoryError, match=r"no metric 'recall' of 'evaluator'; there is .*accuracy of clients\.p10"):
         history.metric("recall")
 
@@ -175,7 +175,7 @@ def test_checkpoints(world: World, history: History, tmp_path: Path) -> None:
     assert sorted(item.name for item in tmp_path.glob("*.*")) == ["model.safetensors"]
 
 
-def test_a_checkpoint_that_cannot_be_had_is_told(world: World, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_an_error(world: World, tmp_path: Path) -> None:
     history = History(world.store, world.blobs)
     for version in (3, -4):
         with pytest.raises(HistoryError, match=f"no version {version}: the newest is 2"):
@@ -220,7 +220,7 @@ def test_the_summary_is_a_table_for_people(history: History) -> None:
     assert lines[8] == "  1 of 4 devices reported by the deadline; the quorum is 2: round 2"
 
 
-def test_why_devices_withdrew_is_told(world: World, history: History) -> None:
+def test_why_devices_withdrew_is_shown(world: World, history: History) -> None:
     (gone,) = history.withdrawals
     assert (gone.round, gone.reason) == (3, "the battery is low")
     assert history.summary().splitlines()[-2:] == [
@@ -240,7 +240,7 @@ def test_why_devices_withdrew_is_told(world: World, history: History) -> None:
 # ------------------------------------------------------------ folders
 
 
-def test_what_cannot_be_opened_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     def refused(words: str, folder: Path, run: str | None = None) -> None:
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(HistoryError, match=words) as refusal:

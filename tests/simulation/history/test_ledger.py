@@ -271,7 +271,7 @@ def test_a_run_that_moves_while_it_is_read_is_read_again() -> None:
         copy_run(Moving(world, 100), target, "marks")  # type: ignore[arg-type]
 
 
-def test_a_conflict_that_stays_is_told() -> None:
+def test_a_conflict_that_stays_is_an_error() -> None:
     world, target = played(), MemoryStore()
     device = world.rows[0]
     with target.transaction() as tx:

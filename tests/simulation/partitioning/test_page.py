@@ -1,4 +1,4 @@
-"""docs/partitioning.md tells every way, with its options' defaults and a picture that is there."""
+"""docs/partitioning.md has every method, with its options' defaults and an existing picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_way_has_its_section_defaults_and_picture(way: str) -> None:
     assert f"](images/partition-{way}.svg)" in said
 
 
-def test_no_way_is_told_that_is_none() -> None:
+def test_the_page_has_no_other_method() -> None:
     assert set(sections()) == set(get_args(By))
 
 

@@ -288,7 +288,7 @@ def test_an_examples_noise_is_its_own_however_it_is_asked_for() -> None:
 
 
 def test_golden_noise_and_held_out_parts() -> None:
-    """A recorded run can be made again alike: a change of these draws must be meant, and told."""
+    """A recorded run can be made again alike: a change of these draws must be intended, and in the changelog."""
     made = partition((X, Y), 8, "noise", noise_sigma=0.5, seed=11, held_out=0.25)
     digest = hashlib.sha256()
     for data in made.values():
@@ -368,21 +368,21 @@ def test_a_million_clients_cost_their_positions() -> None:
         ({"by": "noise", "dataset": (torch.from_numpy(X).byte(), Y)}, "floating type, not torch.uint8"),
         ({"by": "noise", "dataset": Items(Y, dtype=torch.int32)}, "floating type, not torch.int32"),
         ({"by": "noise", "noise_sigma": 0.0}, "noise_sigma=0.0 must be above 0"),
-        ({"noise_sigma": 0.1}, "noise_sigma means nothing to by='dirichlet'; it applies to noise"),
-        ({"users": Y}, "users means nothing to by='dirichlet'"),
+        ({"noise_sigma": 0.1}, "noise_sigma has no effect with by='dirichlet'; it applies to noise"),
+        ({"users": Y}, "users has no effect with by='dirichlet'"),
         ({"by": "natural"}, "needs users="),
         ({"by": "natural", "users": Y[:-1]}, "600 examples and 599 users"),
         ({"by": "natural", "users": Y / 3}, "whole numbers or texts"),
         ({"by": "natural", "users": Y, "clients": 5}, "clients=5, but the data has 10 users"),
         ({"by": "natural", "users": Y, "clients": None, "min_examples": 61}, "only 60 examples"),
-        ({"by": "natural", "users": Y, "clients": None, "alpha": 1.0}, "alpha means nothing to by='natural'"),
+        ({"by": "natural", "users": Y, "clients": None, "alpha": 1.0}, "alpha has no effect with by='natural'"),
         ({"by": "natural", "users": [], "clients": None, "dataset": (X[:0], Y[:0])}, "no examples|texts"),
         ({"held_out": 1.0}, "held_out=1.0"),
         ({"held_out": -0.1}, "held_out=-0.1"),
         ({"held_out": float("nan")}, "held_out=nan"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(change: dict[str, Any], words: str) -> None:
+def test_errors_are_one_sentence(change: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {"dataset": (X, Y), "clients": 6} | change
     with pytest.raises(ValueError, match=words) as refused:
         partition(**arguments)

@@ -77,7 +77,7 @@ def test_the_seed_matters_and_the_global_generator_does_not(by: By) -> None:
 
 
 def test_golden_partition() -> None:
-    """A run that was recorded can be split again alike: a change of these draws must be meant, and told."""
+    """A recorded run can be split again alike: a change of these draws must be intended, and in the changelog."""
     parts = split_indices(TEN_LABELS, 40, alpha=0.3, seed=11, min_examples=10, size_sigma=0.5)
     digest = hashlib.sha256(b"".join(part.astype("<i8").tobytes() + b"|" for part in parts)).hexdigest()
     assert digest == "3dafa352547cb6b23fb3415df890f66ad406a47ee63f03c586210b98164f0ad9"
@@ -189,7 +189,7 @@ def test_skew_by_hand() -> None:
         ({"by": "dirichlet", "alpha": float("nan")}, "alpha=nan"),
         ({"by": "quantity", "alpha": float("inf")}, "alpha=inf"),
         ({"by": "quantity", "alpha": 1.0, "size_sigma": 1.0}, "give one of them"),
-        ({"alpha": 1.0}, "alpha means nothing to by='iid'; it applies to dirichlet, quantity"),
+        ({"alpha": 1.0}, "alpha has no effect with by='iid'; it applies to dirichlet, quantity"),
         ({"by": "dirichlet", "shards_per_client": 2}, "it applies to shards"),
         ({"by": "shards", "labels_per_client": 2}, "it applies to labels"),
         ({"by": "shards", "shards_per_client": 0}, "shards_per_client=0 must be 1 or more"),
@@ -198,7 +198,7 @@ def test_skew_by_hand() -> None:
         ({"by": "labels", "labels_per_client": 4}, "too few examples for 3 clients with 4 labels each"),
         ({"by": "natural"}, "users="),
         ({"size_sigma": -0.1}, "size_sigma=-0.1"),
-        ({"by": "shards", "size_sigma": 1.0}, "size_sigma means nothing to by='shards'"),
+        ({"by": "shards", "size_sigma": 1.0}, "size_sigma has no effect with by='shards'"),
         ({"by": "shards", "clients": 3, "min_examples": 3}, "only 2 examples"),
         ({"labels": [0.5, 1.0]}, "labels must be integers"),
         ({"labels": [[1, 2], [3, 4]]}, "labels must be integers"),

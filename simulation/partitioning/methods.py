@@ -1,7 +1,7 @@
-"""The ways to partition, as math: labels and chance in, the owner of every example out.
+"""The partition methods as pure functions: labels and a random generator in, the client of every example out.
 
-An answer is one array ``owner_N``: the client of example i is ``owner_N[i]``. So each example has exactly one client,
-whatever a way does.
+The result is one array ``owner_N``: the client of example i is ``owner_N[i]``. So each example has exactly one client
+with every method.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def iid(n: int, clients: int, least: int, sigma: float, rng: np.random.Generator
 def quantity(n: int, clients: int, least: int, alpha: float, rng: np.random.Generator) -> Indices:
     """Li, Diao, Chen, He 2022, arXiv:2102.02079, quantity skew: shares of the whole q ~ Dir(alpha, ..., alpha).
 
-    A client holds ``least`` examples and q_k of all that is left, where the paper's code draws again until no client
-    has too few.
+    A client gets ``least`` examples and the share q_k of the rest; the paper's code draws again until no client has
+    too few.
     """
     order = rng.permutation(n)
     return _dealt(order, _by_shares(n, rng.dirichlet(np.full(clients, alpha)), least))
@@ -33,9 +33,9 @@ def dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generat
 
     Drawn without replacement: once a label is used up, q_k is renormalized over the others. Drawing one by one and
     dropping draws of used-up labels is the same as drawing the missing ones in batches and capping them, which is what
-    the loop does. With a tiny alpha float64 leaves nothing of q_k outside of one label; then q_k is drawn anew over the
-    others, which is how a renormalized Dirichlet is distributed. Late clients get what is left, so clients take their
-    turns in random order.
+    the loop does. With a tiny alpha, q_k is 0 in float64 for all labels but one; if that label is used up, q_k is drawn
+    anew over the others, which is how a renormalized Dirichlet is distributed. The last clients get the remaining
+    examples, so the order of clients is random.
     """
     kinds, codes = np.unique(y, return_inverse=True)
     left_C = np.bincount(codes)
@@ -59,7 +59,8 @@ def dirichlet(y: Indices, sizes_K: Indices, alpha: float, rng: np.random.Generat
 
 
 def shards(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Indices:
-    """McMahan et al. 2017, arXiv:1602.05629, section 3: sort by label, cut into ``each`` shards a client, deal them.
+    """McMahan et al. 2017, arXiv:1602.05629, section 3: sort by label, cut into ``each`` shards per client,
+    and assign them at random.
 
     Shards differ by at most one example, the longer ones first.
     """
@@ -77,13 +78,13 @@ def shards(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Ind
 def labels(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Indices:
     """Li, Diao, Chen, He 2022, arXiv:2102.02079, "#C = k": every client has examples of exactly ``each`` labels.
 
-    A label's examples are shared out evenly among the clients that have it. How many these are is the same for all
-    labels, give or take one, but for a label with too few examples: it has as many clients as examples, the others
-    share the rest. (The paper draws a client's labels freely, so that some labels have more clients than others.)
+    A label's examples are divided evenly among the clients that have it. The number of these clients differs by at most
+    one between labels, except for a label with fewer examples than that: it has as many clients as examples. (The paper
+    draws a client's labels freely, so that some labels have more clients than others.)
 
-    Clients take turns in random order, always the labels that are owed to most clients, ties at random. As each client
-    takes one of every label that is owed to all who are left, nobody is left without. Raises ``ValueError`` where the
-    labels do not suffice.
+    Clients choose in random order. Each takes the labels that still need the most clients, ties at random. A client
+    takes every label that needs all remaining clients, so no client ends with too few labels. Raises ``ValueError``
+    where the labels do not suffice.
     """
     kinds, codes, counts_C = np.unique(y, return_inverse=True, return_counts=True)
     owed_C = _owed(counts_C, clients, each)
@@ -126,7 +127,7 @@ def _by_shares(n: int, shares_K: npt.NDArray[np.float64], least: int) -> Indices
 
 
 def _owed(counts_C: Indices, clients: int, each: int) -> Indices:
-    """How many clients have each label, [labels]: sums to clients * each, even but for the caps."""
+    """How many clients have each label, [labels]: they sum to clients * each, and are even except for the caps."""
     if each > len(counts_C):
         raise ValueError(f"labels_per_client={each}, but there are only {len(counts_C)} labels")
     if clients * each < len(counts_C):

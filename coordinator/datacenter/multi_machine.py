@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordinator.child_processes import SupervisedChild
+from coordinator.datacenter.error_texts import no_torch
 from coordinator.datacenter.job_start import start_processes
 from coordinator.datacenter.job_watch import JobWatch, broke_off, end_of_process
 from coordinator.datacenter.machines import Ending, Follower, FollowerStatus, Leader, Order
-from coordinator.datacenter.missing import no_torch
 from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
 

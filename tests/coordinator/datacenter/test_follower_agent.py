@@ -21,7 +21,7 @@ from tests.coordinator.datacenter.agents import write_data
         (["--node", "1", "--data", "a=proxy.npz"], "Missing option '--folder'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_sentence(
+def test_errors_are_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_told_in_one_sentence(
         (["--nnodes", "2", "--rdzv-endpoint", "no-such.invalid:29500"], "finds no way to no-such.invalid."),
     ],
 )
-def test_a_leader_that_nobody_could_reach_is_told_so(
+def test_a_leader_with_an_unreachable_address_gets_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -37,10 +37,10 @@ def recipe_of(lease: Lease) -> Recipe:
     )
 
 
-def steps_between_saves(steps: int, asked: int | None) -> int:
-    """Steps between two saves in a round of ``steps``: ``asked``, else a tenth of the round, MOST_BETWEEN_SAVES at
+def steps_between_saves(steps: int, wanted: int | None) -> int:
+    """Steps between two saves in a round of ``steps``: ``wanted``, else a tenth of the round, MOST_BETWEEN_SAVES at
     most."""
-    return asked or max(1, min(MOST_BETWEEN_SAVES, steps // 10))
+    return wanted or max(1, min(MOST_BETWEEN_SAVES, steps // 10))
 
 
 def examples_in(steps: int, batch: int, examples: int) -> int:

@@ -176,12 +176,12 @@ def test_a_follower_that_stays_away_costs_the_lease_and_what_fits_the_rest_is_tr
     assert "no longer responds" in leader.wait_for("given-back")["text"]
     let_go(place.folder)
     until(lambda: place.operator.run(run).phase == "leasing")
-    assert place.operator.round(run, 1).status == "open", "whoever has two processes may take it"
+    assert place.operator.round(run, 1).status == "open", "a worker with two processes may take it"
     alone = place.run("one", nproc=1)
     assert place.ended(alone).status == "committed"
 
 
-def test_what_only_a_follower_finds_is_told_in_its_sentence_and_ends_the_round(place: Place) -> None:
+def test_an_error_of_a_follower_alone_is_reported_and_ends_the_round(place: Place) -> None:
     """Its copy of the data has as many examples, and other labels: too many for the model."""
     write_data(place.folder / "other.npz", 50, seed=1, labels=9)
     follower, leader = place.follower("--data", "proxy2=other.npz"), place.leader("--data", "proxy2=proxy.npz")

@@ -1,7 +1,7 @@
 """``quorate datacenter follow``: this machine trains with the one on which ``quorate datacenter join --nnodes`` runs.
 
 It needs no token and sends nothing to the coordinator: it reads its orders in the folder that the machines share. This
-file reads options and prints events; ``several`` starts the processes. Importing it is fast and needs no torch.
+file reads options and prints events; ``multi_machine`` starts the processes. Importing it is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _until_stopped(
     output: _Output,
     stop: threading.Event,
 ) -> None:
-    from coordinator.datacenter import several
+    from coordinator.datacenter import multi_machine
 
     done: tuple[str, int] | None = None
     led = False
@@ -97,7 +97,7 @@ def _until_stopped(
         again = f", start {order.start + 1}" if order.start else ""
         output.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
         began = time.monotonic()
-        reason = several.follow(follower, order, folder, ready.learners, data, stop)
+        reason = multi_machine.follow(follower, order, folder, ready.learners, data, stop)
         if not stop.is_set():
             over = f"This part ended after {time.monotonic() - began:.1f} s."
             output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")
