@@ -41,11 +41,19 @@ def get(
     version: Annotated[
         int | None, typer.Option("--version", min=0, metavar="N", help="Version to download (default: the newest).")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
     coordinator: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
     """Download a checkpoint as a safetensors file."""
     from client_sdk.http.operator import OperatorClient
+
+    if output.is_dir():
+        fail(f"{output} is a folder; name the file to write, as in {output / 'model.safetensors'}.")
+    if not output.absolute().parent.is_dir():
+        fail(f"There is no folder {output.parent}.")
+    if output.exists() and not force:
+        fail(f"{output} exists; --force overwrites it.")
 
     with OperatorClient(coordinator) as client:
         line = {row.version: row for row in client.checkpoints(run)}

@@ -33,6 +33,8 @@ def add(
         return
     say(f"{made.worker} is registered. Its token, which is not shown again:")
     say(made.token)
+    address = "" if client.coordinator == DEFAULT_URL else f"--coordinator {client.coordinator} "
+    say(f"It joins: quorate datacenter join {address}--token {made.token} --data NAME")
 
 
 @app.command("list", epilog="Example: quorate worker list")

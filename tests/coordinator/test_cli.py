@@ -108,6 +108,15 @@ def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate)
     assert got["digest"] == view.checkpoint
     assert hashlib.sha256((quorate.folder / "final.safetensors").read_bytes()).hexdigest() == view.checkpoint
     quorate.text("checkpoint", "get", run, "--version", "0", "-o", "first.safetensors")
+    final = (quorate.folder / "final.safetensors").read_bytes()
+    assert "final.safetensors exists; --force" in quorate.error(
+        "checkpoint", "get", run, "--version", "0", "-o", "final.safetensors"
+    )
+    assert (quorate.folder / "final.safetensors").read_bytes() == final
+    quorate.text("checkpoint", "get", run, "--version", "0", "-o", "final.safetensors", "--force")
+    assert (quorate.folder / "final.safetensors").read_bytes() != final
+    assert "is a folder" in quorate.error("checkpoint", "get", run, "-o", ".")
+    assert "no folder nowhere" in quorate.error("checkpoint", "get", run, "-o", "nowhere/x.safetensors")
     assert (quorate.folder / "first.safetensors").read_bytes() == model_bytes()[0]
     assert view.checkpoint in quorate.text("checkpoint", "list", run)
 
@@ -144,6 +153,7 @@ def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> Non
     assert "no worker has it yet" in " ".join(quorate.text("rounds", run).split())
     printed = quorate.text("worker", "add", "--label", "cluster 2").splitlines()
     name, token = printed[0].split()[0], printed[1]
+    assert f"quorate datacenter join --coordinator {server.url} --token {token} --data NAME" in printed[2]
     headers = {"Quorate-Protocol": "1", "Authorization": f"Bearer {token}"}
     poll = {"instance": "i", "learners": {"tests:marks": "1"}, "data": ["proxy"], "hold_s": 20}
     assert server.http.post("/v1/leases", json=poll, headers=headers).json()["kind"] == "lease"
@@ -197,6 +207,7 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
         ("events",),
         ("checkpoint", "list"),
         ("checkpoint", "get"),
+        ("plan", "check"),
         ("worker", "add"),
         ("worker", "list"),
         ("worker", "revoke"),
