@@ -43,6 +43,7 @@ ROOMS: dict[str, dict[str, str]] = {
     "simulation": {
         "demo": "Watch a whole federation learn on this machine.",
         "fleet": "Run many devices in a few processes.",
+        "new": "Start a project: a learner, a plan, data and a test.",
         "simulate": "Run a plan on simulated clients.",
     },
 }

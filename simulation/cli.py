@@ -1,4 +1,4 @@
-"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``explore``.
+"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo``, ``explore`` and ``new``.
 
 ``client_sdk.cli`` finds ``app`` by entry point. Importing this file is fast: each command imports what it needs when it
 runs.
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json
+from simulation.commands.new import new
 from simulation.commands.simulate import simulate
 from simulation.explorer.command import explore
 
@@ -164,5 +165,6 @@ def demo(
     run_demo(setting, folder, report, as_json)
 
 
+app.command(epilog="Example: quorate new credit-risk")(new)
 app.command(epilog="Example: quorate explore --schedules 1000 --jobs 2")(explore)
 app.command(epilog="Example: quorate simulate examples/mnist.toml --data mnist --clients 1000 --folder run")(simulate)

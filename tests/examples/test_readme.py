@@ -18,7 +18,8 @@ from client_sdk.protocol.operators import RunView
 from client_sdk.tensors import from_bytes, to_bytes
 from tests.coordinator.service.conftest import Server
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
 BEFORE = """
 import sys
 import numpy as np
@@ -72,3 +73,20 @@ def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
     assert (app.returncode, error) == (0, "Stopping; once more ends it at once.\n")
     assert f"{run} round 8: Training clinic:risk." in progress.splitlines()
     assert (tmp_path / ".clinic" / "quorate" / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "quorate-data/quorate.sqlite",
+        "quorate-device/record.json",
+        "quorate-fleet/1",
+        "device-3/key",
+        "demo-runs/1",
+        "model.safetensors",
+        "run-1/quorate.sqlite",
+        "run-1.png",
+    ],
+)
+def test_git_ignores_what_the_commands_make(made: str) -> None:
+    assert subprocess.run(["git", "check-ignore", "-q", made], cwd=ROOT, check=False).returncode == 0

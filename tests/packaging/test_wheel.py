@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.commands.new import _FILES
 from tests.packaging.conftest import ROOT, run, succeed, without_path
 
 pytestmark = pytest.mark.slow
@@ -39,6 +40,11 @@ def test_sdist_holds_the_tests_and_their_mutants(tmp_path: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
     assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
+
+
+def test_wheel_carries_the_files_of_a_new_project(wheel: Path) -> None:
+    templates = {f"simulation/commands/project/{template}" for template in _FILES.values()}
+    assert templates <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_wheel_carries_the_migrations(wheel: Path) -> None:
