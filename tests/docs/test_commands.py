@@ -1,0 +1,215 @@
+"""Every command in the pages is one that the command line accepts; those that end soon are run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simulation.datasets import DataUnavailable, load
+from tests.docs.pages_commands import PAGES, ROOT, PageCommand, commands, lines_of_blocks, of_line, parsed
+
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("QUORATE_")},
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+}
+
+ALONE = (
+    "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
+    "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80 --json",
+    "explore --seed 31 --trace",
+)
+"""Commands of blocks that end by themselves within 30 s, and need nothing."""
+LONG = (
+    "explore --schedules 1000 --jobs 2",
+    "explore --seconds 60 --json --coverage",
+    "simulate examples/mnist.toml --data mnist --clients 1000 --alpha 0.3 --folder run",
+    "datacenter train quorate:mnist-mlp --data mnist --steps 500 --batch 512 --nproc 2 --out model.safetensors",
+    "datacenter train quorate:mnist-mlp --data mnist --steps 500 --nproc 2 --out model.safetensors",
+)
+"""Commands that end by themselves, but later: they are run by ``make soak``."""
+ELSEWHERE = {
+    "serve": "runs until it is stopped; the scenarios below start it",
+    "device": "runs until it is stopped; the scenarios below start it",
+    "datacenter join": "runs until it is stopped; tests/coordinator/datacenter/test_agent_join.py starts it",
+    "datacenter follow": "runs until it is stopped; tests/coordinator/datacenter/test_multi_machine.py starts it",
+    "datacenter train": "in docs/datacenter.md: minutes, or with placeholders",
+    "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
+    "rounds fallback": "of that run",
+    "worker add --label cluster": "README's worker add, with a label",
+    "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
+}
+"""How a command begins -> why it is not run by itself."""
+
+
+def test_every_page_with_commands_is_read() -> None:
+    assert len(commands()) > 70
+    assert {"README.md", "docs/tutorial.md", "docs/datacenter.md"} <= {command.page for command in commands()}
+
+
+@pytest.mark.parametrize("command", commands(), ids=str)
+def test_the_command_line_accepts_it(command: PageCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    parsed(command)
+
+
+@pytest.mark.parametrize(
+    "line", ["quorate stats", "quorate run create", "quorate device --shared 1/4", "quorate rounds"]
+)
+def test_a_wrong_command_is_found(line: str) -> None:
+    (words,) = of_line(line)
+    with pytest.raises(Exception, match=r"no command|Missing parameter|No such option"):
+        parsed(PageCommand("page", words, in_block=True))
+
+
+def test_every_command_is_run_or_says_why_not() -> None:
+    scenarios = {f"quorate {' '.join(words)}" for page in ("README.md", "docs/tutorial.md") for words in scenario(page)}
+    for command in commands():
+        line = " ".join(command.words)
+        if command.in_block and f"quorate {line}" not in scenarios:
+            assert line in (*ALONE, *LONG) or any(line.startswith(begin) for begin in ELSEWHERE), line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ALONE)
+def test_it_runs(line: str, tmp_path: Path) -> None:
+    succeed(f"quorate {line}", tmp_path, ENVIRONMENT)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("line", LONG)
+def test_it_runs_for_long(line: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    succeed(f"quorate {line}", tmp_path, ENVIRONMENT, timeout_s=900)
+
+
+# ------------------------------------------------------------ a page's commands in their order, against one coordinator
+
+
+def scenario(page: str) -> list[tuple[str, ...]]:
+    """The commands of a page's blocks, as words, without those that belong to other stories of the page."""
+    others = ("datacenter", "serve --data")
+    return [
+        command.words
+        for command in commands()
+        if command.page == page and command.in_block and not " ".join(command.words).startswith(others)
+    ]
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[dict[str, str]]:
+    """``quorate serve`` in this folder; the environment for the other commands. On another port than the page's, for
+    several tests run at once."""
+    with subprocess.Popen(
+        [BIN / "quorate", "serve"],
+        cwd=folder,
+        env={**ENVIRONMENT, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            printed = "".join(server.stdout.readline() for _ in range(4))
+            url = re.search(r"http://[\d.:]+", printed)
+            token = re.search(r"Enrolment token:\s*(\w+)", printed)
+            assert url is not None
+            assert token is not None
+            yield {**ENVIRONMENT, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
+
+
+def succeed(line: str, folder: Path, environment: dict[str, str], *, timeout_s: float = 120) -> str:
+    """Run a line of the page in a shell; its output."""
+    path = f"{BIN}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", line],
+        cwd=folder,
+        env={**environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def devices(line: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """The devices of a page's loop, in the background."""
+    path = f"{BIN}{os.pathsep}{environment['PATH']}"
+    loop = line.replace("--enrolment-token TOKEN ", "")
+    with subprocess.Popen(
+        ["sh", "-c", f"{loop}; wait"],
+        cwd=folder,
+        env={**environment, "PATH": path},
+        stdout=subprocess.DEVNULL,
+        process_group=0,
+    ) as shell:
+        try:
+            yield
+        finally:
+            os.killpg(shell.pid, signal.SIGINT)
+            time.sleep(0.5)
+            os.killpg(shell.pid, signal.SIGTERM)
+
+
+def lines(page: str, *containing: str) -> list[str]:
+    """The lines of the page's blocks that have one of these words."""
+    found = lines_of_blocks((ROOT / page).read_text("utf-8"))
+    return [line for line in found if any(word in line for word in containing)]
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
+    page = "docs/tutorial.md"
+    for file in (ROOT / "examples" / "wine").iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    succeed(lines(page, "make_data.py")[0], tmp_path, ENVIRONMENT)
+    (loop,) = lines(page, "quorate device --data")
+    with served(tmp_path) as environment:
+        succeed(lines(page, "quorate run create")[0], tmp_path, environment)
+        with devices(loop, tmp_path, environment):
+            scores = succeed(lines(page, "quorate evaluate")[0], tmp_path, environment)
+        assert "wine is finished: reached 10 rounds." in scores
+        assert float(re.findall(r"version 10: .*accuracy (0\.\d+)", scores)[0]) > 0.8
+        for line in lines(page, "quorate rounds", "quorate checkpoint", "quorate device history"):
+            assert succeed(line, tmp_path, environment)
+    assert (tmp_path / "wine.safetensors").exists()
+    succeed("quorate verify quorate-data", tmp_path, ENVIRONMENT)
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_the_readme_works_as_it_stands(tmp_path: Path) -> None:
+    try:
+        load("mnist")
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    with served(tmp_path) as environment:
+        succeed(lines("README.md", "quorate run create")[0], tmp_path, environment)
+        with devices(lines("README.md", "quorate device --data")[0], tmp_path, environment):
+            shown = succeed(lines("README.md", "quorate status;")[0], tmp_path, environment)
+        assert "mnist is finished: reached 5 rounds." in shown
+        succeed(lines("README.md", "quorate checkpoint")[0], tmp_path, environment)
+        assert "quorate datacenter join" in succeed(lines("README.md", "quorate worker")[0], tmp_path, environment)
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_pages_name_no_folder_of_this_machine() -> None:
+    for page in PAGES:
+        assert str(ROOT) not in page.read_text("utf-8")
