@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # COMPARE, DEMO_JSON, PYTHON, TORCH_INDEX_URL and UPGRADE reach the programs through the environment, as make passes them.
 export SOAK_SECONDS
 
-.PHONY: help install demo test fast check format bench soak lock clean
+.PHONY: help install demo test fast check format bench soak mutate lock clean
 
 help: ## Say what there is
 	@echo "Quorate. Targets:"
@@ -57,11 +57,14 @@ bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"
 soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property" $(ARGS)
 
+mutate: install ## Make small mutations of one room and run its fast tests (ONLY=coordinator/engine, ARGS="--count 20 --seed 1")
+	@$(BIN)/python scripts/mutate.py $(ONLY) $(ARGS)
+
 lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest versions)
 	@$(BIN)/python scripts/lock.py
 
 clean: ## Remove .venv and every cache
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .mutate build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ONLY is a path (perhaps with ::test) where it exists, and a marker expression otherwise.

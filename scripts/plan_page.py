@@ -34,10 +34,10 @@ A plan is a TOML file with everything that a run shall do. A field that is left 
 field, a wrong type and a contradiction are refused in a sentence. `quorate run create plan.toml` starts it. To begin:
 [examples/mnist-small.toml](../examples/mnist-small.toml), [examples/mnist.toml](../examples/mnist.toml).
 
-`quorate plan check plan.toml` checks a plan without a coordinator, and shows what its rounds need: devices, bytes, disk,
-memory, time. `--set cohort.select=20` (also of `quorate run create` and `quorate simulate`) changes a field; the value is
-TOML, or a text. `quorate plan schema > plan.schema.json` writes a JSON schema: an editor that reads it from the plan's
-first line, `#:schema ./plan.schema.json`, completes and checks fields.
+`quorate plan check plan.toml` checks a plan without a coordinator, and shows what its rounds need: devices, bytes,
+disk, memory, time. `--set cohort.select=20` (also of `quorate run create` and `quorate simulate`) changes a field; the
+value is TOML, or a text. `quorate plan schema > plan.schema.json` writes a JSON schema: an editor that reads it from
+the plan's first line, `#:schema ./plan.schema.json`, completes and checks fields.
 
 `name` (required): lower-case letters, digits and dashes, at most 48; the run's id is made from it.
 """
