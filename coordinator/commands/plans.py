@@ -95,7 +95,7 @@ def plan_schema() -> dict[str, Any]:
 def _model(plan: Plan, init: Path | None) -> tuple[Manifest | None, str]:
     """The tensors of the initial checkpoint; or None, and why they are not known here."""
     from client_sdk.tensors import read_header
-    from coordinator.commands.runs import check_initial, initial
+    from coordinator.commands.initial_checkpoint import check_initial, initial
 
     if init is not None:
         check_initial(init)

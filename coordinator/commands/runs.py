@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
+from coordinator.commands.initial_checkpoint import check_initial, initial
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.tables import print_run, print_runs
 
 if TYPE_CHECKING:
     from client_sdk.protocol.operators import RunView
-    from coordinator.engine.plan import Plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,40 +70,6 @@ def create(
         say_json(made)
     else:
         say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
-
-
-def check_initial(path: Path) -> None:
-    """Check the header of a safetensors file. Failure, with its name, where it is not one."""
-    from client_sdk.tensors import TensorError, read_header
-
-    try:
-        read_header(path)
-    except TensorError as error:
-        fail(f"{path} is not a safetensors file that can start a run: {error}.")
-
-
-def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
-    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display).
-
-    If the plan averages everything and the learner names a subset (``averaged``), the plan that is returned averages
-    that subset. Failure when the learner has another version or makes no initial checkpoint.
-    """
-    from client_sdk.learners import catalogue_for
-    from client_sdk.tensors import to_bytes
-
-    name = learner or plan.task.learner
-    initial_seed = plan.task.seed if seed is None else seed
-    catalogue = catalogue_for([name])
-    made = catalogue.load(name)
-    have, wanted = catalogue.versions.get(name, ""), plan.task.learner_version
-    if name == plan.task.learner and wanted is not None and have != wanted:
-        fail(f"The plan needs {name} {wanted}; this machine has {have}. Install that version, or give --init.")
-    if not hasattr(made, "initial"):
-        fail(f"The learner {name} has no initial(seed): give the initial checkpoint as a file by --init.")
-    averaged = getattr(made, "averaged", ("*",))
-    if plan.task.averaged == ("*",) and averaged != ("*",):
-        plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
-    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}"
 
 
 @app.command("list", epilog="Example: quorate run list")
