@@ -76,6 +76,19 @@ class RawConnection:
         except ConnectionResetError:
             return True
 
+    def drain(self, seconds: float, *, half_closed: bool) -> bytes:
+        """All that the server sends until it closes, or is silent for so long. ``half_closed``: no more is sent."""
+        received = bytearray(self._unread)
+        self.socket.settimeout(seconds)
+        try:
+            if half_closed:
+                self.socket.shutdown(socket.SHUT_WR)
+            while part := self.socket.recv(65_536):
+                received += part
+        except OSError:  # silent, or closed by a reset
+            pass
+        return bytes(received)
+
     def _more(self) -> None:
         part = self.socket.recv(65_536)
         assert part, f"closed after {self._unread!r}"
