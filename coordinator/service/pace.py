@@ -30,17 +30,13 @@ class Pace:
         """Returns the body's next part, or the disconnection. ProblemError *truncated* where the sender is too slow."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        left_s = self.received / self._rate - self._waited_s
+        ahead_s = self.received / self._rate - self._waited_s
         try:
-            async with asyncio.timeout(self._idle_s + min(left_s, 0.0)):
+            async with asyncio.timeout(self._idle_s + min(ahead_s, 0.0)):
                 message = await receive()
         except TimeoutError:
-            detail = (
-                f"Nothing arrived for {self._idle_s:g} s"
-                if left_s >= 0
-                else f"The body arrived at less than {self._rate:g} bytes a second"
-            )
-            raise problem("truncated", f"{detail} after {self.received} bytes; send the body again.") from None
+            detail = f"The body stopped, or came at less than {self._rate:g} bytes a second, after {self.received} bytes"
+            raise problem("truncated", f"{detail}; send it again.") from None
         self._waited_s += clock() - began
         self.received += len(message.get("body", b""))
         return message

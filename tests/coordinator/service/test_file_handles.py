@@ -8,7 +8,7 @@ import resource
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_new_connections_wait_established_devices_go_on_and_the_log_says_so(tmp_
 class Scarce(socket.socket):
     """A listening socket without handles for its first connections."""
 
-    failures = [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOBUFS]
+    failures: ClassVar = [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOBUFS]
 
     def accept(self) -> tuple[socket.socket, Any]:
         if self.failures:

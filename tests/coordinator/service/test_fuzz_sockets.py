@@ -31,32 +31,60 @@ DIGEST = model_bytes()[1]
 
 PATHS = [
     *("/healthz", "/readyz", "/metrics", "/openapi.json", "/", "*", Route.RUNS, Route.DEVICES, Route.CHECK_IN),
-    *(Route.CHECKPOINT.format(digest=DIGEST), Route.EVENTS.format(run="fuzzed") + "?follow=false"),
+    *([Route.CHECKPOINT.format(digest=DIGEST)] * 4),
+    *(Route.RUN.format(run="fuzzed"), Route.EVENTS.format(run="fuzzed") + "?follow=false"),
     *(Route.UPDATE.format(run="fuzzed", round=1, attempt=0), Route.RUN_ACTION.format(run="fuzzed", action="resume")),
 ]
-HEADERS = [
-    *("Range", "If-Range", "If-None-Match", "Origin", "Sec-Fetch-Site", "Authorization", "Last-Event-ID", "Expect"),
-    *("Content-Length", "Transfer-Encoding", "Content-Type", "Connection", "Upgrade", "Host", "X", "Cookie"),
-    *("X-Forwarded-For", "X-Forwarded-Proto", DIGEST_HEADER, PROTOCOL_HEADER),
-]
-VALUES = [
-    *("", "0", "1", "-1", "5", "bytes=0-", "bytes=-", "bytes=" + "9" * 5000 + "-", "bytes=-" + "9" * 5000, "chunked"),
-    *("http://[", "http://localhost", "localhost", "LOCALHOST.", "[::1]", "close", "Upgrade", "100-continue", "*"),
-    *('W/"x"', "Bearer ", "Bearer x", "sha-256=:AAAA:", "9" * 5000, "\xb2", "\xff", "identity", "1, 1", "https"),
-]
+NINES = "9" * 5000
+HEADERS = {
+    "Range": ["bytes=0-", "bytes=-", f"bytes={NINES}-", f"bytes=-{NINES}", f"bytes=0-{NINES}", "bytes=0-1,3-"],
+    "If-Range": ['"x"', f'"{DIGEST}"'],
+    "If-None-Match": ["*", 'W/"x"'],
+    "Origin": ["http://[", "null", "http://localhost"],
+    "Host": ["", "localhost", "LOCALHOST.", "[::1]", "[", "evil.example"],
+    "Content-Length": ["0", "1", "5", "-1", "1, 1", NINES],
+    "Transfer-Encoding": ["chunked", "identity", "gzip, chunked"],
+    "Connection": ["close", "Upgrade", "keep-alive"],
+    "Upgrade": ["h2c", "websocket"],
+    "Expect": ["100-continue", "x"],
+    "Last-Event-ID": ["0", NINES, "\xb2", "-1"],
+    "Authorization": ["", "Bearer", "Bearer ", "Bearer x", "Basic eDp4"],
+    "Content-Type": ["application/json", "text/plain; charset=x", "\xff"],
+    "X-Forwarded-For": ["::1", "x, y"],
+    "X-Forwarded-Proto": ["https", "\xff"],
+    DIGEST_HEADER: ["sha-256=:AAAA:", f"sha-256=:{'A' * 43}=:"],
+    PROTOCOL_HEADER: ["1", "0", NINES, "\xb2"],
+}
 WORDS = [
-    *(b"GET ", b"POST ", b"PUT ", b" HTTP/1.1", b" HTTP/1.0", b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b":", b" ", b"\t"),
+    *(
+        b"GET ",
+        b"POST ",
+        b"PUT ",
+        b" HTTP/1.1",
+        b" HTTP/1.0",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b":",
+        b" ",
+        b"\t",
+    ),
     *(b"Host: localhost\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n", b"5;a=b\r\n"),
     *(b"hello", b"{}", b"%00", b"%ff", b"?", b"/", b"//", b"http://", b"x" * 5000, b"\xff" * 100),
 ]
-METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"])
+METHODS = st.sampled_from(
+    ["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"]
+)
 
 texts = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=40)
-header_lines = st.builds("{}: {}".format, st.sampled_from(HEADERS), st.one_of(st.sampled_from(VALUES), texts))
+odd_lines = st.sampled_from([f"{name}: {value}" for name, values in HEADERS.items() for value in values])
+header_lines = st.one_of(odd_lines, odd_lines, st.builds("{}: {}".format, st.sampled_from(sorted(HEADERS)), texts))
 requests = st.builds(
     lambda path, lines, method, body: head(path, *lines, method=method) + body,
     st.sampled_from(PATHS),
-    st.lists(header_lines, max_size=5),
+    st.lists(header_lines, max_size=6),
     METHODS,
     st.one_of(st.just(b""), st.just(b"5\r\nhello\r\n0\r\n\r\n"), st.binary(max_size=200)),
 )
@@ -74,6 +102,7 @@ def changed(draw: st.DrawFn) -> bytes:
 
 sendings = st.lists(
     st.one_of(
+        requests,
         requests,
         changed(),
         st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=40)), max_size=30).map(b"".join),

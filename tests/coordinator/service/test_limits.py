@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import time
@@ -9,10 +10,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from benchmarks._wire import rss_bytes
 from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
+from coordinator.service.sockets.limits import Limits
+from coordinator.service.sockets.protocol import BoundedHttp
+from coordinator.service.sockets.reader import SmallReads
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.raw import RawAnswer, RawConnection, ask, head
@@ -105,6 +114,38 @@ def test_heads_without_end_take_no_memory(server: Server) -> None:
 # ------------------------------------------------------------ seconds
 
 
+def test_the_limits_are_those_that_security_states() -> None:
+    chosen, limits = Settings(), Limits.of(Settings())
+    assert (limits.head_bytes, limits.headers, limits.pipelined) == (32 * KIB, 100, 16)
+    assert (limits.framing_bytes, limits.framing_ratio) == (64 * KIB, 16)
+    assert (limits.head_s, limits.keep_alive_s, limits.linger_s, limits.send_idle_s) == (20, 75, 5, 60)
+    assert (chosen.body_idle_s, chosen.body_rate_min, chosen.max_message_bytes) == (30, 4 * KIB, 256 * KIB)
+
+
+def test_an_idle_connection_is_closed_in_the_end() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("here")(scope, receive, send)
+
+    async def scenario() -> tuple[list[Problem], bytes]:
+        config, refused = Config(app, log_config=None, ws="none"), list[Problem]()
+        config.load()
+        limits = Limits(head_bytes=KIB, head_s=20, send_idle_s=20, keep_alive_s=0)
+        options = {"config": config, "server_state": ServerState(), "app_state": {}}
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: SmallReads(BoundedHttp(limits, refused.append, [], **options)), "127.0.0.1"
+        )
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(head())
+        received = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        listening.close()
+        return refused, received
+
+    refused, received = asyncio.run(scenario())
+    assert received.endswith(b"here")
+    assert refused == []
+
+
 @pytest.mark.parametrize("begun", [b"G", head()[:-2], head() + head()[:-2]])
 def test_half_a_head_is_refused_in_time(hasty: Server, begun: bytes) -> None:
     with RawConnection(hasty.url) as connection:
@@ -167,7 +208,7 @@ def test_a_message_that_never_comes_is_truncated(hasty: Server) -> None:
         connection.send(head(Route.CHECK_IN, *lines(hasty, "Content-Length: 100"), method="POST") + b"{")
         answer = connection.read()
         assert (answer.status, answer.kind()) == (400, "truncated")
-        assert "for 0.4 s after 1 bytes" in answer.json()["detail"]
+        assert "after 1 bytes" in answer.json()["detail"]
 
 
 def test_a_body_in_drops_is_too_slow(hasty: Server) -> None:
@@ -177,7 +218,7 @@ def test_a_body_in_drops_is_too_slow(hasty: Server) -> None:
         connection.send(head(Route.CHECKPOINT.format(digest=digest), "Content-Length: 100000", method="PUT"))
         answer = drop_by_drop(connection)
         assert answer.kind() == "truncated"
-        assert "less than 1e+06 bytes a second" in answer.json()["detail"]
+        assert "at less than 1e+06 bytes a second" in answer.json()["detail"]
 
 
 def test_extensions_and_trailers_without_end_are_refused(server: Server) -> None:

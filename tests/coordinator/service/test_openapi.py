@@ -1,7 +1,7 @@
-"""The OpenAPI document is what the routes do: requests drawn from it, and from what it excludes, are answered by it.
+"""The OpenAPI document is what the routes do: requests drawn from it, or from what it excludes, are answered so.
 
-schemathesis draws the requests and checks the answers; hypothesis chooses and shrinks. A request is sent as an operator,
-or with the token of a device or a worker, over ASGI, to the application of a real coordinator that has a run.
+schemathesis draws the requests and checks the answers; hypothesis chooses and shrinks. A request is sent as an
+operator, or with the token of a device or a worker, over ASGI, to the application of a real coordinator with a run.
 """
 
 from __future__ import annotations
