@@ -35,8 +35,8 @@ class Pace:
             async with asyncio.timeout(self._idle_s + min(ahead_s, 0.0)):
                 message = await receive()
         except TimeoutError:
-            detail = f"The body stopped, or came at less than {self._rate:g} bytes a second, after {self.received} bytes"
-            raise problem("truncated", f"{detail}; send it again.") from None
+            slow = f"stopped, or came at less than {self._rate:g} bytes a second, after {self.received} bytes"
+            raise problem("truncated", f"The body {slow}; send it again.") from None
         self._waited_s += clock() - began
         self.received += len(message.get("body", b""))
         return message

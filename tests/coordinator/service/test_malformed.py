@@ -6,7 +6,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.conftest import Server
-from tests.coordinator.service.raw import RawConnection, ask, head
+from tests.coordinator.service.raw import RawAnswer, RawConnection, ask, head
 
 CHUNKED = "Transfer-Encoding: chunked"
 STOP = "/v1/runs/nobody/stop"
@@ -96,7 +96,7 @@ def test_requests_sent_ahead_are_answered_in_order_and_then_the_broken_one_is_re
 def test_only_so_many_requests_wait_on_one_connection(server: Server) -> None:
     with RawConnection(server.url) as connection:
         connection.send(head("/readyz") * 500)
-        answers = []
+        answers: list[RawAnswer] = []
         while not answers or answers[-1].status == 200:
             answers.append(connection.read())
         assert len(answers) == 18, "one is worked on, 16 wait, and the next is refused"
