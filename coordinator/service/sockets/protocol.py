@@ -93,7 +93,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._refusal is not None or self._upgraded:
             return
         self._unset_keepalive_if_required()
-        content_before, part_before = self._content_bytes, self._part
+        content_before, part_before, request_before = self._content_bytes, self._part, self.scope
         self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -111,7 +111,7 @@ class BoundedHttp(HttpToolsProtocol):
             if self._head_bytes > self._limits.head_bytes:
                 self._refuse(self._too_large().problem)
                 return
-        elif self._part is _Part.BODY and part_before is _Part.BODY:
+        elif self._part is _Part.BODY and part_before is _Part.BODY and self.scope is request_before:
             self._framing_bytes += len(data) - (self._content_bytes - content_before)
             if self._framing_bytes > self._limits.framing_bytes + self._limits.framing_ratio * self._content_bytes:
                 detail = "The sizes, extensions and trailers of the body's chunks are longer than its content allows."

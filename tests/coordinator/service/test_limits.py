@@ -233,6 +233,18 @@ def test_extensions_and_trailers_without_end_are_refused(server: Server) -> None
     assert ask(server.url, chunked + small).json()["kind"] == "wait", "one byte a chunk is no attack"
 
 
+def test_repro_the_end_of_a_long_body_and_the_next_head_in_one_read(server: Server) -> None:
+    """The bytes of the first body are no framing of the second."""
+    long = 1_000_000
+    with RawConnection(server.url) as connection:
+        connection.send(head(Route.CHECK_IN, *lines(server, f"Content-Length: {long}"), method="POST"))
+        assert connection.read().kind() == "too-large"
+        connection.send(b" " * (long - 10))
+        connection.send(b" " * 10 + head(Route.CHECK_IN, *lines(server, "Transfer-Encoding: chunked"), method="POST"))
+        connection.send(b'c\r\n{"hold_s":0}\r\n0\r\n\r\n')
+        assert connection.read().json()["kind"] == "wait"
+
+
 @pytest.mark.slow
 def test_the_rest_of_a_refused_body_is_read_for_some_seconds_only(server: Server) -> None:
     with RawConnection(server.url) as connection:
