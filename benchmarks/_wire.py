@@ -49,15 +49,20 @@ class ServerProcess:
 
     def rss_bytes(self, *, peak: bool = False) -> int:
         """Resident bytes now, or the peak since ``reset_peak``."""
-        wanted = "VmHWM:" if peak else "VmRSS:"
-        for line in (self._proc / "status").read_text().splitlines():
-            if line.startswith(wanted):
-                return int(line.split()[1]) * 1024
-        raise RuntimeError(f"no {wanted} in {self._proc}/status")
+        return rss_bytes(self._process.pid, peak=peak)
 
     def reset_peak(self) -> None:
         """Sets the peak to the resident bytes of now."""
         (self._proc / "clear_refs").write_text("5")
+
+
+def rss_bytes(pid: int, *, peak: bool = False) -> int:
+    """Resident bytes of a process now, or their peak."""
+    wanted = "VmHWM:" if peak else "VmRSS:"
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(wanted):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {wanted} in /proc/{pid}/status")
 
 
 @dataclass(frozen=True, slots=True)

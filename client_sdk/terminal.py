@@ -37,6 +37,7 @@ _MODULE_EXTRAS = {
     "torch": "torch",
     "alembic": "coordinator",
     "fastapi": "coordinator",
+    "httptools": "coordinator",
     "prometheus_client": "coordinator",
     "psycopg": "coordinator",
     "pydantic_settings": "coordinator",

@@ -69,6 +69,16 @@ class Settings(BaseSettings):
     before a thread hashes and writes it."""
     body_idle_s: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
     """A body of which no byte arrives for this long is dropped as truncated."""
+    body_rate_min: float = Field(default=4 * KIB, gt=0, le=GIB, allow_inf_nan=False)
+    """Slowest rate in bytes a second at which a body may arrive, after ``body_idle_s``: a body of n bytes may keep the
+    coordinator waiting for body_idle_s + n / body_rate_min seconds. A telephone on GPRS sends 5 KiB a second."""
+    max_head_bytes: int = Field(default=32 * KIB, ge=4 * KIB, le=MIB)
+    """Longest request line and headers together. The longest of our own requests, a worker's result, has some 3 KiB."""
+    head_s: float = Field(default=20.0, gt=0, le=600, allow_inf_nan=False)
+    """A connection on which a request has begun, or no request was ever sent, is closed after this long unless the
+    headers are complete."""
+    send_idle_s: float = Field(default=60.0, gt=0, le=600, allow_inf_nan=False)
+    """A receiver that accepts no byte of its answer for this long is disconnected."""
     streams: int = Field(default=256, ge=1, le=65_536)
     """Event streams held open at the same time."""
     threads: int = Field(default=8, ge=2, le=256)
@@ -104,7 +114,7 @@ class Settings(BaseSettings):
 
 def is_loopback(host: str) -> bool:
     """Whether ``host`` (a name or an address, without port) is a loopback address."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -5,6 +5,7 @@
     Exception
     |-- ProblemError                  the request cannot be fulfilled, or not now; carries the problem document
     |   |  kind                  status  a device then
+    |   |-- malformed-request       400  drop    not HTTP/1.1, or ambiguous; the connection closes
     |   |-- truncated               400  retry   sends the same bytes again
     |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
     |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
@@ -14,6 +15,7 @@
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
+    |   |-- request-timeout         408  retry   the headers were not complete in time; the connection closes
     |   |-- conflict                409  drop    the request contradicts the current state
     |   |-- lease-lost              409  drop    a worker's lease is over, or a newer one was granted
     |   |-- late                    409  drop    the round has closed
@@ -27,6 +29,7 @@
     |   |-- invalid-update          422  drop    names, shapes, dtypes, NaN, infinity, range
     |   |-- digest-mismatch         422  retry   the bytes changed on the way
     |   |-- protocol-version        426  stop    one of the two must be upgraded
+    |   |-- headers-too-large       431  drop    request line and headers; the connection closes
     |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
     |   |-- busy                    503  retry   honours Retry-After
     |   `-- disk-full               507  retry   honours Retry-After
@@ -59,6 +62,7 @@ class ProblemKind(NamedTuple):
 
 
 PROBLEMS: dict[str, ProblemKind] = {
+    "malformed-request": ProblemKind(400, "The request is not well-formed HTTP", "drop"),
     "truncated": ProblemKind(400, "The body ended before its declared length", "retry"),
     "unauthenticated": ProblemKind(401, "The token is missing or not valid", "enrol"),
     "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
@@ -68,6 +72,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "unknown-run": ProblemKind(404, "No such run", "drop"),
     "unknown-round": ProblemKind(404, "No such round", "drop"),
     "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
+    "request-timeout": ProblemKind(408, "The request did not arrive in time", "retry"),
     "conflict": ProblemKind(409, "The request contradicts the present state", "drop"),
     "lease-lost": ProblemKind(409, "The lease of this datacenter round is over", "drop"),
     "late": ProblemKind(409, "The round has closed", "drop"),
@@ -81,6 +86,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "invalid-update": ProblemKind(422, "The update does not fit the run's model", "drop"),
     "digest-mismatch": ProblemKind(422, "The bytes do not have the announced digest", "retry"),
     "protocol-version": ProblemKind(426, "This protocol version is not spoken here", "stop"),
+    "headers-too-large": ProblemKind(431, "The request's headers are longer than allowed", "drop"),
     "internal": ProblemKind(500, "The coordinator failed", "retry"),
     "busy": ProblemKind(503, "The coordinator is busy", "retry"),
     "disk-full": ProblemKind(507, "The coordinator's disk is full", "retry"),

@@ -83,7 +83,8 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
 
     async def on_error(request: Request, error: Exception) -> Response:
         found, headers = problem_of(error, path=request.url.path), None
-        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        no_route = isinstance(error, HTTPException) and error.status_code in (404, 405)
+        if no_route or (isinstance(error, RequestValidationError) and _belongs_to_another(app, request)):
             found, headers = _no_route(app, request)
         service.meters.refused(found)
         return problem_response(found, headers)
@@ -134,14 +135,28 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
 
 def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
-    path, methods = request.url.path[:200], set[str]()
-    for route in app.router.routes:
-        if isinstance(route, APIRoute) and route.path_regex.match(request.url.path):
-            methods |= route.methods or set()
-    if not methods:
+    path, resource = request.url.path[:200], _resource(app, request)
+    if resource is None:
         return plain(404, f"There is nothing at {path}; the page /docs lists what there is."), {}
+    methods = {name for route in _routes(app) if route.path == resource for name in route.methods or ()}
     allowed = ", ".join(sorted(methods))
     return plain(405, f"{request.method} is not possible at {path}; possible: {allowed}."), {"Allow": allowed}
+
+
+def _belongs_to_another(app: FastAPI, request: Request) -> bool:
+    """Whether the route that was taken only seemed to match: ``POST /v1/runs/x/rounds`` fits
+    ``/v1/runs/{run}/{action}``, whose actions do not include *rounds*."""
+    return _resource(app, request) != getattr(request.scope.get("route"), "path", None)
+
+
+def _resource(app: FastAPI, request: Request) -> str | None:
+    """The path template to which this path belongs, whatever the method: the one with the fewest parameters."""
+    found = [route.path for route in _routes(app) if route.path_regex.match(request.url.path)]
+    return min(found, key=lambda path: path.count("{"), default=None)
+
+
+def _routes(app: FastAPI) -> list[APIRoute]:
+    return [route for route in app.router.routes if isinstance(route, APIRoute)]
 
 
 def _mount_pages(app: FastAPI) -> str:

@@ -26,7 +26,9 @@ _WHOLE_BYTES = 256 * 1024
 """A file up to this size in bytes is read in the thread that found it."""
 NO_BYTES = (0, 0)
 """A range outside of the file."""
-_RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
+_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)", re.IGNORECASE)
+_DIGITS = 18
+"""Most digits of a position, without leading zeros: more than any file has. ``int`` refuses texts of 4,300 digits."""
 
 
 def checkpoint_routes(service: Service) -> list[LeanRoute]:
@@ -96,14 +98,20 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
 def parse_range(header: str, size: int) -> tuple[int, int] | None:
     """Returns ``(start, stop)`` in bytes, NO_BYTES for a range outside of the file, or None where the header is
     ignored."""
-    found = _RANGE.match(header.strip())
+    found = _RANGE.fullmatch(header.strip())
     if found is None or found.groups() == ("", ""):
         return None
     first, last = found.groups()
     if first == "":
-        length = min(int(last), size)
+        length = min(_position(last), size)
         return (size - length, size) if length else NO_BYTES
-    start, stop = int(first), min(int(last) + 1, size) if last else size
-    if last and int(last) < int(first):
+    start, stop = _position(first), min(_position(last) + 1, size) if last else size
+    if last and _position(last) < start:
         return None
     return (start, stop) if start < size else NO_BYTES
+
+
+def _position(digits: str) -> int:
+    """The number, or one beyond every file."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= _DIGITS else 10**_DIGITS

@@ -2,11 +2,13 @@
 
 The service listens on loopback, which every web page in a browser can reach: a Host that is not a loopback name means
 that a name was rebound to this machine, and a write from another origin means that a page tries to act as the operator.
-Both are refused.
+Both are refused, and so is a request of which two readers could see two hosts. Names of hosts have no case, and may end
+with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
 """
 
 from __future__ import annotations
 
+import re
 import time
 from urllib.parse import urlsplit
 
@@ -20,12 +22,16 @@ from coordinator.service.errors import plain, problem_of, problem_response
 from coordinator.service.observe import Meters
 from coordinator.settings import is_loopback
 
+MALFORMED = "malformed-request"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_STANDING = [
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]\s]*)(?::[0-9]{0,5})?")
+"""A Host header: its name, and its port (RFC 9110, section 7.2)."""
+STANDING = [
     (PROTOCOL_HEADER.lower().encode(), str(PROTOCOL_VERSION).encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+"""Headers of every answer."""
 
 
 class Edge:
@@ -47,7 +53,7 @@ class Edge:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_STANDING]
+                message["headers"] = [*message.get("headers", ()), *STANDING]
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -71,18 +77,25 @@ class Edge:
     async def refuse(self, found: Problem, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with the document and counts it."""
         self.meters.refused(found)
-        await problem_response(found)(scope, receive, send)
+        close = {"Connection": "close"} if found.kind == MALFORMED else None
+        await problem_response(found, close)(scope, receive, send)
 
 
 def refusal(scope: Scope) -> Problem | None:
     """Returns why a request is refused before it is routed; None: it is not."""
     headers = Headers(scope=scope)
-    host = headers.get("host", "")
-    if not is_loopback(_name(host)):
+    hosts = headers.getlist("host")
+    if len(hosts) > 1 or (not hosts and scope["http_version"] == "1.1"):
+        return problem(MALFORMED, f"A request has one Host header; this one has {len(hosts) or 'none'}.").problem
+    host = hosts[0].lower() if hosts else ""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return problem(MALFORMED, f"The Host header {host[:100]!r} is no host, or no host and port.").problem
+    if not is_loopback(found[1].removesuffix(".")):
         return plain(421, f"This coordinator answers to localhost only, not to {host[:100]!r}.")
     if scope["method"] not in _READS:
         origin = headers.get("origin")
-        if (origin is not None and urlsplit(origin).netloc != host) or headers.get("sec-fetch-site") == "cross-site":
+        if (origin is not None and _site(origin) != host) or headers.get("sec-fetch-site") == "cross-site":
             return plain(403, "Writes from pages of another origin are refused.")
     version = headers.get(PROTOCOL_HEADER)
     return None if version is None else version_refusal(version)
@@ -112,8 +125,9 @@ def version_refusal(version: str | None) -> Problem | None:
     return problem("protocol-version", detail).problem
 
 
-def _name(host: str) -> str:
-    """A Host header without its port: ``[::1]:8470`` -> ``[::1]``."""
-    if host.startswith("["):
-        return host[: host.find("]") + 1]
-    return host.rpartition(":")[0] if ":" in host else host
+def _site(origin: str) -> str | None:
+    """Host and port of an Origin header; None where it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

@@ -9,6 +9,7 @@
     StoreFull                    disk-full
     BlobError                    disk-full, digest-mismatch, too-large; else busy: the disk reported an error
     OSError ENOSPC, EDQUOT       disk-full
+    OSError EMFILE, ENFILE       busy: no file handle is free
     ClientDisconnect             no answer: the peer is gone
     anything else                internal: our bug. Logged with its traceback; the peer gets one sentence and an id
 """
@@ -36,6 +37,7 @@ from coordinator.store.port import StoreError, StoreFull
 log = structlog.get_logger("coordinator.service")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _SHOWN = 5
 
 
@@ -61,6 +63,11 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
         case DiskFull() | OSError() if isinstance(error, DiskFull) or error.errno in _FULL:
             return problem(
                 "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
+            ).problem
+        case OSError() if error.errno in _NO_HANDLES:
+            log.warning("no file handle is free; raise `ulimit -n`", path=path)
+            return problem(
+                "busy", "The coordinator has no file handle left; nothing happened.", retry_after_s=5
             ).problem
         case DigestMismatch():
             return problem("digest-mismatch", str(error)).problem

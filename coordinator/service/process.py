@@ -10,20 +10,15 @@ An error before *ready* is one sentence (``CannotServe``).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import errno
 import os
 import resource
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
-
-import uvicorn
 
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked
@@ -31,18 +26,13 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
-from coordinator.service.reader import SmallReads
+from coordinator.service.sockets import HttpServer
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
 
 TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
-_BACKLOG = 4096
-_GRACE_S = 5
-_KEEP_ALIVE_S = 75
-"""Seconds for which idle connections stay open: a device trains between two requests, and a new connection has a
-cost."""
 
 
 class CannotServe(Exception):
@@ -69,8 +59,7 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             coordinator.core.require_extensions()
             sweep(coordinator.core)
             url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
-            server = _Server(coordinator, settings, lambda: on_ready(url, settings))
-            server.run(sockets=[listener])
+            HttpServer(create_app(coordinator, settings), listener, lambda: on_ready(url, settings)).run()
         except MissingExtension as error:
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
@@ -78,55 +67,6 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
         finally:
             listener.close()
             store.close()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, with our signals: the first stops after requests under way, the second at once; held requests are
-    answered before."""
-
-    def __init__(self, coordinator: Coordinator, settings: Settings, on_ready: Callable[[], None]) -> None:
-        self._app = create_app(coordinator, settings)
-        self._on_ready = on_ready
-        super().__init__(
-            uvicorn.Config(
-                self._app,
-                lifespan="on",
-                http=cast("type[asyncio.Protocol]", SmallReads),
-                ws="none",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_GRACE_S,
-            )
-        )
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.state.service.stop()
-        await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn skips this then, and the coordinator's threads would be interrupted
-            await self.lifespan.shutdown()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._asked_to_stop)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-    def _asked_to_stop(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 @contextlib.contextmanager

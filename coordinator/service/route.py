@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,6 +23,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
+from coordinator.service.pace import Pace, content_length
 
 Endpoint = Callable[..., Awaitable[Response]]
 
@@ -78,17 +80,21 @@ async def read_body(request: Request) -> bytes:
     """Reads a JSON body. ProblemError *too-large* before more than ``settings.max_message_bytes`` are in memory."""
     limit: int = request.app.state.service.settings.max_message_bytes
     announced = request.headers.get("content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit:
-        raise problem("too-large", f"The message is {announced} bytes long; at most {limit} are read.")
+    if announced is not None and (length := content_length(announced)) is not None and length > limit:
+        raise problem("too-large", f"The message is {length} bytes long; at most {limit} are read.")
+    pace = Pace(request.app.state.service.settings)
     parts: list[bytes] = []
-    length = 0
-    async for part in request.stream():
-        length += len(part)
-        if length > limit:
+    more = True
+    while more:
+        message = await pace.next(request.receive)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+        if pace.received > limit:
             raise problem("too-large", f"The message is longer than {limit} bytes.")
-        parts.append(part)
-    request.app.state.service.meters.bytes_in.inc(length)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    request.app.state.service.meters.bytes_in.inc(pace.received)
+    return b"".join(parts)
 
 
 def bearer(request: Request) -> str:

@@ -20,6 +20,7 @@ from starlette.types import Message
 from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
 from client_sdk.protocol.problems import problem
 from coordinator.service.core import Service
+from coordinator.service.pace import Pace, content_length
 
 if TYPE_CHECKING:
     from coordinator.blobs.port import Spool
@@ -74,33 +75,27 @@ class Uploads:
     async def _pour(self, request: Request, spool: Spool, limit: int) -> int:
         service = self._service
         parts: list[bytes] = []
-        held = received = 0
+        held = 0
+        pace = Pace(service.settings)
         more = True
         while more:
-            message = await self._next(request, received)
+            message = await self._next(request, pace)
             part = message.get("body", b"")
             more = message.get("more_body", False)
             if part:
                 parts.append(part)
                 held += len(part)
-                received += len(part)
-                if received > limit:
+                if pace.received > limit:
                     raise problem("too-large", f"The body is longer than the {limit} bytes that are accepted here.")
             if held and (not more or held >= self._piece()):
                 await service.work(_write, spool, parts)
                 parts.clear()
                 held = 0
-        service.meters.bytes_in.inc(received)
-        return received
+        service.meters.bytes_in.inc(pace.received)
+        return pace.received
 
-    async def _next(self, request: Request, received: int) -> Message:
-        idle_s = self._service.settings.body_idle_s
-        try:
-            async with asyncio.timeout(idle_s):
-                message = await request.receive()
-        except TimeoutError:
-            detail = f"Nothing arrived for {idle_s:g} s after {received} bytes; send the body again."
-            raise problem("truncated", detail) from None
+    async def _next(self, request: Request, pace: Pace) -> Message:
+        message = await pace.next(request.receive)
         if message["type"] == "http.disconnect":
             self._service.meters.problems.labels("truncated").inc()
             raise ClientDisconnect
@@ -133,10 +128,10 @@ def _length(request: Request, limit: int) -> int | None:
         if request.headers.get("transfer-encoding", "").lower() != "chunked":
             raise problem("length-required", "Send Content-Length, or the body in chunks.")
         return None
-    length = int(header) if header.isdigit() else -1
-    if length > limit:
-        raise problem("too-large", f"The body is {length} bytes long; at most {limit} are accepted here.")
-    return length if length >= 0 else None
+    length = content_length(header)
+    if length is None or length > limit:
+        raise problem("too-large", f"The body is {header[:40]} bytes long; at most {limit} are accepted here.")
+    return length
 
 
 def _expected(request: Request) -> str | None:

@@ -40,7 +40,7 @@ BY_NAME = {
 """(extra, distribution) -> why it is needed though nothing imports it."""
 WITH_EXTRAS = {
     "psycopg[binary]": "brings libpq, so that nothing has to be compiled",
-    "uvicorn[standard]": "brings httptools, which coordinator/service/reader.py needs, and uvloop, which uvicorn loads",
+    "uvicorn[standard]": "brings uvloop, which uvicorn loads",
 }
 """Distribution with extras of its own -> why they are needed."""
 NOT_DECLARED = {

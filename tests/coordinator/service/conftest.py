@@ -7,10 +7,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 import pytest
@@ -32,8 +34,8 @@ class Server:
     http: httpx2.Client
 
     @classmethod
-    def start(cls, folder: Path, *options: str, port: int = 0) -> Server:
-        process = launch(folder, *options, port=port)
+    def start(cls, folder: Path, *options: str, port: int = 0, handles: int | None = None) -> Server:
+        process = launch(folder, *options, port=port, handles=handles)
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], READY_S)
         line = process.stdout.readline() if ready else ""
@@ -62,6 +64,11 @@ class Server:
                 return float(found.rsplit(" ", 1)[1])
         return 0.0
 
+    @cached_property
+    def log(self) -> Log:
+        assert self.process.stderr is not None
+        return Log(self.process.stderr)
+
     def stop(self, number: int = signal.SIGTERM, timeout: float = 15) -> int:
         self.http.close()
         if self.process.poll() is None:
@@ -73,10 +80,39 @@ class Server:
             raise
 
 
-def launch(folder: Path, *options: str, port: int = 0) -> subprocess.Popen[str]:
-    """``quorate serve`` as its own process, with pipes for what it says."""
+def launch(folder: Path, *options: str, port: int = 0, handles: int | None = None) -> subprocess.Popen[str]:
+    """``quorate serve`` as its own process, with pipes for what it says, and at most this many open files."""
     command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--data", str(folder), "--port", str(port)]
+    if handles is not None:
+        command = ["sh", "-c", f'ulimit -n {handles} && exec "$@"', "sh", *command]
     return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class Log:
+    """What a server writes to its standard error, read while it runs so that the pipe never fills."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: list[str] = []
+        self._grown = threading.Condition()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            with self._grown:
+                self._lines.append(line)
+                self._grown.notify_all()
+
+    def line(self, text: str, timeout: float = READY_S) -> str:
+        """The first line with this text, as soon as there is one."""
+        with self._grown:
+            self._grown.wait_for(lambda: any(text in line for line in self._lines), timeout)
+            return next((line for line in self._lines if text in line), "")
+
+    def text(self) -> str:
+        """All of it, once the server has stopped."""
+        self._thread.join(READY_S)
+        return "".join(self._lines)
 
 
 @pytest.fixture(scope="module")

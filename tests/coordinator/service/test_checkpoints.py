@@ -136,10 +136,41 @@ def test_a_receiver_that_has_gone_costs_no_more_reading(tmp_path: Path) -> None:
         ("bytes=-", None),
         ("bytes=0-1,4-5", None),
         ("lines=0-9", None),
+        ("BYTES=0-9", (0, 10)),
+        ("bytes=" + "9" * 5000 + "-", NO_BYTES),
+        ("bytes=0-" + "9" * 5000, (0, 100)),
+        ("bytes=-" + "9" * 5000, (0, 100)),
+        ("bytes=" + "9" * 5000 + "-" + "9" * 5000, NO_BYTES),
+        ("bytes=" + "0" * 5000 + "7-" + "0" * 5000 + "9", (7, 10)),
+        ("bytes=18446744073709551616-", NO_BYTES),
+        ("bytes=--5", None),
+        ("bytes=-1-5", None),
+        ("bytes=+1-5", None),
+        ("bytes=1-5 0", None),
+        ("bytes=1.5-2", None),
+        ("bytes=0x1-5", None),
+        ("bytes=\u0661-5", None),
+        ("bytes=\xb2-5", None),
+        ("bytes=", None),
+        ("bytes 0-9/100", None),
+        ("bytes=0-9," * 1000, None),
+        ("", None),
     ],
 )
 def test_ranges_are_read_as_rfc_9110_says(header: str, span: tuple | None) -> None:
     assert parse_range(header, 100) == span
+
+
+def test_repro_a_range_of_5000_digits_is_no_bug(server: Server, stored: tuple) -> None:
+    path, body = stored
+    digits = "9" * 5000
+    beyond = server.http.get(path, headers={"Range": f"bytes={digits}-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(body)}")
+    last = server.http.get(path, headers={"Range": f"bytes=-{digits}"})
+    assert (last.status_code, last.content) == (206, body)
+    for ignored in (f"bytes={digits}-0", "bytes=0-1,4-5", "bytes=one-two", "lines=0-1"):
+        whole = server.http.get(path, headers={"Range": ignored})
+        assert (whole.status_code, whole.content) == (200, body), ignored
 
 
 def test_a_checkpoint_of_no_run_is_unknown(server: Server) -> None:

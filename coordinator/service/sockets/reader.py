@@ -8,9 +8,9 @@ once, and no more is read from a connection while the application has not read i
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from coordinator.service.sockets.protocol import BoundedHttp
 
 _BUFFER = memoryview(bytearray(32 * 1024))
 """Shared by all connections: it is filled and emptied within one step of the event loop, and a process has one loop."""
@@ -19,13 +19,13 @@ _UNSENT = 16 * 1024
 
 
 class SmallReads(asyncio.BufferedProtocol):
-    """uvicorn's HTTP protocol behind a small shared buffer."""
+    """The HTTP protocol of one connection behind a small shared buffer."""
 
-    def __init__(self, **options: Any) -> None:
-        self._http = HttpToolsProtocol(**options)
-        self.connection_lost = self._http.connection_lost  # type: ignore[method-assign]
-        self.pause_writing = self._http.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = self._http.resume_writing  # type: ignore[method-assign]
+    def __init__(self, http: BoundedHttp) -> None:
+        self._http = http
+        self.connection_lost = http.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = http.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = http.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=_UNSENT)

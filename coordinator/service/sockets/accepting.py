@@ -1,0 +1,101 @@
+"""Accepts connections while there are file handles for them, and says so when there are none.
+
+An event loop's own server does worse at the limit: asyncio's accepts in vain and logs a traceback for each, uvloop's
+accepts and closes at once and logs nothing. Here new connections wait in the listening socket's queue, where they cost
+no handle, and established ones go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+import structlog
+
+_NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_AT_ONCE = 64
+"""Connections accepted in one step of the event loop."""
+_PAUSE_S = 0.25
+_LOGGED_EVERY_S = 60.0
+
+log = structlog.get_logger("coordinator.service")
+
+
+class Acceptor:
+    """Accepts for one listening socket. ``connect`` makes the protocol of a connection, ``connected`` counts them."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        connect: Callable[[], asyncio.BaseProtocol],
+        connected: Callable[[], int],
+        most: int,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._listener = listener
+        self._connect = connect
+        self._connected = connected
+        self._most = most
+        self._pause_s = pause_s
+        self._opening: set[asyncio.Task[object]] = set()
+        self._paused: asyncio.TimerHandle | None = None
+        self._logged = float("-inf")
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, backlog: int) -> None:
+        """Accepts from now on, within the running event loop."""
+        self._listener.listen(backlog)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Accepts no more. The listening socket stays open."""
+        if self._paused is None:
+            self._loop.remove_reader(self._listener)
+        else:
+            self._paused.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            if self._open_now() >= self._most:
+                self._pause(f"all {self._most} connections that the limit of file handles allows are open")
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_HANDLES:
+                    raise
+                self._pause(f"{error.strerror} (errno {error.errno})")
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._open(connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    def _open_now(self) -> int:
+        return self._connected() + len(self._opening)
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._connect, connection)
+        except OSError:  # the peer has gone already
+            connection.close()
+
+    def _pause(self, reason: str) -> None:
+        self._loop.remove_reader(self._listener)
+        self._paused = self._loop.call_later(self._pause_s, self._resume)
+        if self._loop.time() - self._logged >= _LOGGED_EVERY_S:
+            self._logged = self._loop.time()
+            log.warning(
+                "new connections wait: no file handle is free for them; raise `ulimit -n`, or connect fewer devices",
+                reason=reason,
+                connections=self._open_now(),
+            )
+
+    def _resume(self) -> None:
+        self._paused = None
+        self._loop.add_reader(self._listener, self._accept)

@@ -1,0 +1,277 @@
+"""uvicorn's HTTP/1.1 protocol with limits: how long a head may be and may take, and how its refusal is sent.
+
+::
+
+    IDLE --first byte--> HEAD --blank line--> BODY --last byte--> IDLE
+      |                   |                    |
+      |                   |                    |-- too much framing, broken framing: malformed-request
+      |                   |-- head_bytes, headers: headers-too-large     (the time of a body: service/pace.py)
+      |                   |-- head_s: request-timeout
+      |                   `-- broken, no HTTP/1.x: malformed-request
+      `-- keep_alive_s, or head_s on a new connection: closed without an answer
+
+A refusal is a problem document. It is sent after the answers to the requests before it, and the connection closes:
+after broken framing nobody knows where the next request begins (RFC 9112, section 11.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from client_sdk.protocol.problems import Problem, problem
+from coordinator.service.errors import problem_response
+from coordinator.service.sockets.limits import Limits
+
+_VERSIONS = frozenset({"1.0", "1.1"})
+
+
+class _Part(Enum):
+    """Which part of a request the next byte belongs to."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class _Refused(Exception):
+    """Raised within the parser's callbacks: it stops reading there."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.problem = problem(kind, detail).problem
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. ``refused`` is called with each problem that is answered here; ``standing`` are headers of
+    every answer."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        refused: Callable[[Problem], None],
+        standing: list[tuple[bytes, bytes]],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.timeout_keep_alive = limits.keep_alive_s
+        self._limits = limits
+        self._count_refusal = refused
+        self._standing = standing
+        self._part = _Part.IDLE
+        self._head_bytes = 0
+        self._framing_bytes = 0
+        self._content_bytes = 0
+        self._answered: RequestResponseCycle | None = None
+        """The request that the application works on; ``cycle`` is the newest one."""
+        self._refusal: Problem | None = None
+        self._upgraded = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_within(self._limits.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_within(None)
+        self.resume_writing()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            self._leave(self._answered)
+        self.pipeline.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None or self._upgraded:
+            return
+        self._unset_keepalive_if_required()
+        content_before, part_before, request_before = self._content_bytes, self._part, self.scope
+        self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._upgraded = True  # the request is answered as any other; what follows it is no HTTP/1.1
+            return
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._refuse(cause.problem)
+            else:
+                self._refuse(problem("malformed-request", f"This is not HTTP/1.1: {_reason(error)}.").problem)
+            return
+        if self._part is _Part.HEAD:
+            if self._head_bytes > self._limits.head_bytes:
+                self._refuse(self._too_large().problem)
+                return
+        elif self._part is _Part.BODY and part_before is _Part.BODY and self.scope is request_before:
+            self._framing_bytes += len(data) - (self._content_bytes - content_before)
+            if self._framing_bytes > self._limits.framing_bytes + self._limits.framing_ratio * self._content_bytes:
+                detail = "The sizes, extensions and trailers of the body's chunks are longer than its content allows."
+                self._refuse(problem("malformed-request", detail).problem)
+                return
+        if self._part is not _Part.BODY and self._deadline is None and not self._busy:
+            self._expect_within(self._limits.head_s)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self._limits.send_idle_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    # ------------------------------------------------------------ what the parser finds
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined:
+            raise _Refused("malformed-request", f"More than {self._limits.pipelined} requests wait on this connection.")
+        self._part = _Part.HEAD
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is _Part.BODY:
+            return  # a trailer: no route reads any, and none may change the headers of a request that has begun
+        if len(self.headers) >= self._limits.headers:
+            raise self._too_large()
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        size, length, coding = len(self.url), None, None
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+            if name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                coding = value.lower()
+        if size > self._limits.head_bytes:
+            raise self._too_large()
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            raise _Refused("malformed-request", f"HTTP/{version} is not spoken here: use HTTP/1.1.")
+        if coding is not None and (coding != b"chunked" or version == "1.0"):
+            raise _Refused("malformed-request", "A body comes with a Content-Length, or chunked by HTTP/1.1.")
+        if self.parser.should_upgrade() and (coding is not None or length not in (None, b"0")):
+            raise _Refused("malformed-request", "A request with a body cannot ask for another protocol.")
+        if self._deadline is not None:
+            self._expect_within(None)
+        self._part = _Part.BODY
+        self._framing_bytes = self._content_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._content_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part = _Part.IDLE
+        super().on_message_complete()
+        if self.cycle.response_complete and self._deadline is not None:  # the rest of a body that nobody wanted
+            self._expect_within(None)
+            self._keep_alive()
+
+    # ------------------------------------------------------------ answers
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        if self._upgraded or self.parser.should_upgrade():
+            cycle.keep_alive = False
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self._busy:
+            return
+        if self._refusal is not None:
+            self._send_refusal(self._refusal)
+        elif self._part is _Part.BODY:
+            self._unset_keepalive_if_required()
+            self._expect_within(self._limits.linger_s)
+        elif self._part is _Part.HEAD and self._deadline is None:
+            self._unset_keepalive_if_required()
+            self._expect_within(self._limits.head_s)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether the application works on a request of this connection."""
+        return self._answered is not None and not self._answered.response_complete
+
+    def _keep_alive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    # ------------------------------------------------------------ refusals
+
+    def _too_large(self) -> _Refused:
+        return _Refused(
+            "headers-too-large",
+            f"The request line and headers may have {self._limits.head_bytes} bytes and {self._limits.headers} fields.",
+        )
+
+    def _refuse(self, found: Problem) -> None:
+        """Reads no further request. The answer is sent when all requests before this one are answered."""
+        self._refusal = found
+        self._count_refusal(found)
+        self._expect_within(None)
+        if self._part is _Part.BODY and self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()  # its body is broken, and the application does not know of it yet
+        elif self._part is _Part.BODY and self._busy and self._answered is self.cycle:
+            self._leave(self.cycle)
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            self._answered = None
+        if not self._busy:
+            self._send_refusal(found)
+
+    def _leave(self, cycle: RequestResponseCycle) -> None:
+        """Tells the application that the peer of this request is gone."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+
+    def _send_refusal(self, found: Problem) -> None:
+        if self.transport.is_closing():
+            return
+        response = problem_response(found, {"Connection": "close"})
+        head = [*self.server_state.default_headers, *self._standing, *response.raw_headers]
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in head)
+        self.transport.write(STATUS_LINE[found.status] + lines + b"\r\n" + bytes(response.body))
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._expect_within(self._limits.linger_s)
+
+    # ------------------------------------------------------------ time
+
+    def _expect_within(self, seconds: float | None) -> None:
+        """Sets the time within which the next step must happen, in place of the one before; None: there is none."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self._refusal is not None:
+            self.transport.abort()
+        elif self._part is _Part.HEAD:
+            detail = f"The head of the request was not complete after {self._limits.head_s:g} s."
+            self._refuse(problem("request-timeout", detail).problem)
+        else:
+            self.transport.close()
+
+
+def _reason(error: httptools.HttpParserError) -> str:
+    """The parser's words, and none of the peer's: an error of a callback has the peer's bytes in it."""
+    if isinstance(error, httptools.HttpParserCallbackError | httptools.HttpParserInvalidURLError):
+        return "the request target cannot be read"
+    return str(error) or "the request cannot be read"

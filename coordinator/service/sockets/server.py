@@ -1,0 +1,90 @@
+"""uvicorn's server over our connections: its lifespan, clock and shutdown are used, its sockets and signals are not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from coordinator.service.core import Service
+from coordinator.service.edge import STANDING
+from coordinator.service.sockets.accepting import Acceptor
+from coordinator.service.sockets.limits import Limits, most_connections
+from coordinator.service.sockets.protocol import BoundedHttp
+from coordinator.service.sockets.reader import SmallReads
+
+_BACKLOG = 4096
+_GRACE_S = 5
+
+
+class HttpServer(uvicorn.Server):
+    """Serves one application on one listening socket.
+
+    The first SIGINT or SIGTERM stops after requests under way, the second at once; held requests are answered before.
+    """
+
+    def __init__(self, app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        self._service: Service = app.state.service
+        self._listener = listener
+        self._on_ready = on_ready
+        self._limits = Limits.of(self._service.settings)
+        self._acceptor: Acceptor | None = None
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                ws="none",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        if self.started:
+            connections, most = self.server_state.connections, most_connections(self._service.settings)
+            self._acceptor = Acceptor(self._listener, self._connect, lambda: len(connections), most)
+            self._acceptor.start(_BACKLOG)
+            self._on_ready()
+
+    def _connect(self) -> SmallReads:
+        return SmallReads(
+            BoundedHttp(
+                self._limits,
+                self._service.meters.refused,
+                STANDING,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self._service.stop()
+        await super().shutdown([self._listener])
+        if self.force_exit:  # uvicorn skips this then, and the coordinator's threads would be interrupted
+            await self.lifespan.shutdown()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True

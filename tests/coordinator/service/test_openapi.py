@@ -1,0 +1,179 @@
+"""The OpenAPI document is what the routes do: requests drawn from it, or from what it excludes, are answered so.
+
+schemathesis draws the requests and checks the answers; hypothesis chooses and shrinks. A request is sent as an
+operator, or with the token of a device or a worker, over ASGI, to the application of a real coordinator with a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
+from coordinator.blobs import FileBlobs
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.service import create_app
+from coordinator.settings import Settings
+from coordinator.store import open_store
+from tests.coordinator.service.devices import model_bytes, plan
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+ENROLMENT_TOKEN = "a-token-for-tests"
+OPERATIONS = 30
+EACH = 15
+"""Requests to each operation. `make soak` sends more."""
+schemathesis.openapi.media_type(
+    TENSORS_MEDIA_TYPE,
+    st.one_of(
+        st.binary(max_size=200),
+        st.just(model_bytes()[0]),
+        st.binary(max_size=60).map(lambda header: len(header).to_bytes(8, "little") + header),
+    ),
+)
+
+
+@dataclass
+class Service:
+    """An application under a running lifespan, and a client of it in the same loop."""
+
+    runner: asyncio.Runner
+    client: httpx2.AsyncClient
+    schema: Any
+    known: dict[str, Any]
+    tokens: dict[str, str]
+
+    def request(self, method: str, url: str, **more: Any) -> httpx2.Response:
+        return self.runner.run(self.client.request(method, url, **more))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder: Path = tmp_path_factory.mktemp("openapi")
+    chosen = Settings(data=folder, enrolment_token=ENROLMENT_TOKEN, max_hold_s=0)
+    store = open_store(chosen.database_url)
+    coordinator = Coordinator(store, FileBlobs(chosen.blobs_folder), settings=chosen)
+    app = create_app(coordinator, chosen)
+    client = httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app, raise_app_exceptions=True), base_url="http://localhost", timeout=30
+    )
+    with asyncio.Runner() as runner:
+        lifespan = app.router.lifespan_context(app)
+        runner.run(lifespan.__aenter__())
+        try:
+            service = Service(runner, client, schemathesis.openapi.from_dict(app.openapi()), {}, {"": ""})
+            _populate(service)
+            yield service
+        finally:
+            runner.run(lifespan.__aexit__(None, None, None))
+            store.close()
+
+
+def _populate(service: Service) -> None:
+    """A run, a device and a worker, whose names and tokens the requests may use."""
+    body, digest = model_bytes()
+    service.request("PUT", Route.CHECKPOINT.format(digest=digest), content=body).raise_for_status()
+    service.request("POST", Route.RUNS, json={"plan": plan("known"), "init": digest}).raise_for_status()
+    key = DeviceKey.create()
+    proof = key.sign(enrolment_bytes(key.public_hex, ENROLMENT_TOKEN)).hex()
+    enrol = EnrolRequest(public_key=key.public_hex, enrolment_token=ENROLMENT_TOKEN, proof=proof)
+    speaks = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
+    device = service.request("POST", Route.ENROL, content=enrol.model_dump_json(), headers=speaks).json()
+    worker = service.request("POST", Route.WORKERS, json={"label": "a test"}).json()
+    service.tokens |= {"device": device["token"], "worker": worker["token"]}
+    service.known |= {
+        "run": "known", "digest": digest, "round": 1, "attempt": 0, "worker": worker["worker"], "action": "resume",
+    }  # fmt: skip
+
+
+def cases(service: Service, operation: Any) -> st.SearchStrategy[Any]:
+    """Requests that the document allows, to what exists and to what does not, and requests that it excludes.
+
+    An event stream that follows would never end.
+    """
+    fixed: dict[str, Any] = {"query": {"follow": "false"}} if operation.path == Route.EVENTS else {}
+    known = {name: value for name, value in service.known.items() if f"{{{name}}}" in operation.path}
+    allowed = [operation.as_strategy(**fixed)]
+    if known:
+        allowed.append(operation.as_strategy(path_parameters=known, **fixed))
+    excluded = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, **fixed)
+    return st.one_of(*allowed, excluded)
+
+
+def explore(service: Service, operation: Any, examples: int) -> None:
+    """Sends so many requests to one operation, others each time, and checks each answer."""
+    requests = cases(service, operation)
+    # The document describes the JSON in an event's data, schemathesis expects the event around it; test_stream.py.
+    excluded = [response_schema_conformance] if operation.path == Route.EVENTS else []
+    suppressed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+    @settings(max_examples=examples, deadline=None, derandomize=False, database=None, suppress_health_check=suppressed)
+    @given(case=requests, token=st.sampled_from(sorted(service.tokens)))
+    def search(case: Any, token: str) -> None:
+        headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
+        if token:
+            headers["Authorization"] = f"Bearer {service.tokens[token]}"
+        response = service.request(**translated(case.as_transport_kwargs(base_url="http://localhost", headers=headers)))
+        case.validate_response(response, checks=[check for check in CHECKS if check not in excluded])
+
+    search()
+
+
+def translated(sent: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for requests as those for httpx2."""
+    translated = {name: value for name, value in sent.items() if name not in ("cookies", "data")}
+    if "data" in sent:
+        translated["content"] = sent["data"]
+    return translated
+
+
+def operations(service: Service) -> list[Any]:
+    return [found.ok() for found in service.schema.get_all_operations()]
+
+
+def test_the_document_has_no_more_operations_than_are_explored(service: Service) -> None:
+    assert len(operations(service)) == OPERATIONS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(OPERATIONS))
+def test_answers_are_those_of_the_document(service: Service, number: int) -> None:
+    explore(service, operations(service)[number], EACH)
+
+
+@pytest.mark.soak
+def test_soak(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    """``make soak``: all operations in turn, for SOAK_SECONDS."""
+    seconds, began, rounds = float(os.environ.get("SOAK_SECONDS", "600")), time.monotonic(), 0
+    while time.monotonic() - began < seconds:
+        for operation in operations(service):
+            explore(service, operation, 50)
+        rounds += 1
+    with capsys.disabled():
+        print(f"\n{rounds * OPERATIONS * 50} requests drawn from the OpenAPI document in {seconds:.0f} s")
