@@ -138,6 +138,9 @@ class RoundView(Message):
     """Training metrics of the counted updates, averaged by weight; in a datacenter round, the worker's metrics."""
     lease: LeaseView | None = None
     """Of a datacenter round: the current lease, or the last one."""
+    departures: str = ""
+    """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
+    Part of it is text of devices."""
 
 
 class CheckpointView(Message):

@@ -63,6 +63,7 @@ __all__ = [
     "Stopped",
     "Tick",
     "TrainingStarted",
+    "UpdateRefused",
     "Withdrew",
     "WorkerHeartbeat",
     "from_json",
@@ -146,6 +147,20 @@ class Reported:
     held_out_examples: int = 0
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Fetch, train, encode: by the device's own clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRefused:
+    """An update was received that is not valid. The device would make the same one again: its part in the round ends."""
+
+    kind: ClassVar[str] = "UpdateRefused"
+    at: float
+    round: int
+    attempt: int
+    device: str
+    digest: str
+    """Of the refused bytes, which are not stored."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +318,7 @@ Event = (
     | Drawn
     | TrainingStarted
     | Reported
+    | UpdateRefused
     | Withdrew
     | Committed
     | CommitFailed
