@@ -30,7 +30,7 @@ from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
 from coordinator.folding import validation
 from coordinator.runtime.core import Core
-from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.run_log import Make
 from coordinator.store.port import DeviceRow, Transaction
@@ -62,12 +62,12 @@ class DeviceRequests:
     def authenticate(self, token: str) -> DeviceRow:
         return self._fleet.authenticate(token)
 
-    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | None:
-        """Returns an assignment, or why there is none for this device. None: the device waits in the pool, and its
-        signal wakes it."""
+    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | PoolPlace:
+        """Returns an assignment, or why there is none for this device, or its place in the pool: the device waits, and
+        its signal wakes it."""
         return self.check_in_all([(device, check_in)])[0]
 
-    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | None]:
+    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
         """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
         waiting = []
@@ -80,9 +80,8 @@ class DeviceRequests:
                 if answer is None:
                     waiting.append((device, check_in))
             answers.append(answer)
-        if waiting:
-            self._fleet.wait_all(waiting)
-        return answers
+        places = iter(self._fleet.wait_all(waiting) if waiting else ())
+        return [next(places) if answer is None else answer for answer in answers]
 
     def assignment(self, device: str) -> Assignment | None:
         """The device's live assignment: the same one however often it is asked for."""
@@ -114,9 +113,9 @@ class DeviceRequests:
             check_in, self._core.states()
         )
 
-    def stop_waiting(self, device: str) -> None:
-        """Removes the device from the pool."""
-        self._fleet.stop_waiting(device)
+    def stop_waiting(self, place: PoolPlace) -> None:
+        """Removes the device from the pool, unless it has checked in again since."""
+        self._fleet.stop_waiting(place)
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
         self._core.submit(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
