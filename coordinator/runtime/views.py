@@ -14,7 +14,7 @@ _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 """Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
 
 
-def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -> RunView:
+def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None, *, stalled: str = "") -> RunView:
     return RunView(
         run=row.run,
         name=row.name,
@@ -34,6 +34,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
         funnel=latest.funnel if latest else Funnel(),
         kind=latest.kind if latest else "federated",
         exhausted=state.exhausted,
+        stalled=stalled,
     )
 
 

@@ -100,6 +100,11 @@ def test_bad_updates_are_refused_and_the_round_goes_on(server: Server) -> None:
     view = RoundView.model_validate_json(server.http.get(f"/v1/runs/{run}/rounds/1").content)
     assert (view.status, view.funnel.refused, view.departures) == ("abandoned", 1, f"1 update was refused: {why}")
     assert server.meter('quorate_round_devices_total{outcome="refused"}') == 1
+    line = f"the last round was abandoned, because {view.reason}. {view.departures}"
+    ready = server.http.get("/readyz")
+    assert (ready.status_code, ready.json()["ok"], ready.json()["stalled"]) == (200, True, {run: line})
+    assert server.http.get(f"/v1/runs/{run}").json()["stalled"] == line
+    server.http.post(f"/v1/runs/{run}/stop").raise_for_status()
     stored = {path.name for path in (server.folder / "blobs" / "spool").iterdir()}
     assert stored == set()
 
