@@ -46,7 +46,9 @@ from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Outcome, Rec
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 
-OVER = frozenset({"late", "stale", "duplicate", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"})
+OVER = frozenset(
+    {"late", "stale", "duplicate", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"}
+)
 """Final refusals of an update that say nothing against its bytes: the device has no place in the round. After any other
 the device withdraws and rests, since it would train the same again."""
 

@@ -58,7 +58,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
 def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
     columns = (
-        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused", "seconds", "MB in", "why",
+        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
+        "seconds", "MB in", "why",
     )  # fmt: skip
     rows = [
         (

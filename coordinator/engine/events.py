@@ -151,7 +151,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRefused:
-    """An update was received that is not valid. The device would make the same one again: its part in the round ends."""
+    """An invalid update was received. The device would make the same one again, so its part in the round ends."""
 
     kind: ClassVar[str] = "UpdateRefused"
     at: float

@@ -176,7 +176,7 @@ class RunState:
     """Of the round under way, or of the last one; 0 before the first."""
     fallback: Fallback = Fallback()
     abandoned: int = 0
-    """Rounds of any kind abandoned in a row, since the last commit, or since the run was resumed. Datacenter rounds that
+    """Rounds of any kind abandoned in a row, since the last commit or since the run was resumed. Datacenter rounds that
     ended because devices came back are not counted."""
     fence: int = 0
     """Leases granted in this run so far: the number of the last one."""

@@ -242,9 +242,7 @@ class DeviceRequests:
     def _limit(self, run: str) -> int:
         return min(self._core.aggregator(run).max_update_bytes, self._core.settings.max_update_bytes)
 
-    def _refused(
-        self, device: DeviceRow, run: str, round: int, attempt: int, digest: str, reason: str
-    ) -> ProblemError:
+    def _refused(self, device: DeviceRow, run: str, round: int, attempt: int, digest: str, reason: str) -> ProblemError:
         """Ends the device's part in the round, durably. Returns the error for this request and for its repetitions;
         raises another where the device has no open place in the round."""
         shown = printable(reason)

@@ -1,4 +1,5 @@
-"""What failed last in this process because of the machine (a full disk, a locked database): for people, decides nothing."""
+"""The last failure of this process that the machine caused (a full disk, a locked database): for people, it decides
+nothing."""
 
 from __future__ import annotations
 

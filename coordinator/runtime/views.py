@@ -9,7 +9,6 @@ from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, EventRow, MetricRow, Reader, RefusalRow, RoundRow, RunRow
 
-
 _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 """Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
 

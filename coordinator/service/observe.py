@@ -108,7 +108,9 @@ class _Rounds(Collector):
             for labels, count in sorted(self._ended.items()):
                 rounds.add_metric(labels, count)
             devices = CounterMetricFamily(
-                "quorate_round_devices", "Selected devices of rounds that ended, by what became of them", labels=["outcome"]
+                "quorate_round_devices",
+                "Selected devices of rounds that ended, by what became of them",
+                labels=["outcome"],
             )
             for outcome, count in self._devices.items():
                 devices.add_metric([outcome], count)

@@ -208,7 +208,15 @@ def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
     return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}
 
 
-OF_DEVICES = ("device-slow", "device-cannot", "device-invalid", "device-partial", "device-old-record", "corrupt", "truncate")
+OF_DEVICES = (
+    "device-slow",
+    "device-cannot",
+    "device-invalid",
+    "device-partial",
+    "device-old-record",
+    "corrupt",
+    "truncate",
+)
 OF_WORKERS = ("worker-slow", "worker-cannot", "worker-wrong")
 OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")
 """Faults that strike where a device or a worker works: in one phase of a round, hence hardly while its own run is in

@@ -214,7 +214,7 @@ def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int |
             wall[before.round_number] = time.monotonic() - began
             shown.ended(simulation.ended(before.round_number), scores)
             stalled = state.status == "paused"
-            if asked.plan.finish.abandoned is None:
+            if inputs.plan.finish.abandoned is None:
                 stalled = state.fallback.abandoned_in_a_row >= ABANDONED_MOST
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]

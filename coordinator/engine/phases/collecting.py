@@ -110,9 +110,7 @@ def pending(state: RunState) -> list[fx.Action]:
     return [fx.Wake(devices=awaited), *folds]
 
 
-def _against_update(
-    state: RunState, member: Member, event: ev.Reported | ev.UpdateRefused
-) -> tuple[str, str] | None:
+def _against_update(state: RunState, member: Member, event: ev.Reported | ev.UpdateRefused) -> tuple[str, str] | None:
     """Why a member's update does not count: (kind, reason), or None."""
     if member.status == "refused":
         return "invalid-update", member.reason
@@ -155,7 +153,5 @@ def _close_if_complete(state: RunState, at: float) -> Step:
     if left < cohort.quorum_count:
         gone = [f"{withdrawn} of {selected} devices withdrew"] if withdrawn or not refused else []
         gone += [f"the updates of {refused} of {selected} devices were refused"] if refused else []
-        return abandon(
-            state, at, f"{' and '.join(gone)}; {left} are left and the quorum is {cohort.quorum_count}"
-        )
+        return abandon(state, at, f"{' and '.join(gone)}; {left} are left and the quorum is {cohort.quorum_count}")
     return state, []

@@ -35,9 +35,7 @@ def open_next(state: RunState, at: float) -> Step:
         state,
         round=replace(opened, deadline=at + phase_s(state.plan, opened)),
         round_number=number,
-        fallback=replace(
-            fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back
-        ),
+        fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
     )
     first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)
     return following, [record(following, "open"), first]
@@ -133,7 +131,7 @@ def paused(state: RunState, event: ev.Paused) -> Step:
 
 
 def resumed(state: RunState, event: ev.Resumed) -> Step:
-    """Abandoned rounds are counted anew, and the rest of a datacenter ends: the operator who resumes has repaired it."""
+    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it."""
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
     fallback = replace(state.fallback, failures=0, rests_until=None, tried=False)

@@ -74,7 +74,7 @@ def there_until(end: float, afterwards: Callable[[float], Reply]) -> Callable[[f
 
 
 def test_repro_after_many_restarts_a_device_is_back_within_seconds() -> None:
-    """Each restart broke the check-in under way, and each was one more failure in a row: a minute's sleep in the end."""
+    """Each restart broke the check-in under way, and each was one more failure in a row: a minute's sleep."""
 
     def every_ten_seconds(now: float) -> Reply:
         end = (now // 10 + 1) * 10

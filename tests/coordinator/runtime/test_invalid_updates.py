@@ -49,7 +49,7 @@ def test_a_replica_and_a_restart_know_it(make_world: MakeWorld) -> None:
     why = invalid(world, first)
     for coordinator in (stale, world.boot()):
         world.coordinator = coordinator
-        with pytest.raises(ProblemError, match="invalid|bytes|ends") as refused:
+        with pytest.raises(ProblemError, match=r".") as refused:
             world.send(first, world.body(first))
         assert (refused.value.kind, str(refused.value)) == ("invalid-update", why)
     world.report(second)
