@@ -48,7 +48,7 @@ class Holds:
             return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
 
         caller, seen, answer = await service.work(begin)
-        named = ()
+        named: tuple[Any, ...] = ()
         if isinstance(answer, NotYet):
             named, answer = (answer.hold,), None
         if answer is not None:

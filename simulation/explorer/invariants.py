@@ -73,9 +73,9 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
         )
     if row.kind != ending.kind:
         raise Broken("one-end", f"round {number} of {run.run} was {ending.kind}, its row says {row.kind}")
-    refused = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
-    if ending.kind == "federated" and refused != sorted(ending.invalid):
-        raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {refused}")
+    recorded = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
+    if ending.kind == "federated" and recorded != sorted(ending.invalid):
+        raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
         if rows:
