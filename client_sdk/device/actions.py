@@ -108,6 +108,8 @@ class Unreachable:
 
     reason: str
     at: float
+    held_s: float = 0.0
+    """Seconds for which a connection with the request was open before it broke; 0 where there was no connection."""
 
 
 @dataclass(frozen=True, slots=True)

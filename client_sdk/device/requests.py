@@ -5,6 +5,8 @@ the answer                               what happens
 ======================================== =====================================================================
 a good one                               returned
 none at all                              Sleep (backoff), the same request again
+a connection that broke after HELD_S     the backoff begins anew, since the coordinator was there: Sleep (a wide
+                                         window, since every device's connection broke), the same request again
 a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), the same request again
 *enrol* (token lost, device unknown)     enrols again with the same key, then the same request; ENROLMENTS times at
                                          most, since a late copy of an enrolment replaces the token once more
@@ -39,6 +41,9 @@ from client_sdk.protocol.problems import Problem, ProblemError, problem
 
 ENROLMENTS = 6
 """How often a device enrols again for one request before it gives up."""
+HELD_S = 1.0
+"""A connection that was open for so long reached a coordinator that works. A balancer in front of one that is down
+closes at once."""
 REASON_LIMIT = 500
 """Characters of a withdrawal's reason: as the protocol has it."""
 
@@ -51,14 +56,29 @@ class Pacing:
     """After a failure: between half of this and all of it; doubled at each further one."""
     retry_most_s: float = 60.0
     """The limit of doubling."""
+    restart_s: float = 120.0
+    """A coordinator that was there less than this ago is thought to restart: the limit is ``restart_most_s``."""
+    restart_most_s: float = 8.0
+    """The limit of doubling meanwhile. A connection that broke is made again within half of it: this spreads devices
+    whose connections broke all at once."""
     withdrawn_s: tuple[float, float] = (30.0, 90.0)
     """After a withdrawal, so that a device that cannot train does not disturb round after round."""
     soon_s: tuple[float, float] = (0.2, 0.5)
     """The least window after a *wait* that came at once, so that no answer makes a device spin."""
 
-    def backoff(self, failures: int, at_least_s: float | None = None) -> tuple[float, float]:
-        """The window after so many failures in a row (1, 2, ...); never before ``at_least_s``, a Retry-After."""
-        most = min(self.retry_most_s, self.retry_s * 2.0 ** min(failures - 1, 30))
+    @property
+    def after_break_s(self) -> tuple[float, float]:
+        """The window after a connection that had been open broke."""
+        return self.retry_s / 2, max(self.retry_s, min(self.restart_most_s, self.retry_most_s) / 2)
+
+    def backoff(
+        self, failures: int, at_least_s: float | None = None, *, silent_s: float = float("inf")
+    ) -> tuple[float, float]:
+        """The window after so many failures in a row (1, 2, ...); never before ``at_least_s``, a Retry-After.
+
+        ``silent_s``: seconds since the coordinator was there."""
+        limit = min(self.retry_most_s, self.restart_most_s) if silent_s < self.restart_s else self.retry_most_s
+        most = min(limit, self.retry_s * 2.0 ** min(failures - 1, 30))
         if at_least_s is None:
             return most / 2, most
         return at_least_s, at_least_s + most
@@ -83,6 +103,7 @@ class Asking:
         self.label = label
         self.pacing = pacing
         self.now = 0.0
+        self._there_at = float("-inf")
 
     def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
         """Change the record and save it."""
@@ -90,9 +111,11 @@ class Asking:
         yield Save(record=self.record, update=update)
 
     def observe(self, reply: Reply) -> Reply:
-        """Note the reply's time, and return the reply."""
+        """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
             self.now = reply.at
+            if _from_the_coordinator(reply):
+                self._there_at = reply.at
         return reply
 
     @property
@@ -164,19 +187,28 @@ class Asking:
                 passing = checking_in and refused.status in (404, 409)
                 if advice == "drop" and final and not passing:
                     return refused
-            elif not isinstance(reply, Unreachable):
+            elif isinstance(reply, Unreachable):
+                if _from_the_coordinator(reply):
+                    failures = 0
+            else:
                 raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
             failures += 1
             yield self.wait_after(reply, failures)
 
     def wait_after(self, reply: Reply, failures: int) -> Sleep:
-        """The sleep before the next try."""
+        """The sleep before the next try. A coordinator that itself asks for patience gets all of it."""
+        silent_s = self.now - self._there_at
         match reply:
-            case RequestRefused(problem=refused):
+            case RequestRefused(problem=refused) if refused.is_ours:
                 low, high = self.pacing.backoff(failures, refused.retry_after_s)
                 reason = str(refused)
+            case RequestRefused(problem=refused):
+                low, high = self.pacing.backoff(failures, refused.retry_after_s, silent_s=silent_s)
+                reason = str(refused)
+            case Unreachable(reason=reason) if _from_the_coordinator(reply):
+                low, high = self.pacing.after_break_s
             case Unreachable(reason=reason):
-                low, high = self.pacing.backoff(failures)
+                low, high = self.pacing.backoff(failures, silent_s=silent_s)
             case Unreadable(reason=reason):
                 low, high = self.pacing.withdrawn_s
             case _:
@@ -199,6 +231,19 @@ class Asking:
         """Whether the round under way, if any, was given to the id that this device has now."""
         assignment, enrolled = self.record.assignment, self.record.enrolled
         return assignment is None or (enrolled is not None and enrolled.device == assignment.device)
+
+
+def _from_the_coordinator(reply: Reply) -> bool:
+    """Whether a reply shows that the coordinator was there. A digest that differs was found here, by the driver."""
+    match reply:
+        case Answered() | Unreadable():
+            return True
+        case RequestRefused(problem=refused):
+            return refused.is_ours and refused.kind != "digest-mismatch"
+        case Unreachable(held_s=held_s):
+            return held_s >= HELD_S
+        case _:
+            return False
 
 
 def short(reason: str) -> str:

@@ -10,6 +10,7 @@ performs the ``actions`` and sends replies back.
                                   Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
     reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
+                 its bytes are refused -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
     withdrawing: Save(reason) -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
 
 A crash loses nothing that was yielded in a Save. A session started from the saved record continues where it was: an
@@ -44,6 +45,12 @@ from client_sdk.identity import DeviceKey, Entropy, Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Outcome, Receipt, Started, Wait, Withdrawal
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
+
+OVER = frozenset(
+    {"late", "stale", "duplicate", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"}
+)
+"""Final refusals of an update that say nothing against its bytes: the device has no place in the round. After any other
+the device withdraws and rests, since it would train the same again."""
 
 Session = Generator[Action, Reply, int]
 """Returns the number of rounds joined."""
@@ -222,14 +229,22 @@ class _Session(Asking):
             outcome = yield from self._outcome(assignment)
             if isinstance(outcome, Outcome) and outcome.result == "counted" and outcome.digest == digest:
                 return (yield from self._end("receipt", "The receipt was lost; the update was counted.", digest))
-        return (yield from self._end("refused", str(answer), digest))
+        if not isinstance(answer, Problem) or not answer.is_ours or answer.kind in OVER:
+            return (yield from self._end("refused", str(answer), digest))
+        yield from self._send_withdrawal(assignment, short(f"Its update was refused: {answer}"))
+        yield from self._end("refused", str(answer), digest)
+        return str(answer)
 
     def _withdraw(self, assignment: Assignment, reason: str) -> Generator[Action, Reply, str | None]:
         reason = short(reason)
         yield from self.save(withdrawal=reason)
+        yield from self._send_withdrawal(assignment, reason)
+        return (yield from self._end("withdrawn", reason))
+
+    def _send_withdrawal(self, assignment: Assignment, reason: str) -> Generator[Action, Reply, None]:
+        """The coordinator assigns this round no more: neither does the device train the same again."""
         message = Withdrawal(attempt=assignment.attempt, reason=reason)
         yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
-        return (yield from self._end("withdrawn", reason))
 
     def _outcome(self, assignment: Assignment) -> Generator[Action, Reply, Outcome | Problem]:
         answer = yield from self.ask(self.of_round("GET", Route.OUTCOME, assignment, Outcome))
@@ -244,7 +259,7 @@ class _Session(Asking):
         digest: str | None = None,
         weight: int | None = None,
     ) -> Generator[Action, Reply, str | None]:
-        """Move the round to the history, in one save. Returns the reason to pause, after a withdrawal."""
+        """Move the round to the history, in one save. Returns the reason to rest, after a withdrawal."""
         record = self.record
         assignment = record.assignment
         if assignment is None:

@@ -36,6 +36,9 @@ ANSWER_S = 60.0
 STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 """Errors of an idle connection that the other end had closed; the request is then repeated at once, once."""
 
+NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+"""Errors before the request was sent."""
+
 
 @cache
 def installed_version() -> str:
@@ -85,13 +88,17 @@ class Exchange:
 
     def send(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
         """Deliver once. A stale connection is replaced and the request repeated, which is safe for every request."""
+        began, held_s = self._now(), 0.0
         try:
             try:
                 return self._once(action)
             except STALE:
+                held_s = self._now() - began
                 return self._once(action)
+        except NO_CONNECTION as error:
+            return Unreachable(self._silence(error), self._now(), held_s)
         except httpx2.HTTPError as error:
-            return Unreachable(self._silence(error), self._now())
+            return Unreachable(self._silence(error), self._now(), self._now() - began)
 
     def fetch(self, action: Fetch) -> Fetched | RequestRefused | Unreachable | Failed:
         """Download the checkpoint unless it is stored, from where an earlier try ended."""

@@ -87,6 +87,9 @@ class RunView(Message):
     """Of the current round, or of the last one."""
     exhausted: str = ""
     """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it. Empty: they can."""
+    stalled: str = ""
+    """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
+    devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
 
     @property
     def over(self) -> bool:
@@ -124,6 +127,7 @@ class RoundView(Message):
     """Why it is a datacenter round; empty for the others."""
     status: Literal["open", "committed", "abandoned"]
     reason: str = ""
+    """Why it was abandoned; of an open round why it does not go on, where that is known."""
     opened_at: float
     collecting_at: float | None = None
     closed_at: float | None = None
@@ -138,6 +142,9 @@ class RoundView(Message):
     """Training metrics of the counted updates, averaged by weight; in a datacenter round, the worker's metrics."""
     lease: LeaseView | None = None
     """Of a datacenter round: the current lease, or the last one."""
+    departures: str = ""
+    """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
+    Part of it is text of devices."""
 
 
 class CheckpointView(Message):

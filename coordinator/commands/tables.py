@@ -23,7 +23,7 @@ def print_runs(runs: Iterable[RunView]) -> None:
             view.funnel.selected,
             view.funnel.reported,
             view.version,
-            view.reason or None,
+            view.reason or view.stalled or None,
         )
         for view in runs
     ]
@@ -36,6 +36,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
     say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
     if view.exhausted:
         say(f"  exhausted   {view.exhausted}")
+    if view.stalled:
+        say(f"  stalled     {view.stalled}")
     where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
     say(
         f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "
@@ -56,7 +58,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
 def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
     columns = (
-        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "seconds", "MB in", "why",
+        "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
+        "seconds", "MB in", "why",
     )  # fmt: skip
     rows = [
         (
@@ -68,6 +71,7 @@ def print_rounds(rounds: Iterable[RoundView]) -> None:
             view.funnel.late,
             view.funnel.dropped,
             view.funnel.withdrawn,
+            view.funnel.refused,
             None if view.closed_at is None else f"{view.closed_at - view.opened_at:.1f}",
             f"{view.bytes_in / 1e6:.1f}",
             _why(view),
@@ -80,14 +84,14 @@ def print_rounds(rounds: Iterable[RoundView]) -> None:
 
 
 def _why(view: RoundView) -> str | None:
-    """Why a round has its kind, the progress of its worker, and why it ended."""
+    """Why a round has its kind, the progress of its worker, why it ended, and why devices left it."""
     parts = [view.because]
     if view.lease is not None:
         metrics = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
         parts.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{metrics}")
     elif view.kind == "datacenter" and view.status == "open":
         parts.append("no worker has it yet: 'quorate worker list' shows the workers; each one logs what it lacks")
-    return "; ".join(part for part in (*parts, view.reason) if part) or None
+    return "; ".join(part for part in (*parts, view.reason, view.departures) if part) or None
 
 
 def _number(value: float) -> str:

@@ -11,6 +11,7 @@ from client_sdk.protocol.operators import DeviceView, RoundView
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
+from coordinator.engine.reasons import printable
 
 PAGE = 1000
 
@@ -116,7 +117,7 @@ def events(
 
 def _brief(body: dict[str, object]) -> str:
     text = "  ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value}"
+        f"{name}={json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else printable(value)}"
         for name, value in body.items()
     )
     return text if len(text) <= 160 else text[:159] + "…"

@@ -125,6 +125,17 @@ class Finish(_Section):
     """Early stop: scored checkpoints in a row without an improvement by more than ``min_delta``."""
     min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """How much better a score must be to count as an improvement, in the metric's own unit."""
+    abandoned: int | None = Field(default=None, ge=1, le=1_000_000)
+    """After so many abandoned rounds in a row the run is paused, with the reason of the last one; not before it has
+    fallen back to the datacenter, where the plan says so. At least ``datacenter.patience``. None: it goes on."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A section without ``abandoned`` reads as it did before there was that field: its digest stays."""
+        body: dict[str, Any] = whole(self)
+        if self.abandoned is None:
+            body.pop("abandoned", None)
+        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> Finish:
@@ -234,6 +245,12 @@ class Plan(_Section):
             raise ValueError(
                 f"datacenter.return_devices ({back}) is below the cohort's quorum ({quorum}): "
                 "the run would return to devices that cannot make a round"
+            )
+        most, patience = self.finish.abandoned, self.datacenter.patience if self.datacenter else None
+        if most is not None and patience is not None and most < patience:
+            raise ValueError(
+                f"finish.abandoned ({most}) is below datacenter.patience ({patience}): "
+                "the run would be paused before it could fall back"
             )
         if self.finish.source == "devices" and self.finish.metric is not None and not self.task.score_held_out:
             raise ValueError(

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from client_sdk.protocol.operators import Kind, Phase, Status
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
+from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import SecureRound
 
 Row = TypeVar("Row")
@@ -31,6 +32,11 @@ RoundPhase = Literal[
 ]
 """Each has a file: in ``phases``, or in ``secure`` for what only secure rounds have."""
 PHASES: tuple[RoundPhase, ...] = get_args(RoundPhase)
+_DEPARTED = {
+    "withdrawn": ("device withdrew", "devices withdrew"),
+    "refused": ("update was refused", "updates were refused"),
+}
+"""Statuses of members that have left the round, and how their reasons are introduced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,9 @@ class Member:
 
     examples: int
     """What it claimed when it was selected, capped."""
-    status: Literal["selected", "training", "reported", "withdrawn"] = "selected"
+    status: Literal["selected", "training", "reported", "withdrawn", "refused"] = "selected"
+    """*withdrawn* and *refused* (its update is not valid) are final: it has left the round, for this ``reason``."""
+    reason: str = ""
     digest: str | None = None
     weight: int = 0
     bytes: int = 0
@@ -100,6 +108,13 @@ class Round:
     advancing: str = ""
     """Who lets this round commit the model moved by one unit; empty in all others."""
 
+    @property
+    def departures(self) -> str:
+        """Why devices left the round without an update that counts, for people; empty where none did."""
+        left = {status: [m.reason for m in self.members.values() if m.status == status] for status in _DEPARTED}
+        found = [grouped(reasons, *_DEPARTED[status]) for status, reasons in left.items() if reasons]
+        return ". ".join(found)
+
     def count(self, *statuses: str) -> int:
         """How many members have one of these statuses."""
         return len([member for member in self.members.values() if member.status in statuses])
@@ -128,6 +143,8 @@ class Fallback:
     """The round in which the run fell back to the datacenter: it stays there until enough devices wait."""
     fleet_first: bool = False
     """Whether the next round is the fleet's turn, whatever else speaks for the datacenter: the last was given up."""
+    tried: bool = False
+    """Whether the run has fallen back since its last commit, or since it was resumed."""
     back_with: int | None = None
     """Eligible devices that waited when the last datacenter round was committed, where they were enough to return."""
     failures: int = 0
@@ -158,6 +175,9 @@ class RunState:
     round_number: int = 0
     """Of the round under way, or of the last one; 0 before the first."""
     fallback: Fallback = Fallback()
+    abandoned: int = 0
+    """Rounds of any kind abandoned in a row, since the last commit or since the run was resumed. Datacenter rounds that
+    ended because devices came back are not counted."""
     fence: int = 0
     """Leases granted in this run so far: the number of the last one."""
 

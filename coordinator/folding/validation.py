@@ -16,7 +16,7 @@ from client_sdk.protocol.problems import problem
 from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
 from client_sdk.tensors.exact_sum import bound, peak, range_for
 from client_sdk.update import decode_report
-from coordinator.engine.aggregation.weights import heaviest
+from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
 
 
@@ -50,6 +50,16 @@ def check(
         wanted = plan.task.codec
         if report.codec != wanted:
             raise problem("invalid-update", f"the body is encoded with {report.codec}; the task asks for {wanted}")
+        work = report.work
+        weightless = reason_against(
+            plan.aggregation,
+            examples=report.examples,
+            steps=work.steps,
+            steps_planned=work.steps_planned,
+            complete=work.complete,
+        )
+        if weightless is not None:
+            raise problem("invalid-update", weightless)
         codecs.get(wanted).wire(manifest).require(header.manifest)
         return report, measure(path, plan)
     except TensorError as error:

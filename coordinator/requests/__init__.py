@@ -6,7 +6,7 @@ It is synchronous and has no sockets. The caller is resolved first (``callers``)
 """
 
 from coordinator.requests.callers import OPERATOR, Caller, Operator, Permission, identify
-from coordinator.requests.entry import Body, Direct, Entry, Held, Request, Shape
+from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape
 from coordinator.requests.table import TABLE, Table
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Direct",
     "Entry",
     "Held",
+    "NotYet",
     "Operator",
     "Permission",
     "Request",

@@ -20,9 +20,10 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Attempt, Body, Direct, Entry, Held, Request, RoundNumber
+from coordinator.requests.entry import Attempt, Body, Direct, Entry, Held, NotYet, Request, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.store.port import DeviceRow
 
 
@@ -34,16 +35,19 @@ def enrol(to: Coordinator, caller: None, message: EnrolRequest) -> Enrolled:
     return to.devices.enrol(message)
 
 
-def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | None:
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | NotYet:
     """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
     A repeated check-in returns the same assignment, so a lost answer costs nothing.
     """
-    return to.devices.check_in(device, message)
+    answer = to.devices.check_in(device, message)
+    return NotYet(answer) if isinstance(answer, PoolPlace) else answer
 
 
 def check_in_together(to: Coordinator, requests: Sequence[Request]) -> list[Assignment | Wait | None]:
-    return to.devices.check_in_all([(request.caller, request.message) for request in requests])  # type: ignore[misc]
+    arrivals = [(request.caller, request.message) for request in requests if isinstance(request.caller, DeviceRow)]
+    answers = to.devices.check_in_all(arrivals)
+    return [None if isinstance(answer, PoolPlace) else answer for answer in answers]
 
 
 def waits_for(device: DeviceRow, message: CheckIn) -> str:
@@ -62,8 +66,8 @@ def hold_over(to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
     return to.devices.hold_over(device.device, message)
 
 
-def leave(to: Coordinator, device: DeviceRow, message: CheckIn) -> None:
-    to.devices.stop_waiting(device.device)
+def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace) -> None:
+    to.devices.stop_waiting(hold)
 
 
 def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Noted:

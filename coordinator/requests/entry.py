@@ -3,7 +3,7 @@
 ::
 
     Direct   one call returns the answer
-    Held     where the first call returns None, the request is held and called again whenever the key is woken, until
+    Held     where the first call has no answer, the request is held and called again whenever the key is woken, until
              the hold has expired or the client has gone
     Body     one call returns the limit before the first byte of a long body is read; another handles the stored body
 
@@ -48,23 +48,33 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
+class NotYet:
+    """There is no answer yet."""
+
+    hold: Any
+    """Names this hold of the peer to ``Held.gone``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """The field ``hold_s`` of the message limits how long the client waits, in seconds."""
 
     first: Handler
-    """Returns the answer, or None where there is none yet."""
+    """Returns the answer. Where there is none yet: None, or ``NotYet`` where ``gone`` needs to know the hold."""
     key: Handler
     """Returns the key of the signal that is woken when there may be an answer."""
     peer: Handler
     """Returns the name of the waiting peer: only the newest request of a peer is held."""
     again: Handler
-    """The same as ``first``, called again."""
+    """Called later: returns the answer, or None."""
     expired: Handler
     """Returns the answer when the hold has expired."""
     gone: Handler | None = None
-    """Called when the client has disconnected while the request was held."""
+    """Called with the hold after the message, when the client has disconnected while the request was held. The peer may
+    have sent a newer request, here or to another replica, whose hold survives."""
     together: Handler | None = None
-    """``together(coordinator, requests)``: the first call of many requests, in one group commit."""
+    """``together(coordinator, requests)``: the first call of many requests, in one group commit; None where there is no
+    answer yet."""
 
     @property
     def main(self) -> Handler:

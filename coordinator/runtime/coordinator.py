@@ -26,10 +26,11 @@ from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.settings import Settings
-from coordinator.store.port import Store
+from coordinator.store.port import Store, StoreError
 
 __all__ = ["Coordinator", "Task"]
 
@@ -61,7 +62,8 @@ class Coordinator:
         )
         self.fleet = Fleet(store, self.core.clock, self.core.signals, self.core.settings, entropy)
         self.devices = DeviceRequests(self.core, self.fleet)
-        self.operators = OperatorRequests(self.core, self.fleet)
+        self._standstill = Standstill(self.core, self.fleet)
+        self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
         self.workers = WorkerRequests(self.core, self.fleet)
         commits = Commits(self.core)
         self._actions = Actions(self.core, self.fleet, commits)
@@ -76,7 +78,11 @@ class Coordinator:
     def tick(self) -> float | None:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
         none."""
-        return self._time.tick()
+        try:
+            return self._time.tick()
+        except StoreError as error:
+            self.core.failures.note(error)
+            raise
 
     def take_task(self) -> Task | None:
         """The next action to perform, or None."""
@@ -91,12 +97,21 @@ class Coordinator:
 
         Raises StoreError or BlobError where the database or the disk failed; the action may then be performed again.
         """
-        self._actions.perform(task)
+        try:
+            self._actions.perform(task)
+        except Exception as error:
+            self.core.failures.note(error)
+            raise
 
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
         return {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks()), "waiting": waiting}
+
+    def stalled(self) -> dict[str, str]:
+        """Returns why runs stand still, by run; without those that nothing is known to be in the way of."""
+        found = {log.run: self._standstill.of_run(log.state) for log in self.core.logs()}
+        return {run: why for run, why in sorted(found.items()) if why}
 
     def locked(self) -> bool:
         """Whether any thread holds a lock of this process that another would wait for."""

@@ -22,6 +22,7 @@ from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
+from coordinator.runtime.failures import Failures
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
@@ -55,6 +56,7 @@ class Core:
         self.entropy = entropy
         self._sums = sums
         self.extensions = extensions
+        self.failures = Failures(self.clock)
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}

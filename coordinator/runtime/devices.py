@@ -26,10 +26,11 @@ from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import membership
+from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
 from coordinator.folding import validation
 from coordinator.runtime.core import Core
-from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.run_log import Make
 from coordinator.store.port import DeviceRow, Transaction
@@ -61,12 +62,12 @@ class DeviceRequests:
     def authenticate(self, token: str) -> DeviceRow:
         return self._fleet.authenticate(token)
 
-    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | None:
-        """Returns an assignment, or why there is none for this device. None: the device waits in the pool, and its
-        signal wakes it."""
+    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | PoolPlace:
+        """Returns an assignment, or why there is none for this device, or its place in the pool: the device waits, and
+        its signal wakes it."""
         return self.check_in_all([(device, check_in)])[0]
 
-    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | None]:
+    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
         """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
         waiting = []
@@ -79,9 +80,8 @@ class DeviceRequests:
                 if answer is None:
                     waiting.append((device, check_in))
             answers.append(answer)
-        if waiting:
-            self._fleet.wait_all(waiting)
-        return answers
+        places = iter(self._fleet.wait_all(waiting) if waiting else ())
+        return [next(places) if answer is None else answer for answer in answers]
 
     def assignment(self, device: str) -> Assignment | None:
         """The device's live assignment: the same one however often it is asked for."""
@@ -113,9 +113,9 @@ class DeviceRequests:
             check_in, self._core.states()
         )
 
-    def stop_waiting(self, device: str) -> None:
-        """Removes the device from the pool."""
-        self._fleet.stop_waiting(device)
+    def stop_waiting(self, place: PoolPlace) -> None:
+        """Removes the device from the pool, unless it has checked in again since."""
+        self._fleet.stop_waiting(place)
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
         self._core.submit(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
@@ -139,12 +139,16 @@ class DeviceRequests:
         """Returns the longest accepted body of this device in bytes. ProblemError where no body can count.
 
         After the end of a round the body of a device whose update was acknowledged is still read: the same bytes get
-        the same receipt.
+        the same receipt. A device whose update was refused is not read again: it gets the same reason.
         """
         state = self._core.log(run).state
         against = membership(state, round, attempt, device)
         if against is not None:  # unless another replica has opened the round, or drawn its cohort
-            against = membership(self._core.log(run).catch_up(), round, attempt, device)
+            state = self._core.log(run).catch_up()
+            against = membership(state, round, attempt, device)
+        invalid = self._outcomes.invalid_update(state, device, round)
+        if invalid is not None:
+            raise problem("invalid-update", invalid)
         if against is None or (against[0] == "late" and self._outcomes.settled(device, run, round) is not None):
             return self._limit(run)
         if against[0] == "late" and not self._outcomes.was_selected(device, run, round):
@@ -163,7 +167,12 @@ class DeviceRequests:
             return self._outcomes.receipt(before, spool.digest, device.device, run, round, attempt)
         aggregator = self._core.aggregator(run)
         plan = self._core.log(run).state.plan
-        report, measures = validation.check(spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt)
+        try:
+            report, measures = validation.check(
+                spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt
+            )
+        except ProblemError as invalid:
+            raise self._refused(device, run, round, attempt, spool.digest, str(invalid)) from None
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
@@ -232,6 +241,18 @@ class DeviceRequests:
 
     def _limit(self, run: str) -> int:
         return min(self._core.aggregator(run).max_update_bytes, self._core.settings.max_update_bytes)
+
+    def _refused(self, device: DeviceRow, run: str, round: int, attempt: int, digest: str, reason: str) -> ProblemError:
+        """Ends the device's part in the round, durably. Returns the error for this request and for its repetitions;
+        raises another where the device has no open place in the round."""
+        shown = printable(reason)
+        self._core.submit(
+            run,
+            lambda at: ev.UpdateRefused(
+                at=at, round=round, attempt=attempt, device=device.device, digest=digest, reason=shown
+            ),
+        )
+        return problem("invalid-update", shown)
 
     def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
         """Deletes the bytes of a refused update, unless the same bytes are acknowledged under another request and

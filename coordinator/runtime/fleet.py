@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from client_sdk.identity import verify
 from client_sdk.protocol.devices import CheckIn, Enrolled, EnrolRequest, Wait, enrolment_bytes
@@ -30,6 +31,14 @@ _TOKEN_S = 5.0
 """Seconds for which a token is cached after it was read: a round has four requests in a row."""
 _TOKENS = 20_000
 """The most cached tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlace:
+    """A device's place in the pool by one of its check-ins. A later check-in takes the place over."""
+
+    device: str
+    expires: float
 
 
 class Fleet:
@@ -103,15 +112,11 @@ class Fleet:
 
     # ------------------------------------------------------------ waiting
 
-    def wait(self, device: DeviceRow, check_in: CheckIn) -> None:
-        """Adds the device to the pool until its hold, and some time for its next check-in, have passed.
+    def wait_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[PoolPlace]:
+        """Adds the devices to the pool until their hold, and some time for their next check-in, have passed.
 
         ``check_in.examples`` is already capped.
         """
-        self.wait_all([(device, check_in)])
-
-    def wait_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> None:
-        """The same for many devices at once."""
         now = self._clock.now()
         rows = [
             WaitingRow(
@@ -127,11 +132,12 @@ class Fleet:
             if isinstance(result, BaseException):
                 raise result
         self._signals.wake("fleet")
+        return [PoolPlace(row.device, row.expires) for row in rows]
 
-    def stop_waiting(self, device: str) -> None:
-        """Removes the device from the pool."""
+    def stop_waiting(self, place: PoolPlace) -> None:
+        """Removes the device from the pool, unless it has checked in again since, here or on another replica."""
         with self._store.transaction() as tx:
-            tx.drop_waiting([device])
+            tx.drop_hold(place.device, place.expires)
 
     def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
         """Returns why no running run can use this device, with a window for the next check-in. None where a run can use

@@ -7,14 +7,12 @@ nothing.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
+
+from coordinator.engine.reasons import grouped, printable
 
 _MOST = 10_000
 """The most reasons in memory, of all runs together; the oldest are dropped."""
-_SHOWN = 3
-"""Reasons shown at once, the most common first."""
-_LONGEST = 240
-"""Characters of a reason: part of it is text of the device."""
 
 
 class Ineligible:
@@ -27,7 +25,7 @@ class Ineligible:
     def note(self, run: str, device: str, reason: str, at: float) -> None:
         """Records that ``device`` checked in at ``at`` and could not work for ``run``."""
         with self._lock:
-            self._last[run, device] = (at, reason)
+            self._last[run, device] = (at, printable(reason))
             self._last.move_to_end((run, device))
             while len(self._last) > _MOST:
                 self._last.popitem(last=False)
@@ -36,8 +34,4 @@ class Ineligible:
         """Reasons for the run since then: ``2 devices were ineligible: the plan wants ...``; empty if none."""
         with self._lock:
             reasons = [reason for (of, _), (at, reason) in self._last.items() if of == run and at >= since]
-        common = Counter(reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..." for reason in reasons)
-        return ". ".join(
-            f"{count} device{'s were' if count > 1 else ' was'} ineligible: {reason}"
-            for reason, count in common.most_common(_SHOWN)
-        )
+        return grouped(reasons, "device was ineligible", "devices were ineligible")

@@ -21,15 +21,19 @@ from client_sdk.protocol.operators import (
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.engine import events as ev
+from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.standstill import Standstill
+from coordinator.store.port import RoundRow
 
 
 class OperatorRequests:
-    def __init__(self, core: Core, fleet: Fleet) -> None:
+    def __init__(self, core: Core, fleet: Fleet, standstill: Standstill) -> None:
         self._core = core
         self._fleet = fleet
+        self._standstill = standstill
         self._known: set[str] = set()
         """Digests of blobs that were found to be checkpoints."""
 
@@ -51,7 +55,8 @@ class OperatorRequests:
         log = self._core.log(run)
         state, seq = log.caught_up()
         row = self._core.store.round(run, state.round_number) if state.round_number else None
-        return views.run_view(log.row, state, seq, views.round_view(self._core.store, row, state) if row else None)
+        latest = views.round_view(self._core.store, row, state) if row else None
+        return views.run_view(log.row, state, seq, latest, stalled=self._standstill.of_run(state))
 
     def pause(self, run: str) -> RunView:
         self._core.submit(run, lambda at: ev.Paused(at=at))
@@ -74,14 +79,21 @@ class OperatorRequests:
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         state, _ = self._core.log(run).caught_up()
-        return [views.round_view(self._core.store, row, state) for row in self._core.store.rounds(run, after, limit)]
+        return [self._round_view(row, state) for row in self._core.store.rounds(run, after, limit)]
 
     def round(self, run: str, round: int) -> RoundView:
         state, _ = self._core.log(run).caught_up()
         row = self._core.store.round(run, round) if round <= state.round_number else None
         if row is None:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
-        return views.round_view(self._core.store, row, state)
+        return self._round_view(row, state)
+
+    def _round_view(self, row: RoundRow, state: RunState) -> RoundView:
+        """The view of a round; of the one under way with the reason why it does not go on."""
+        view = views.round_view(self._core.store, row, state)
+        if view.status != "open" or state.round is None or row.round != state.round.number:
+            return view
+        return view.model_copy(update={"reason": self._standstill.of_round(state)})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         self._core.log(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from client_sdk.protocol.devices import Outcome, Receipt
 from client_sdk.protocol.problems import problem
 from coordinator.engine import effects as fx
+from coordinator.engine.state import RunState
 from coordinator.runtime import records, views
 from coordinator.runtime.core import Core
 
@@ -26,11 +27,18 @@ class Outcomes:
             return settled
         if state.round is not None and round == state.round.number and device in state.round.members:
             member = state.round.members[device]
-            result = {"reported": "pending", "withdrawn": "withdrawn"}.get(member.status)
+            result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
             if result is None:
                 result = "pending" if state.phase == "collecting" else "dropped"
             return Outcome.model_validate(
-                {"run": run, "round": round, "device": device, "result": result, "digest": member.digest}
+                {
+                    "run": run,
+                    "round": round,
+                    "device": device,
+                    "result": result,
+                    "reason": member.reason,
+                    "digest": member.digest,
+                }
             )
         refusal = views.latest_refusal(self._core.store.refusals(run, round), device)
         if refusal is not None:
@@ -48,6 +56,17 @@ class Outcomes:
         row = self._core.store.round(run, round)
         cohort = row.body.get("cohort") if row is not None else None
         return isinstance(cohort, list) and device in cohort
+
+    def invalid_update(self, state: RunState, device: str, round: int) -> str | None:
+        """Returns why an update of this device was refused as invalid in this round, which may have ended; None where
+        none was."""
+        if state.round is not None and round == state.round.number:
+            member = state.round.members.get(device)
+            return member.reason if member is not None and member.status == "refused" else None
+        if not 1 <= round <= state.round_number:
+            return None
+        mine = [row for row in self._core.store.refusals(state.run, round) if row.device == device]
+        return next((row.reason for row in mine if row.kind == "invalid-update"), None)
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
         """Returns the stored outcome of this device's acknowledged update in a round that has ended, or None."""

@@ -9,8 +9,11 @@ from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, EventRow, MetricRow, Reader, RefusalRow, RoundRow, RunRow
 
+_NO_STAGE = ("abandoned", "duplicate", "withdrawn")
+"""Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
 
-def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -> RunView:
+
+def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None, *, stalled: str = "") -> RunView:
     return RunView(
         run=row.run,
         name=row.name,
@@ -30,6 +33,7 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None) -
         funnel=latest.funnel if latest else Funnel(),
         kind=latest.kind if latest else "federated",
         exhausted=state.exhausted,
+        stalled=stalled,
     )
 
 
@@ -39,8 +43,9 @@ def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
     body = cast("dict[str, Any]", public_body(state) if live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
     refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
-    late = len({item.device for item in refusals if item.kind == "late"})
-    refused = len({item.device for item in refusals if item.kind not in ("late", "abandoned", "duplicate")})
+    first = {item.device: item.kind for item in reversed(refusals) if item.kind not in _NO_STAGE}
+    late = list(first.values()).count("late")
+    refused = len(first) - late
     missing = max(0, funnel.selected - funnel.reported - funnel.withdrawn - late - refused)
     closed = row.closed_at is not None or row.status != "open"
     funnel = funnel.model_copy(update={"late": late, "refused": refused, "dropped": missing if closed else 0})
@@ -61,6 +66,7 @@ def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
         digest=body.get("digest"),
         metrics=body.get("metrics", {}),
         lease=body.get("lease"),
+        departures=body.get("departures", ""),
     )
 
 

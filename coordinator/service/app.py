@@ -100,10 +100,12 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
         return JSONResponse({"ok": True})
 
     async def readyz() -> Response:
-        """The database and the blobs can be used and the driver runs; 503 otherwise."""
+        """The database can be read and the process does not stop; 503 otherwise. `stalled` says in one line for each
+        run that makes no progress why; restarting this process would not help such a run."""
         checks = await service.work(service.coordinator.healthy)
+        stalled = await service.work(service.coordinator.stalled)
         ready = not service.stopping and all(value is not False for value in checks.values())
-        return JSONResponse({"ok": ready, **checks}, 200 if ready else 503)
+        return JSONResponse({"ok": ready, **checks, "stalled": stalled}, 200 if ready else 503)
 
     async def metrics() -> Response:
         """Meters for Prometheus."""

@@ -3,7 +3,7 @@
 ::
 
     first call --an answer--> answer
-       |None
+       |not yet
        v
     wait for the key --woken, or every reread_s--> call again --an answer--> answer
        |                                                    |None: wait on
@@ -11,7 +11,7 @@
        |client gone --> gone: no answer
 
 Where a peer sends a new request while an older one is still held, the newer one is held; the older one is answered as
-if its hold had expired, and its disconnection has no effect.
+if its hold had expired. The disconnection of an older one has no effect, on whichever replica the newer one is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from coordinator.requests import Caller, Entry, Held, Request, Shape, identify
+from coordinator.requests import Caller, Entry, Held, NotYet, Request, Shape, identify
 from coordinator.service.core import Service, until_gone
 
 
@@ -48,6 +48,9 @@ class Holds:
             return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
 
         caller, seen, answer = await service.work(begin)
+        named: tuple[Any, ...] = ()
+        if isinstance(answer, NotYet):
+            named, answer = (answer.hold,), None
         if answer is not None:
             return answer
         request = Request(entry, caller, message, path)
@@ -56,7 +59,7 @@ class Holds:
                 answer = await self._until(request, shape, seen, hold_s, receive)
             except ClientDisconnect:
                 if shape.gone is not None:
-                    await service.work(request.call, shape.gone, coordinator)
+                    await service.work(request.call, shape.gone, coordinator, *named)
                 raise
         if answer is None:
             return await service.work(request.call, shape.expired, coordinator)

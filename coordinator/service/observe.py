@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PAGE = 1000
+_OUTCOMES = ("reported", "withdrawn", "late", "dropped", "refused")
+"""Stages of the funnel; each selected device of a round that ended is in one."""
 
 
 class Meters:
@@ -89,6 +91,7 @@ class _Rounds(Collector):
         self._coordinator = coordinator
         self._lock = threading.Lock()
         self._ended: dict[tuple[str, str], int] = {}
+        self._devices: dict[str, int] = dict.fromkeys(_OUTCOMES, 0)
         self._counted_to: dict[str, int] = {}
 
     def describe(self) -> list[CounterMetricFamily]:
@@ -104,9 +107,17 @@ class _Rounds(Collector):
             rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
             for labels, count in sorted(self._ended.items()):
                 rounds.add_metric(labels, count)
+            devices = CounterMetricFamily(
+                "quorate_round_devices",
+                "Selected devices of rounds that ended, by what became of them",
+                labels=["outcome"],
+            )
+            for outcome, count in self._devices.items():
+                devices.add_metric([outcome], count)
         for status, count in sorted(statuses.items()):
             runs.add_metric([status], count)
         yield rounds
+        yield devices
         yield runs
         waiting = self._coordinator.healthy().get("waiting")
         if isinstance(waiting, int):
@@ -121,5 +132,7 @@ class _Rounds(Collector):
                 self._counted_to[run] = row.round
                 key = (row.status, row.kind)
                 self._ended[key] = self._ended.get(key, 0) + 1
+                for outcome in _OUTCOMES:
+                    self._devices[outcome] += getattr(row.funnel, outcome)
             if len(page) < _PAGE:
                 return

@@ -19,8 +19,10 @@ from starlette.types import Message
 
 from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
 from client_sdk.protocol.problems import problem
+from coordinator.blobs.port import BlobError
 from coordinator.service.core import Service
 from coordinator.service.pace import Pace, content_length
+from coordinator.store.port import StoreError
 
 if TYPE_CHECKING:
     from coordinator.blobs.port import Spool
@@ -69,6 +71,9 @@ class Uploads:
                     return await service.work(end)
                 async with self._validating:
                     return await service.work(end)
+            except (BlobError, StoreError) as error:
+                service.coordinator.core.failures.note(error)
+                raise
             finally:
                 await asyncio.shield(service.work(spool.__exit__, None, None, None))
 

@@ -126,6 +126,11 @@ class MemoryTransaction(MemoryReads):
         for device in devices:
             self._t.waiting.drop(ALL, device)
 
+    def drop_hold(self, device: str, expires: float) -> None:
+        row = self._t.waiting.get(ALL, device)
+        if row is not None and row.expires == expires:
+            self._t.waiting.drop(ALL, device)
+
     def expire_waiting(self, now: float) -> int:
         expired = [device for device, row in self._t.waiting.rows(ALL).items() if row.expires <= now]
         self.drop_waiting(expired)

@@ -47,6 +47,7 @@ class WaitingRow:
     """Canonical JSON of what decides eligibility (learners, policy). Equal offers are equal strings."""
     since: float
     expires: float
+    """Also tells one check-in of the device from another: see ``drop_hold``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,6 +123,10 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             self._write_all(sql.DROP_WAITING, [{"at_device": device} for device in devices])
 
+    def drop_hold(self, device: str, expires: float) -> None:
+        with self._voiding():
+            self._write(sql.DROP_HOLD, {"at_device": device, "at_expires": expires})
+
     def expire_waiting(self, now: float) -> int:
         with self._voiding():
             return self._write(sql.EXPIRE_WAITING, {"now": now}).rowcount

@@ -118,6 +118,7 @@ REVOKE_WORKER = (
     .values(revoked_at=func.coalesce(workers.c.revoked_at, bindparam("revoked_at")))
 )
 DROP_WAITING = delete(waiting).where(*_at(waiting, "device"))
+DROP_HOLD = delete(waiting).where(*_at(waiting, "device", "expires"))
 EXPIRE_WAITING = delete(waiting).where(waiting.c.expires <= _now)
 INSERT_CLAIMS = insert(claims)
 DROP_CLAIMS = delete(claims).where(*_at(claims, "run", "round"))

@@ -219,6 +219,8 @@ class ExplorerDevice:
         else:
             partial = world.strikes("device-partial", self.name)
             body = self.make(assignment, partial=partial, variant=self.trainings)
+            if world.strikes("device-invalid", self.name):
+                body = body[:-4] + b"\xff" * 4  # NaN, as float32 and as float16
             reply = Trained(body, not partial, world.agenda.now + seconds)
         world.agenda.after(seconds, self._resume, ticket, reply)
 

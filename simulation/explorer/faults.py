@@ -34,6 +34,7 @@ FAULTS: dict[str, Fault] = {
     "device-old-record": Fault("device", 0.3, "the device comes back with an older copy of its record"),
     "device-slow": Fault("device", 0.06, "training takes longer than the round has time"),
     "device-cannot": Fault("device", 0.03, "training fails on the device"),
+    "device-invalid": Fault("device", 0.03, "the device makes an update that is not valid"),
     "device-partial": Fault("device", 0.08, "the device's time budget ends before its task does"),
     "lie": Fault("device", 0.5, "a dishonest device sends what it should not"),
     "crash": Fault("coordinator", 0.006, "the coordinator's process dies between two effects"),

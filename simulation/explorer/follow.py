@@ -6,86 +6,18 @@ and the explorer stops.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from coordinator.store.port import EventRow, RunRow
+from coordinator.store.port import EventRow
 from simulation.explorer.faults import Broken
+from simulation.explorer.followed_run import FollowedRun
 from simulation.explorer.round_ending import RoundEnding, weight_of
 
 
 @dataclass(slots=True)
-class Followed:
+class Followed(FollowedRun):
     """One run, by its log."""
-
-    row: RunRow
-    head: int = 0
-    status: str = "running"
-    phase: str = "idle"
-    round: int = 0
-    version: int = 0
-    digest: str = ""
-    cohort: dict[str, int] = field(default_factory=dict)
-    reported: dict[str, tuple[str, int]] = field(default_factory=dict)
-    withdrawn: set[str] = field(default_factory=set)
-    ended: dict[int, RoundEnding] = field(default_factory=dict)
-    ending: str = ""
-    pools: dict[int, str] = field(default_factory=dict)
-    kind: str = "federated"
-    fence: int = 0
-    attempt: int = 0
-    lease: tuple[str, int, int] = ("", 0, 0)
-    """(worker, attempt, fence) of the datacenter round's last lease."""
-    in_vain: int = 0
-    """Federated rounds abandoned in a row."""
-    installation: str = ""
-    """The installation that holds, or held, the round's lease."""
-    away: bool = False
-    refused: int = 0
-    """Datacenter rounds in a row that a worker reported as impossible to train."""
-    rests_until: float | None = None
-    at: float = 0.0
-    """Unix time of the last event."""
-    fleet_first: bool = False
-    renewed_at: float = 0.0
-    """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
-    give_up_at: float | None = None
-    moments: list[Any] = field(default_factory=list)
-    """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
-
-    @property
-    def run(self) -> str:
-        return self.row.run
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        return self.row.plan
-
-    @property
-    def over(self) -> bool:
-        return self.status in ("finished", "stopped")
-
-    @property
-    def quorum(self) -> int:
-        cohort: dict[str, Any] = self.plan["cohort"]
-        return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
-
-    def known(self, round: int, device: str) -> tuple[str, int] | None:
-        """Returns (digest, weight) of the update in the log for this device and round."""
-        if round == self.round:
-            found = self.reported.get(device)
-            if found is not None:
-                return found
-        ending = self.ended.get(round)
-        return ending.reported.get(device) if ending is not None else None
-
-    def counted(self, round: int, device: str) -> str | None:
-        """Returns the digest of the update that counts for this device in a committed round."""
-        ending = self.ended.get(round)
-        if ending is None or not ending.committed or device not in ending.reported:
-            return None
-        return ending.reported[device][0]
 
     def follow(self, event: EventRow) -> list[RoundEnding]:
         """Adds the next event. Returns the rounds that ended with it."""
@@ -112,8 +44,8 @@ class Followed:
                 return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
             case "Reported":
                 return self._reported(event, body)
-            case "Withdrew":
-                return self._withdrew(event, body)
+            case "Withdrew" | "UpdateRefused":
+                return self._has_left(event, body)
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
@@ -129,7 +61,7 @@ class Followed:
                 if self.status != "paused":
                     raise self._odd(event, f"the run is {self.status}")
                 self.status = "running"
-                self.refused, self.rests_until = 0, None
+                self.refused, self.rests_until, self.failed, self.tried = 0, None, 0, False
                 if self.phase == "idle":
                     self._open()
             case "Stopped":
@@ -150,10 +82,16 @@ class Followed:
         self.round += 1
         self.kind = self._turn()
         self.phase = "leasing" if self.kind == "datacenter" else "selecting"
-        self.cohort, self.reported, self.withdrawn = {}, {}, set()
+        self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
         self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
 
     def _turn(self) -> str:
+        turn = self._wanted()
+        if turn == "fallback":
+            self.away = self.tried = True
+        return "federated" if turn == "federated" else "datacenter"
+
+    def _wanted(self) -> str:
         section = self.plan.get("datacenter")
         resting = self.rests_until is not None and self.at < self.rests_until
         if section is None or self.fleet_first or resting:
@@ -161,8 +99,7 @@ class Followed:
         if section["every"] and (self.version + 1) % section["every"] == 0:
             return "datacenter"
         if section["patience"] and (self.away or self.in_vain >= section["patience"]):
-            self.away = True
-            return "datacenter"
+            return "fallback"
         return "federated"
 
     def _rest_or_open(self) -> None:
@@ -172,7 +109,7 @@ class Followed:
             self._open()
         else:
             self.phase = "idle"
-            self.cohort, self.withdrawn = {}, set()
+            self.cohort, self.withdrawn, self.invalid = {}, set(), set()
 
     def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
@@ -196,24 +133,24 @@ class Followed:
             raise self._odd(event, "the device was not selected")
         if device in self.reported:
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
-        if device in self.withdrawn:
-            raise self._odd(event, "the device had withdrawn")
+        if device in self.left:
+            raise self._odd(event, "the device had left the round")
         self.reported[device] = (body["digest"], weight_of(self.plan["aggregation"], body))
         return self._close_if_complete()
 
-    def _withdrew(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+    def _has_left(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         device = body["device"]
-        if self.phase != "collecting" or device not in self.cohort or device in self.withdrawn | self.reported.keys():
+        if self.phase != "collecting" or device not in self.cohort or device in self.left | self.reported.keys():
             raise self._odd(event, "the device has no open place in the round")
-        self.withdrawn.add(device)
+        (self.withdrawn if event.kind == "Withdrew" else self.invalid).add(device)
         ended = self._close_if_complete()
-        if self.phase == "collecting" and len(self.cohort) - len(self.withdrawn) < self.quorum:
+        if self.phase == "collecting" and len(self.cohort) - len(self.left) < self.quorum:
             return self._abandon()
         return ended
 
     def _close_if_complete(self) -> list[RoundEnding]:
         have = len(self.reported)
-        everyone = have + len(self.withdrawn) == len(self.cohort)
+        everyone = have + len(self.left) == len(self.cohort)
         if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
             return self._close()
         return []
@@ -233,24 +170,38 @@ class Followed:
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         self.version += 1
         self.digest = body["digest"]
-        self.in_vain, self.fleet_first = 0, False
-        ending = RoundEnding(self.round, True, self.reported, self.version, body["digest"], body["bytes"])
-        ending.kind, ending.lease = self.kind, self.lease
+        self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
+        ending = self._ending(committed=True)
+        ending.digest, ending.size = body["digest"], body["bytes"]
         self.ended[self.round] = ending
         if self.version >= self.plan["finish"]["rounds"] and not self.ending:
             self.ending = "finished"
         self._rest_or_open()
         return [ending]
 
-    def _abandon(self, short: bool = False) -> list[RoundEnding]:
-        ending = RoundEnding(
-            self.round, False, self.reported, self.version, short=short, kind=self.kind, lease=self.lease
-        )
+    def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
+        ending = self._ending(committed=False)
+        ending.short = short
         if self.kind == "federated":
             self.in_vain, self.fleet_first = self.in_vain + 1, False
+        if not returned:
+            self.failed += 1
+            self._pause_after_failures()
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]
+
+    def _ending(self, committed: bool) -> RoundEnding:
+        ending = RoundEnding(self.round, committed, self.reported, self.version, kind=self.kind, lease=self.lease)
+        ending.invalid = frozenset(self.invalid)
+        return ending
+
+    def _pause_after_failures(self) -> None:
+        most = self.plan["finish"].get("abandoned")
+        if most is None or self.failed < most or self.status != "running" or self.ending:
+            return
+        if self._wanted() != "fallback" or self.tried:
+            self.status = "paused"
 
     def _stopped(self, event: EventRow) -> list[RoundEnding]:
         if self.over or self.ending:
@@ -271,7 +222,7 @@ class Followed:
         if event.kind == "FleetReturned":
             if self.phase != "leasing" or body["waiting"] < self.quorum:
                 raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
-            return self._give_up()
+            return self._give_up(returned=True)
         if event.kind == "Leased":
             return self._leased(event, body)
         if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
@@ -320,9 +271,9 @@ class Followed:
         self.phase = "leasing"
         return [] if self.status == "running" else self._abandon()
 
-    def _give_up(self) -> list[RoundEnding]:
+    def _give_up(self, returned: bool = False) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True
-        return self._abandon()
+        return self._abandon(returned=returned)
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

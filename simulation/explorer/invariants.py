@@ -33,6 +33,7 @@ INVARIANTS: dict[str, str] = {
     "ack-durable": "8. Acknowledged is durable.",
     "same-bits": "10. The same set of encoded updates gives the same bits.",
     "liveness": "11. With enough live devices some round commits in bounded time.",
+    "left-once": "A device whose update is refused as invalid has left the round, and is recorded once, as refused.",
     "quorum": "A round commits with at least its quorum.",
     "late-report": "An update after a round has closed does not count.",
     "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",
@@ -72,6 +73,9 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
         )
     if row.kind != ending.kind:
         raise Broken("one-end", f"round {number} of {run.run} was {ending.kind}, its row says {row.kind}")
+    recorded = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
+    if ending.kind == "federated" and recorded != sorted(ending.invalid):
+        raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
         if rows:
@@ -131,7 +135,7 @@ def rows_agree(durable: Durable, run: Followed) -> None:
     if run.round and run.phase != "idle" and (row is None or row.status != "open"):
         raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
     claimed = {claim.device: claim.round for claim in store.claims(run.run)}
-    awaited = run.cohort.keys() - run.reported.keys() - run.withdrawn if run.phase == "collecting" else set()
+    awaited = run.cohort.keys() - run.reported.keys() - run.left if run.phase == "collecting" else set()
     if claimed != dict.fromkeys(awaited, run.round):
         lost, left = sorted(awaited - claimed.keys()), sorted(claimed.keys() - awaited)
         raise Broken("claims", f"{run.run} is {run.phase} round {run.round}: {lost} have no claim, {left} should not")

@@ -22,6 +22,8 @@ class RoundEnding:
     kind: str = "federated"
     lease: tuple[str, int, int] = ("", 0, 0)
     """(worker, attempt, fence) of a datacenter round's last lease."""
+    invalid: frozenset[str] = frozenset()
+    """Devices whose update was refused as invalid."""
 
 
 def weight_of(aggregation: dict[str, Any], report: dict[str, Any]) -> int:

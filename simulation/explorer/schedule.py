@@ -37,6 +37,8 @@ from simulation.explorer.world import BEGINNING, World
 
 STEPS_MOST = 200_000
 SETTLE_S = 3.0
+RESUME_S = 5.0
+"""Seconds between two looks of the operator after the storm."""
 IDLE_S = 12.0
 """Seconds for which a storm goes on when every run is over: late requests must not change them."""
 
@@ -185,6 +187,12 @@ class Schedule:
         cohort = self.shape.plan["cohort"]
         rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
         self._give_up_at = self.world.agenda.now + 330.0 + rounds_s
+        self.world.agenda.after(RESUME_S, self._look_after_runs)
+
+    def _look_after_runs(self) -> None:
+        """A run that paused itself after the storm (``finish.abandoned``) is resumed by its operator."""
+        self.operator.resume_all()
+        self.world.agenda.after(RESUME_S, self._look_after_runs)
 
     def _done(self) -> bool:
         runs = self.watch.runs.values()

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.problems import problem
 from coordinator import requests
-from coordinator.requests import Body, Direct, Entry, Held, Shape, identify
+from coordinator.requests import Body, Direct, Entry, Held, NotYet, Shape, identify
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer import holds
@@ -67,13 +67,17 @@ def _held(
         return admitted_request, admitted_request.call(shape.first, coordinator)
 
     result = replica.attempt(entry.name, first)
-    if not isinstance(result, tuple) or result[1] is not None:
-        answer(result[1] if isinstance(result, tuple) else result)
+    if not isinstance(result, tuple):
+        answer(result)
         return
-    admitted_request = result[0]
+    admitted_request, found = result
+    if found is not None and not isinstance(found, NotYet):
+        answer(found)
+        return
+    named = (found.hold,) if isinstance(found, NotYet) else ()
 
-    def step(handler: Callable[..., Any]) -> holds.Call:
-        return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator)
+    def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
+        return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator, *more)
 
     replica.holds.hold(
         holds.HeldRequest(
@@ -84,7 +88,7 @@ def _held(
             answer,
             look=step(shape.again),
             over=step(shape.expired),
-            on_gone=None if shape.gone is None else step(shape.gone),
+            on_gone=None if shape.gone is None else step(shape.gone, *named),
         )
     )
 

@@ -182,9 +182,14 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
             "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25} if adam else {},
             "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
         },
-        "finish": {"rounds": chance.pick("rounds", (1, 2, 3, 4, 6))},
+        "finish": {"rounds": chance.pick("rounds", (1, 2, 3, 4, 6)), "abandoned": _abandoned(chance)},
         "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
     }
+
+
+def _abandoned(chance: Chance) -> int | None:
+    """Abandoned rounds in a row after which the run is paused, in some schedules."""
+    return chance.pick("abandoned", (2, 3, 5)) if chance.unit("any-abandoned") < 0.2 else None
 
 
 def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
@@ -199,11 +204,19 @@ def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
         "lease_s": chance.pick("lease_s", (4.0, 12.0)),
         "max_s": chance.pick("max_s", (25.0, 60.0)),
     }
-    rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9))}
+    rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9)), "abandoned": _abandoned(chance)}
     return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}
 
 
-OF_DEVICES = ("device-slow", "device-cannot", "device-partial", "device-old-record", "corrupt", "truncate")
+OF_DEVICES = (
+    "device-slow",
+    "device-cannot",
+    "device-invalid",
+    "device-partial",
+    "device-old-record",
+    "corrupt",
+    "truncate",
+)
 OF_WORKERS = ("worker-slow", "worker-cannot", "worker-wrong")
 OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")
 """Faults that strike where a device or a worker works: in one phase of a round, hence hardly while its own run is in

@@ -128,7 +128,7 @@ class InvariantWatch:
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
                 device = self.durable.device_of(request.send.token)
                 run = self.run(path["run"])
-                if run.round == path["round"] and run.phase == "collecting" and device not in run.withdrawn:
+                if run.round == path["round"] and run.phase == "collecting" and device not in run.left:
                     raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not have it")
             case bytes():
                 invariants.fetched(request, answer)
@@ -138,10 +138,14 @@ class InvariantWatch:
     def _refused_update(self, request: SentRequest, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         run, number = self.run(path["run"]), int(path["round"])
-        known = run.known(number, self.durable.device_of(request.send.token))
+        device = self.durable.device_of(request.send.token)
+        known = run.known(number, device)
         ending = run.ended.get(number)
         open_or_counted = run.round == number if ending is None else ending.committed
         same = known is not None and known[0] == hashlib.sha256(request.body).hexdigest()
+        is_open = run.round == number and run.phase == "collecting" and device in run.cohort and known is None
+        if answer.kind == "invalid-update" and is_open and device not in run.left:
+            raise Broken("left-once", f"an update of {device} was refused as invalid, and it has not left the round")
         if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":
             raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 
@@ -181,9 +185,10 @@ class InvariantWatch:
             )
 
     def require_unmoved(self, event: str, problem: Problem) -> None:
-        """A refused request changes no run."""
+        """A refused request changes no run, but that the sender of an invalid update leaves its round."""
         for run in self.runs.values():
-            if self.durable.store.head(run.run) != run.head:
+            grown = [row.kind for row in self.durable.store.events(run.run, run.head, 2)]
+            if grown and (grown != ["UpdateRefused"] or problem.kind != "invalid-update"):
                 raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")
 
     def finish(self) -> None:

@@ -41,7 +41,8 @@ from simulation.virtual.behaviour import Habits
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
-"""Number of rounds abandoned in a row after which a simulation stops: a simulated fleet does not change by itself."""
+"""Number of rounds abandoned in a row after which a simulation stops, where the plan has no ``finish.abandoned``: a
+simulated fleet does not change by itself."""
 
 
 @overload
@@ -112,7 +113,8 @@ def simulate(
 
     Ctrl-C ends it between two steps and returns the history so far (``history.interrupted``). Raises PlanError and
     ValueError for wrong arguments, ClientFailed when the user's own code fails on a client, Stalled when many rounds
-    in a row are abandoned, another SimulationError for a folder that cannot be used, a full disk or a worker that
+    in a row are abandoned (``finish.abandoned`` of the plan, or 25), another SimulationError for a folder that cannot
+    be used, a full disk or a worker that
     died; all but the first two have the history so far in ``.history``.
     """
     if (only is None) != (round is None):
@@ -211,11 +213,14 @@ def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int |
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
             shown.ended(simulation.ended(before.round_number), scores)
-            if state.fallback.abandoned_in_a_row >= ABANDONED_MOST:
+            stalled = state.status == "paused"
+            if inputs.plan.finish.abandoned is None:
+                stalled = state.fallback.abandoned_in_a_row >= ABANDONED_MOST
+            if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
                 raise Stalled(
-                    f"{state.fallback.abandoned_in_a_row} rounds in a row were abandoned, the last one because "
+                    f"{state.abandoned} rounds in a row were abandoned, the last one because "
                     f"{simulation.ended(before.round_number).reason}{why}. "
                     "A simulated fleet does not change by itself: "
                     f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"

@@ -189,6 +189,8 @@ class Simulation:
     def _begun(self, before: RunRow | None, plan: Plan, body: bytes, origin: str) -> str:
         if before is not None:
             self.coordinator.recover()
+            if self.coordinator.core.state(before.run).status == "paused":
+                self.coordinator.operators.resume(before.run)
             return before.run
         name = digest(body)
         with self.blobs.spool() as spool:

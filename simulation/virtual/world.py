@@ -105,10 +105,10 @@ class SimulatedWorld:
         self._clear()
         state = self.coordinator.core.state(self._run)
         number, self._trained = state.round_number, trained
-        while state.round_number == number and not state.over:
+        while state.round_number == number and state.round is not None:
             self._perform()
             state = self.coordinator.core.state(self._run)
-            if state.round_number != number or state.over:
+            if state.round_number != number or state.round is None:
                 break
             if state.phase == "selecting":
                 self._arrive(state)

@@ -173,6 +173,22 @@ def test_rounds_show_their_kind_and_why(server: Server, quorate: Quorate) -> Non
 
 
 @pytest.mark.slow
+def test_a_run_that_stands_still_says_why_in_one_line(server: Server, quorate: Quorate) -> None:
+    run = server.create_run("still")
+    device = server.device("still", 3)
+    reason = "The loss is NaN\n\x1b[2J at this learning rate."
+    device.withdraw(device.wait_for_work(), reason).raise_for_status()
+    shown = "1 device withdrew: The loss is NaN \\x1b[2J at this learning rate"
+    line = f"the last round was abandoned, because 1 of 1 devices withdrew; 0 are left and the quorum is 1. {shown}"
+    assert f"  stalled     {line}\n" in quorate.text("status", run)
+    assert line in " ".join(quorate.text("status").split())
+    assert shown in " ".join(quorate.text("rounds", run).split())
+    assert quorate.json("rounds", run)[0][0]["departures"] == shown
+    assert "\x1b" not in quorate.text("events", run)
+    quorate.text("run", "stop", run)
+
+
+@pytest.mark.slow
 def test_errors_are_one_sentence(quorate: Quorate) -> None:
     assert "nobody" in quorate.error("status", "nobody")
     assert "missing.toml" in quorate.error("run", "create", "missing.toml", "--init", "model.safetensors")

@@ -96,7 +96,7 @@ def test_what_was_under_way_still_is(tmp_path: Path) -> None:
     assert (found.round_number, found.phase, found.version, found.fence) == (5, "collecting", 2, 1)
     statuses = sorted(member.status for member in found.current.members.values())
     assert statuses == ["reported", "selected", "selected", "training"]
-    assert found.fallback == state.Fallback(fleet_first=True)
+    assert found.fallback == state.Fallback(fleet_first=True, tried=True)
     store.close()
 
 

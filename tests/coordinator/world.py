@@ -35,6 +35,7 @@ from client_sdk.update import Update, encode_update
 from coordinator.blobs import Blobs, MemoryBlobs
 from coordinator.engine import effects as fx
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.settings import Settings
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow, Store
@@ -161,13 +162,14 @@ class World:
         return next(number for number, row in enumerate(self.rows) if row.device == device)
 
     def check_in(self, *numbers: int, examples: int = 10, version: str = "1", **policy: Any) -> list[Any]:
-        """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order."""
+        """These devices (all, when none is named) check in; then the coordinator settles. The answers, in order;
+        None: it waits in the pool."""
         message = self.message(examples=examples, version=version, **policy)
         answers = [
             self.coordinator.devices.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))
         ]
         self.settle()
-        return answers
+        return [None if isinstance(answer, PoolPlace) else answer for answer in answers]
 
     def message(self, *, examples: int = 10, version: str = "1", **policy: Any) -> CheckIn:
         """What a device of these tests says when it checks in."""

@@ -216,6 +216,17 @@ def test_device_too_slow_for_one_step_withdraws_and_the_run_stalls() -> None:
     assert all(found.status == "abandoned" for found in history.rounds[:25])
 
 
+def test_plan_says_after_how_many_abandoned_rounds_the_run_stalls(tmp_path: Path) -> None:
+    asked = plan(2, finish={"abandoned": 2})
+    for after in (2, 4):
+        with pytest.raises(Stalled, match=r"^2 rounds in a row were abandoned, the last one because 3 of 4") as stalled:
+            simulate(asked, NET, clients(), behaviour=Behaviour(step_s=100.0), progress=False, folder=tmp_path)
+        assert stalled.value.history is not None
+        assert len(stalled.value.history.rounds) == after
+    history = simulate(asked, NET, clients(), progress=False, folder=tmp_path)
+    assert [found.status for found in history.rounds] == ["abandoned"] * 4 + ["committed"] * 2
+
+
 def test_diverging_client_withdraws_and_the_others_make_the_round() -> None:
     x, y = examples(40)
     bad = (np.full((8, 4), np.inf, np.float32), np.zeros(8, np.int64))

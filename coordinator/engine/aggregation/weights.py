@@ -21,6 +21,17 @@ def heaviest(aggregation: Aggregation) -> int:
     return UNIT if aggregation.partial == "examples_seen" else 1
 
 
+def reason_against(
+    aggregation: Aggregation, *, examples: int, steps: int, steps_planned: int, complete: bool
+) -> str | None:
+    """Why an update of this work has no weight under this plan; None where it has one."""
+    if examples < 1:
+        return "an update needs at least one training example behind it"
+    if not complete and aggregation.partial == "refuse":
+        return f"{steps} of {steps_planned} steps: this plan refuses partial work"
+    return None
+
+
 def weight_of(aggregation: Aggregation, *, examples: int, steps: int, steps_planned: int, complete: bool) -> int:
     """The integer weight of an update, at least 1.
 

@@ -5,12 +5,15 @@ Updates that arrive when the round is committing, or over, are answered here too
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation.weights import weight_of
+from coordinator.engine.aggregation.weights import reason_against, weight_of
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.reasons import printable
 from coordinator.engine.state import Member, RunState, altered
 
 
@@ -35,11 +38,8 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
     against = _against_update(state, member, event)
     if against is not None:
-        return refuse(state, *against, event)
-    rule = state.plan.aggregation
-    weight = weight_of(
-        rule, examples=event.examples, steps=event.steps, steps_planned=event.steps_planned, complete=event.complete
-    )
+        return refuse(state, *against, None if member.status == "refused" else event)
+    weight = weight_of(state.plan.aggregation, **_work(event))
     member = altered(
         member,
         status="reported",
@@ -63,16 +63,34 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     return following, effects + more
 
 
+def update_refused(state: RunState, event: ev.UpdateRefused) -> Step:
+    """The device leaves the round: what it would send instead is not taken any more. Again, it gets the same reason."""
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return refuse(state, *against, event if against[0] == "late" else None)
+    member = state.current.members[event.device]
+    against = _against_update(state, member, event)
+    if against is not None:
+        return refuse(state, *against, None if member.status == "refused" else event)
+    reason = printable(event.reason)
+    state = state.with_member(event.device, altered(member, status="refused", reason=reason))
+    following, more = _close_if_complete(state, event.at)
+    refusal = fx.RecordRefusal(
+        round=event.round, device=event.device, digest=event.digest, kind="invalid-update", reason=reason
+    )
+    return following, [refusal, fx.Release(round=event.round, devices=(event.device,)), *more]
+
+
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     member = state.current.members[event.device]
-    if member.status == "withdrawn" or state.phase == "committing":
+    if member.status in ("withdrawn", "refused") or state.phase == "committing":
         return state, []
     if member.status == "reported":
         return refuse(state, "conflict", "the device's update has been received and counts")
-    state = state.with_member(event.device, altered(member, status="withdrawn"))
+    state = state.with_member(event.device, altered(member, status="withdrawn", reason=printable(event.reason)))
     following, more = _close_if_complete(state, event.at)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 
@@ -92,29 +110,48 @@ def pending(state: RunState) -> list[fx.Action]:
     return [fx.Wake(devices=awaited), *folds]
 
 
-def _against_update(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
+def _against_update(state: RunState, member: Member, event: ev.Reported | ev.UpdateRefused) -> tuple[str, str] | None:
     """Why a member's update does not count: (kind, reason), or None."""
+    if member.status == "refused":
+        return "invalid-update", member.reason
     if member.digest is not None:
         return "duplicate", "another update of this device was received in this round; the first one counts"
     if member.status == "withdrawn":
         return "withdrawn", "the device has withdrawn from this round"
     if state.phase == "committing":
         return "late", f"round {event.round} has closed"
-    if event.examples < 1:
-        return "invalid-update", "an update needs at least one training example behind it"
-    if not event.complete and state.plan.aggregation.partial == "refuse":
-        return "invalid-update", f"{event.steps} of {event.steps_planned} steps: this plan refuses partial work"
+    if isinstance(event, ev.Reported):
+        against = reason_against(state.plan.aggregation, **_work(event))
+        return None if against is None else ("invalid-update", against)
     return None
+
+
+class _Work(TypedDict):
+    examples: int
+    steps: int
+    steps_planned: int
+    complete: bool
+
+
+def _work(event: ev.Reported) -> _Work:
+    return {
+        "examples": event.examples,
+        "steps": event.steps,
+        "steps_planned": event.steps_planned,
+        "complete": event.complete,
+    }
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
     """Closes at goal, or when no other device can report; abandons when the quorum is out of reach."""
     cohort = state.plan.cohort
     statuses = [member.status for member in state.current.members.values()]
-    have, withdrawn, selected = statuses.count("reported"), statuses.count("withdrawn"), len(statuses)
-    if have >= cohort.goal or (have + withdrawn == selected and have >= cohort.quorum_count):
+    have, withdrawn, refused = (statuses.count(status) for status in ("reported", "withdrawn", "refused"))
+    selected, left = len(statuses), len(statuses) - withdrawn - refused
+    if have >= cohort.goal or (have == left and have >= cohort.quorum_count):
         return close(state, at)
-    if selected - withdrawn < cohort.quorum_count:
-        left = f"{selected - withdrawn} are left and the quorum is {cohort.quorum_count}"
-        return abandon(state, at, f"{withdrawn} of {selected} devices withdrew; {left}")
+    if left < cohort.quorum_count:
+        gone = [f"{withdrawn} of {selected} devices withdrew"] if withdrawn or not refused else []
+        gone += [f"the updates of {refused} of {selected} devices were refused"] if refused else []
+        return abandon(state, at, f"{' and '.join(gone)}; {left} are left and the quorum is {cohort.quorum_count}")
     return state, []

@@ -99,7 +99,8 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
         version=version,
         checkpoint=digest,
         optimizer=optimizer,
-        fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False),
+        fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
+        abandoned=0,
         spent=(),
         exhausted="",
     )

@@ -103,7 +103,8 @@ def fleet_returned(state: RunState, event: ev.FleetReturned) -> Step:
     if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting):
         return refuse(state, "stale", f"round {event.round} does not wait for devices")
     state = state.with_round(replace(state.current, waiting=event.waiting))
-    return give_up(state, event.at, f"{event.waiting} eligible devices wait, and no worker has the round")
+    reason = f"{event.waiting} eligible devices wait, and no worker has the round"
+    return give_up(state, event.at, reason, failed=False)
 
 
 def time_passes(state: RunState, at: float) -> Step:
@@ -132,10 +133,10 @@ def lease_again(state: RunState, at: float) -> Step:
     return state.with_round(current), [fx.Offer(round=current.number)]
 
 
-def give_up(state: RunState, at: float, reason: str) -> Step:
-    """The round is abandoned, and the next one is the fleet's."""
+def give_up(state: RunState, at: float, reason: str, *, failed: bool = True) -> Step:
+    """The round is abandoned, and the next one is the fleet's. ``failed``: as for ``abandon``."""
     fallback = replace(state.fallback, away_since=None, abandoned_in_a_row=0, fleet_first=True)
-    return abandon(replace(state, fallback=fallback), at, reason)
+    return abandon(replace(state, fallback=fallback), at, reason, failed=failed)
 
 
 def too_long(state: RunState, at: float) -> str | None:

@@ -35,14 +35,15 @@ def open_next(state: RunState, at: float) -> Step:
         state,
         round=replace(opened, deadline=at + phase_s(state.plan, opened)),
         round_number=number,
-        fallback=replace(fallback, away_since=away_since, back_with=None),
+        fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
     )
     first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)
     return following, [record(following, "open"), first]
 
 
-def abandon(state: RunState, at: float, reason: str) -> Step:
-    """Same model, next round. Every acknowledged update gets its refusal recorded."""
+def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> Step:
+    """Same model, next round. Every acknowledged update gets its refusal recorded. ``failed``: the round counts towards
+    ``finish.abandoned``."""
     ended = state.current
     effects: list[fx.Effect] = [
         fx.RecordRefusal(
@@ -63,8 +64,24 @@ def abandon(state: RunState, at: float, reason: str) -> Step:
     if ended.kind != "datacenter":
         in_a_row = state.fallback.abandoned_in_a_row + 1
         state = replace(state, fallback=replace(state.fallback, abandoned_in_a_row=in_a_row, fleet_first=False))
+    if failed:
+        state = _paused_after(replace(state, abandoned=state.abandoned + 1), at, ended, reason)
     following, more = after_round(state, at)
     return following, effects + more
+
+
+def _paused_after(state: RunState, at: float, ended: Round, reason: str) -> RunState:
+    """The state after one more abandoned round: paused, where the plan wants no further one. A run that is about to
+    fall back for the first time does so before."""
+    most, count = state.plan.finish.abandoned, state.abandoned
+    if most is None or count < most or state.status != "running" or state.ending is not None:
+        return state
+    if wanted(state, at).falls_back and not state.fallback.tried:
+        return state
+    why = ". ".join(part for part in (reason, ended.departures) if part)
+    rounds = "the round was" if count == 1 else f"{count} rounds in a row were"
+    last = "" if count == 1 else "the last one "
+    return replace(state, status="paused", reason=f"{rounds} abandoned, {last}because {why}")
 
 
 def after_round(state: RunState, at: float) -> Step:
@@ -114,11 +131,11 @@ def paused(state: RunState, event: ev.Paused) -> Step:
 
 
 def resumed(state: RunState, event: ev.Resumed) -> Step:
-    """Also ends the rest of a datacenter: the operator who resumes has repaired it."""
+    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it."""
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
-    fallback = replace(state.fallback, failures=0, rests_until=None)
-    state = replace(state, status="running", reason="", fallback=fallback)
+    fallback = replace(state.fallback, failures=0, rests_until=None, tried=False)
+    state = replace(state, status="running", reason="", fallback=fallback, abandoned=0)
     return open_next(state, event.at) if state.round is None else (state, [])
 
 

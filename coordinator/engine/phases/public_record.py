@@ -39,7 +39,8 @@ def _lease_body(round: Round) -> dict[str, object]:
 
 def _fleet_body(round: Round) -> dict[str, object]:
     reported = [member for _, member in sorted(round.members.items()) if member.status == "reported"]
-    training = round.count("training") + len(reported)
+    training = round.count("training", "refused") + len(reported)
+    departures = round.departures
     return {
         "funnel": {
             "waiting": round.waiting,
@@ -52,6 +53,7 @@ def _fleet_body(round: Round) -> dict[str, object]:
         "weight": sum(member.weight for member in reported),
         "partial": sum(member.partial for member in reported),
         "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
+        **({"departures": departures} if departures else {}),
     }
 
 

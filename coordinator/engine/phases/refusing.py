@@ -10,7 +10,7 @@ Step = tuple[RunState, list[fx.Effect]]
 """The next state, and the effects."""
 
 
-def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | None = None) -> Step:
+def refuse(state: RunState, kind: str, reason: str, report: ev.Reported | ev.UpdateRefused | None = None) -> Step:
     """The state unchanged, the reason, and, for an update, a record of it."""
     effects: list[fx.Effect] = [fx.Refused(kind=kind, reason=reason)]
     if report is not None:

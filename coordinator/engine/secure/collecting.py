@@ -88,7 +88,7 @@ def advertised(state: RunState, event: ev.Advertised) -> Step:
     return following, [accepted(event), *more]
 
 
-def reported(state: RunState, event: ev.Reported) -> Step:
+def reported(state: RunState, event: ev.Reported | ev.UpdateRefused) -> Step:
     """A secure round refuses every plain update."""
     against = membership(state, event.round, event.attempt, event.device)
     reason = "this round is secure: a device advertises keys and sends its update masked"

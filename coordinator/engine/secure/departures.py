@@ -8,6 +8,7 @@ from typing import assert_never
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.reasons import printable
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
@@ -22,7 +23,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     member = state.current.members[event.device]
     if member.status == "withdrawn" or event.device in state.current.excluded or state.phase == "committing":
         return state, []
-    state = state.with_member(event.device, replace(member, status="withdrawn"))
+    state = state.with_member(event.device, replace(member, status="withdrawn", reason=printable(event.reason)))
     following, more = _without(state, event.at, event.device, unmask=True)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 

@@ -182,6 +182,31 @@ def test_every_final_refusal_of_an_update_ends_the_round_and_deletes_the_copy(ki
     assert record.update_digest is None
 
 
+@pytest.mark.parametrize("kind", ["invalid-update", "too-large", "length-required", "invalid-request"])
+def test_repro_an_update_whose_bytes_are_refused_is_trained_once_and_the_device_rests(kind: str) -> None:
+    """It was trained and sent again without pause until the deadline: the assignment was still there."""
+    coordinator = ScriptedCoordinator(rounds=2)
+    refused = iter([problem(kind, "delta holds NaN.")])
+    coordinator.interfere = lambda method, path: next(refused, None) if method == "PUT" else None
+    driver = Driver(coordinator)
+    assert run(driver, 2) == 2
+    assert driver.trainings == 2
+    first, second = driver.storage.history()
+    assert (first.round, first.result, first.reason) == (1, "refused", "delta holds NaN.")
+    assert first.update_digest is not None
+    assert (second.round, second.result) == (2, "receipt")
+    assert [(sleep.min_s, sleep.max_s, sleep.reason) for sleep in driver.sleeps] == [(30, 90, "delta holds NaN.")]
+
+
+def test_an_update_that_came_too_late_costs_no_rest() -> None:
+    coordinator = ScriptedCoordinator(rounds=2)
+    refused = iter([problem("late", "This round is over.")])
+    coordinator.interfere = lambda method, path: next(refused, None) if method == "PUT" else None
+    driver = Driver(coordinator)
+    run(driver, 2)
+    assert driver.sleeps == []
+
+
 def test_an_error_page_of_something_in_between_does_not_cost_the_update() -> None:
     coordinator = ScriptedCoordinator(rounds=1)
     driver = Driver(coordinator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from client_sdk.http.client import Client, Happening
 from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Score, Task
+from client_sdk.protocol.operators import Funnel
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
@@ -46,12 +48,15 @@ class Mark:
 
     version = "1.0"
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, slot: int, value: float = 1.0) -> None:
         self.slot = slot
+        self.value = value
+        self.trainings = 0
 
     def train(self, model: Tensors, data: Any, task: Task, *, round: int, **others: Any) -> Update:
         mark = np.zeros((DEVICES, ROUNDS), np.float32)
-        mark[self.slot, round - 1] = 1
+        self.trainings += 1
+        mark[self.slot, round - 1] = self.value
         return Update({"marks": mark}, examples=len(data.x))
 
 
@@ -62,16 +67,17 @@ def real(tmp_path: Path) -> Iterator[Server]:
     running.stop()
 
 
-def create(server: Server) -> str:
+def create(server: Server, **sections: Any) -> str:
     with OperatorClient(server.url) as operator:
         model = {"marks": np.zeros((DEVICES, ROUNDS), np.float32), "steps": np.array(5, np.int64)}
-        return operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(model)), "a test").run
+        return operator.create_run({**PLAN, **sections}, operator.upload_checkpoint(to_bytes(model)), "a test").run
 
 
 class Fleet:
     """Devices in threads, each with a folder of its own."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, value: float = 1.0) -> None:
+        self.learners = [Mark(slot, value) for slot in range(DEVICES)]
         self.server = server
         self.folder = folder
         self.stop = threading.Event()
@@ -82,7 +88,7 @@ class Fleet:
 
     def _live(self, slot: int) -> None:
         data = Data(Examples(np.zeros((WEIGHTS[slot], 1)), np.zeros(WEIGHTS[slot])))
-        trainer = LearnerTrainer(Catalogue({LEARNER: Mark(slot)}, installed=()), data)
+        trainer = LearnerTrainer(Catalogue({LEARNER: self.learners[slot]}, installed=()), data)
         with (
             FileStorage(self.folder / f"d{slot}", durable=False) as storage,
             Client(
@@ -165,6 +171,31 @@ def test_a_coordinator_that_is_killed_and_started_again_costs_only_time(real: Se
         fleet.end()
     check_line(again.url, run, tmp_path)
     again.stop()
+
+
+def test_repro_an_update_that_is_refused_as_invalid_is_trained_once(real: Server, tmp_path: Path) -> None:
+    """Four devices trained it 789 times in two rounds, and the status said that nothing was refused."""
+    sections = {"finish": {"rounds": ROUNDS, "abandoned": 1}, "aggregation": {"weight_cap": 2**20}}
+    run = create(real, cohort={**PLAN["cohort"], "goal": 1}, **sections)
+    fleet = Fleet(real, tmp_path, value=10_000)
+    try:
+        with OperatorClient(real.url) as operator:
+            while operator.run(run).status == "running":
+                time.sleep(0.05)
+            time.sleep(0.5)
+            view, (ended,) = operator.run(run), operator.rounds(run)
+    finally:
+        fleet.end()
+    assert [learner.trainings for learner in fleet.learners] == [1] * DEVICES
+    assert ended.funnel == Funnel(waiting=DEVICES, selected=DEVICES, training=DEVICES, refused=DEVICES)
+    assert ended.departures.startswith("4 updates were refused: a value of magnitude 10000 is above ")
+    assert view.status == "paused"
+    assert view.reason == f"the round was abandoned, because {ended.reason}. {ended.departures}"
+    for slot in range(DEVICES):
+        with FileStorage(tmp_path / f"d{slot}") as storage:
+            (entry,) = storage.history()
+        assert entry.result == "refused"
+        assert entry.reason.startswith("a value of magnitude 10000 is above ")
 
 
 def test_a_wrong_enrolment_token_and_an_unknown_run_are_errors(real: Server, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Drawn",
         "Started",
         "Reported",
+        "UpdateRefused",
         "Withdrew",
         "Committed",
         "CommitFailed",

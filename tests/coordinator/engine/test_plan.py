@@ -78,6 +78,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("finish", "metric", [None], ["", "9x", "a b"]),
     ("finish", "target", [None], [INF, NAN, "good"]),
     ("finish", "patience", [None], [0, -1]),
+    ("finish", "abandoned", [None, 1, 1_000_000], [0, -1, 1_000_001]),
     ("retention", "rounds", [0, 1_000_000], [-1, 1_000_001]),
     ("task", "epochs", [None, 1, 10_000], [0, 10_001]),
     ("task", "steps", [None, 1, 10_000_000], [0, 10_000_001]),
@@ -146,6 +147,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"finish": {"target": 0.9}}, 'need a metric to look at, for example metric = "accuracy"'),
     ({"finish": {"patience": 3}}, 'need a metric to look at, for example metric = "accuracy"'),
     ({"finish": {"metric": "accuracy"}}, "a metric alone never ends a run: set target, patience or both"),
+    (
+        {"finish": {"abandoned": 2}, "datacenter": {"data": "proxy", "patience": 3}},
+        r"abandoned \(2\) is below datacenter.patience \(3\): the run would be paused before it could fall back",
+    ),
     ({"cohort": {"choose": "by_examples"}}, 'counts the size of a device twice: set weighting = "equal"'),
     (
         {"cohort": {"select": 257, "goal": 257}, "aggregation": {"weight_cap": 2**20}},
@@ -358,6 +363,7 @@ OTHERS: dict[tuple[str, str], object] = {
     ("finish", "target"): 0.9,
     ("finish", "patience"): 3,
     ("finish", "min_delta"): 0.1,
+    ("finish", "abandoned"): 3,
     ("retention", "rounds"): 1,
 }
 TOGETHER = {

@@ -22,7 +22,7 @@ KINDS = (
     + ["Reported"] * 10
     + ["Committed"] * 3
     + ["Tick"] * 3
-    + ["Started", "Withdrew", "Withdrew", "Scored", "Scored", "CommitFailed", "ClockFell", "Created"]
+    + ["Started", "Withdrew", "Withdrew", "UpdateRefused", "Scored", "Scored", "CommitFailed", "ClockFell", "Created"]
     + ["Paused", "Resumed", "Resumed", "Stopped"]
     + ["Leased"] * 4
     + ["Delivered"] * 2
@@ -52,6 +52,7 @@ PLANS = st.sampled_from(
         {"aggregation": {"partial": "refuse"}, "retention": {"rounds": 1}},
         {"finish": {"rounds": 2, "metric": "accuracy", "patience": 2}},
         {"datacenter": FALLBACK},
+        {"datacenter": FALLBACK, "finish": {"abandoned": 2}},
         {
             "datacenter": {"data": "proxy", "every": 2, "lease_s": 40, "max_s": 100, "wait_s": 10},
             "finish": {"rounds": 3},
@@ -77,6 +78,9 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
             return ev.Drawn(at=at, round=number, cohort=cohort, waiting=len(cohort))
         case "Started":
             return ev.TrainingStarted(**of_device)
+        case "UpdateRefused":
+            digest = digest_of(word["device"], number, "invalid")
+            return ev.UpdateRefused(**of_device, digest=digest, reason="delta holds NaN")
         case "Withdrew":
             return ev.Withdrew(**of_device, reason="")
         case "Reported":
@@ -177,7 +181,8 @@ class Ledger:
         assert set(self.settled) | pending == self.acknowledged, "acknowledged is counted, refused or still to come"
         assert not set(self.settled) & pending
         assert all(count == 1 for count in self.settled.values()), "settled once"
-        free = {device for device, member in members.items() if member.status in ("reported", "withdrawn")}
+        done = ("reported", "withdrawn", "refused")
+        free = {device for device, member in members.items() if member.status in done}
         wanted = set(members) - free if state.phase == "collecting" else set()
         assert set(self.claims) == wanted, "who works has a claim, nobody else"
 

@@ -103,6 +103,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Drawn": {"cohort": tuple((device, 10) for device in "abcdgh"), "waiting": 6},
     "Started": {"device": "f"},
     "Reported": {**MESSAGE, "digest": "", "examples": 1, "steps": 1, "steps_planned": 1, "complete": True},
+    "UpdateRefused": {**MESSAGE, "digest": "", "reason": "delta holds NaN"},
     "Withdrew": {"device": "f", "reason": "moved"},
     "Announced": {"header": "ab" * 32, "expires_at": 5000},
     "Advertised": MESSAGE,
@@ -140,7 +141,7 @@ def event_of(kind: str, story: SecureStory) -> ev.Event:
         "digest": digest_of(kind, "f"),
     }
     given = {**usual, **FIELDS.get(kind, {}), "at": story.at}
-    if kind == "Reported":
+    if kind in ("Reported", "UpdateRefused"):
         given["digest"] = digest_of(kind)
     return cls(**{name: value for name, value in given.items() if name in cls.__dataclass_fields__})  # type: ignore[no-any-return]
 
@@ -154,6 +155,7 @@ ClockFell      +               +               +               +             +  
 Drawn          collecting      x stale         x stale         x stale       x stale         x stale
 Started        x not-selected  +               +               -             -               -
 Reported       x not-selected  x invalid-update  x invalid-update  x invalid-update  x invalid-update  x invalid-update
+UpdateRefused  x not-selected  x invalid-update  x invalid-update  x invalid-update  x invalid-update  x invalid-update
 Withdrew       x not-selected  +               +               +             masking         agreeing
 Announced      x stale         +               x conflict      x conflict    x conflict      x conflict
 Advertised     x not-selected  x stale         sharing         x duplicate   x duplicate     x duplicate
@@ -189,6 +191,7 @@ ClockFell      +               +               +               -               +
 Drawn          x stale         x stale         x stale         x stale         selecting       x stale         x stale
 Started        -               -               -               -               x not-selected  x not-selected  x late
 Reported       x invalid-update  x invalid-update  x invalid-update  x invalid-update  x not-selected  x not-selected  x late
+UpdateRefused  x invalid-update  x invalid-update  x invalid-update  x invalid-update  x not-selected  x not-selected  x late
 Withdrew       +               +               +               -               x not-selected  x not-selected  x late
 Announced      x conflict      x conflict      x conflict      x conflict      x stale         x stale         x stale
 Advertised     x duplicate     x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late

@@ -83,6 +83,13 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
             "steps_planned": 1,
             "complete": True,
         },
+        "UpdateRefused": {
+            "round": 1,
+            "attempt": 0,
+            "device": "d",
+            "digest": digest_of("d", 1),
+            "reason": "delta holds NaN",
+        },
         "Withdrew": {"round": 1, "attempt": 0, "device": "d", "reason": "moved"},
         "Committed": {"round": 1, "digest": digest_of("model", 1), "bytes": 1},
         "CommitFailed": {"round": 1, "reason": "not finite"},
@@ -111,6 +118,7 @@ ClockFell      -             deadline moved   deadline moved  -             -   
 Drawn          x stale       collecting       x stale         x stale       x stale       x stale       x stale
 Started        x stale       x not-selected   device trains   -             x late        x late        x late
 Reported       x stale       x not-selected   reported        x late        x late        x late        x late
+UpdateRefused  x stale       x not-selected   refused         x late        x late        x late        x late
 Withdrew       x stale       x not-selected   withdrawn       -             x late        x late        x late
 Committed      x stale       x stale          x stale         selecting     x stale       x stale       x stale
 CommitFailed   x stale       x stale          x stale         selecting     x stale       x stale       x stale
@@ -132,6 +140,7 @@ ClockFell      deadline moved  deadline moved
 Drawn          x stale         x stale
 Started        x late          x late
 Reported       x late          x late
+UpdateRefused  x late          x late
 Withdrew       x late          x late
 Committed      x stale         x stale
 CommitFailed   x stale         x stale
@@ -180,7 +189,7 @@ def test_what_happens(kind: str, place: str) -> None:
         assert {type(effect) for effect in effects} <= {fx.Refused, fx.RecordRefusal}
         recorded = any(isinstance(effect, fx.RecordRefusal) for effect in effects)
         late = wanted == "x late"
-        left = (kind in ("Reported", "Masked") and late) or kind == "Delivered"
+        left = (kind in ("Reported", "UpdateRefused", "Masked") and late) or kind == "Delivered"
         assert recorded == left, "a late update, and any result, leaves its reason behind"
         return
     assert not any(isinstance(effect, fx.Refused) for effect in effects)
@@ -197,7 +206,7 @@ def test_what_happens(kind: str, place: str) -> None:
         case "scored":
             assert (after.phase, after.status) == (before.phase, before.status)
             assert [type(effect) for effect in effects] == [fx.RecordMetrics]
-        case "device trains" | "reported" | "withdrawn":
+        case "device trains" | "reported" | "withdrawn" | "refused":
             assert after.current.members["d"].status == ("training" if wanted == "device trains" else wanted)
             assert after.phase == "collecting"
         case "paused":

@@ -11,6 +11,7 @@ import pytest
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn, EnrolRequest, Wait, enrolment_bytes
 from coordinator.engine import selection
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.ineligible import Ineligible
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore
@@ -148,10 +149,30 @@ def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) ->
 
 
 def test_a_device_that_leaves_waits_no_more(world: World) -> None:
-    world.check_in(0, 1)
-    world.coordinator.devices.stop_waiting(world.rows[0].device)
-    world.coordinator.devices.stop_waiting(world.rows[5].device)
+    world.check_in(1)
+    place = world.coordinator.devices.check_in(world.rows[0], world.message())
+    assert isinstance(place, PoolPlace)
+    world.coordinator.devices.stop_waiting(place)
+    world.coordinator.devices.stop_waiting(place)
+    world.coordinator.devices.stop_waiting(PoolPlace(world.rows[5].device, place.expires))
     assert waiting(world) == [1]
+
+
+def test_repro_a_device_that_has_checked_in_again_stays_when_its_old_connection_is_found_closed(world: World) -> None:
+    """It was dropped from the pool, and waited for a whole hold in vain."""
+    other = world.replica()
+    old = world.coordinator.devices.check_in(world.rows[0], world.message())
+    world.clock.at += 0.001
+    for replica in (world.coordinator, other):
+        new = replica.devices.check_in(world.rows[0], world.message())
+        assert isinstance(old, PoolPlace)
+        world.coordinator.devices.stop_waiting(old)
+        assert waiting(world) == [0]
+        world.clock.at += 0.001
+        old = new
+    assert isinstance(old, PoolPlace)
+    other.devices.stop_waiting(old)
+    assert waiting(world) == []
 
 
 def test_expired_devices_are_not_drawn(world: World) -> None:

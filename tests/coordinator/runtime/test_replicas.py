@@ -13,6 +13,7 @@ from coordinator.blobs import BlobError
 from coordinator.engine import effects as fx
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.store.port import FenceLost
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
@@ -203,7 +204,7 @@ def test_a_device_gets_its_assignment_from_the_replica_that_did_not_draw(pair: P
     for number in range(4):
         via = pair.one if number % 2 else pair.two
         message = world.message()
-        assert via.devices.check_in(world.rows[number], message) is None
+        assert isinstance(via.devices.check_in(world.rows[number], message), PoolPlace)
     pair.one.tick()
     pair.perform(pair.one)
     for number in range(4):

@@ -25,6 +25,8 @@ from client_sdk.protocol.names import PROTOCOL_HEADER, Route
 from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
+from coordinator.runtime.clock import SystemClock
+from coordinator.runtime.failures import Failures
 from coordinator.runtime.signals import Signals
 from coordinator.service import create_app
 from coordinator.service.core import Service
@@ -59,6 +61,7 @@ class Scripted:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.limit = 1 << 20
+        self.failures = Failures(SystemClock())
         self.core = self.devices = self.operators = self.workers = self
         """All collaborators of a coordinator in one."""
 
@@ -178,6 +181,7 @@ def test_an_update_on_a_full_disk_leaves_nothing_and_may_be_sent_again(scripted:
         scripted.blobs = type("Blobs", (), {"spool": staticmethod(Full)})()
         refused(http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS), 507, "disk-full")
         scripted.blobs = real
+        assert scripted.failures.recent() == "no room for the spool", "it is said why runs stand still"
         assert scripted.spooled == 0
         assert http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS).status_code == 200
 

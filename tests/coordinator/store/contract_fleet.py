@@ -124,6 +124,20 @@ class FleetContract:
             tx.put_waiting([rows.waiting("d1", since=40.0)])
         assert store.waiting(0)[0].since == 40.0
 
+    def test_a_hold_is_dropped_unless_a_later_check_in_took_it_over(self, store: Store) -> None:
+        with store.transaction() as tx:
+            rows.world(tx)
+            tx.put_waiting([rows.waiting("d1", expires=30.1), rows.waiting("d2", expires=30.1)])
+            tx.put_waiting([rows.waiting("d1", expires=30.1 + 1e-6)])
+        with store.transaction() as tx:
+            tx.drop_hold("d1", 30.1)
+            tx.drop_hold("d2", 30.1)
+            tx.drop_hold("d3", 30.1)
+        assert [row.device for row in store.waiting(0)] == ["d1"]
+        with store.transaction() as tx:
+            tx.drop_hold("d1", 30.1 + 1e-6)
+        assert store.waiting(0) == []
+
     def test_expired_rows_go(self, store: Store) -> None:
         with store.transaction() as tx:
             rows.world(tx)

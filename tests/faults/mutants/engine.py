@@ -10,6 +10,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.phases import collecting, committing, lifecycle, public_record, refusing, selecting
 from coordinator.engine.state import Member, RunState
+from coordinator.runtime.outcomes import Outcomes
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -146,6 +147,33 @@ def _two_ends() -> Patches:
         return _record(state, "abandoned" if status == "committed" else status, **more)
 
     return [(committing, "record", record)]
+
+
+@mutant("refused-not-left", "left-once", focus=("device-invalid", "collecting"))
+def _refused_not_left() -> Patches:
+    """The sender of an invalid update gets the refusal and still has its place in the round."""
+
+    def update_refused(state: RunState, event: ev.UpdateRefused) -> Any:
+        return state, [fx.Refused(kind="invalid-update", reason=event.reason)]
+
+    return [(collecting, "update_refused", update_refused)]
+
+
+@mutant("refusal-not-final", "log", "left-once", focus=("device-invalid", "collecting"), liars=2)
+def _refusal_not_final() -> Patches:
+    """An update counts although one of its device was refused as invalid."""
+
+    def against(state: RunState, member: Member, event: ev.Reported) -> tuple[str, str] | None:
+        found = _against_update(state, member, event)
+        return None if member.status == "refused" and state.phase == "collecting" else found
+
+    return [(collecting, "_against_update", against), (Outcomes, "invalid_update", lambda *_: None)]
+
+
+@mutant("never-pauses", "log", plan={"finish": {"rounds": 6, "abandoned": 2}})
+def _never_pauses() -> Patches:
+    """A run goes on although so many rounds in a row were abandoned."""
+    return [(lifecycle, "_paused_after", lambda state, *_: state)]
 
 
 @mutant("lost-assignment", "claims")

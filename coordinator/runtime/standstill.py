@@ -1,0 +1,75 @@
+"""Why a run stands still, in one line for people: rounds that were abandoned, devices that left the round, too few
+eligible devices, no worker, a full disk.
+
+It is made from the run's state, its last round's row, and what this process has in memory; it decides nothing. Part of
+it is text of devices: see ``engine.reasons``.
+"""
+
+from __future__ import annotations
+
+from coordinator.engine.reasons import printable
+from coordinator.engine.state import RunState
+from coordinator.runtime.core import Core
+from coordinator.runtime.fleet import Fleet
+
+_PATIENCE_S = 5.0
+"""Seconds for which a round may look for its devices before it stands still."""
+_LONGEST = 1500
+"""Characters of the line."""
+
+
+class Standstill:
+    def __init__(self, core: Core, fleet: Fleet) -> None:
+        self._core = core
+        self._fleet = fleet
+
+    def of_run(self, state: RunState) -> str:
+        """Returns why this run makes no progress; empty where nothing is known to be in its way, and where its status
+        says it."""
+        if state.status != "running":
+            return ""
+        if state.round is None:
+            return ""
+        worker = f"no worker has the datacenter round ({state.round.because})" if state.phase == "leasing" else ""
+        parts = [self._in_vain(state), self._departures(state), worker, self.of_round(state)]
+        return printable("; ".join(part for part in parts if part), _LONGEST)
+
+    def of_round(self, state: RunState) -> str:
+        """Returns why the round under way does not go on, but for the devices that have left it; empty where nothing is
+        known to be in its way."""
+        if state.round is None:
+            return ""
+        failed = self._core.failures.recent()
+        parts = [self._too_few(state), f"this coordinator could not store data: {failed}" if failed else ""]
+        return printable("; ".join(part for part in parts if part), _LONGEST)
+
+    def _in_vain(self, state: RunState) -> str:
+        """The rounds that were abandoned before this one, with the last reason."""
+        last = self._core.store.round(state.run, state.round_number - 1) if state.abandoned else None
+        if last is None or last.status != "abandoned":
+            return ""
+        rounds = "the last round was" if state.abandoned == 1 else f"{state.abandoned} rounds in a row were"
+        newest = "" if state.abandoned == 1 else "the last one "
+        why = ". ".join(str(part) for part in (last.reason, last.body.get("departures")) if part)
+        return f"{rounds} abandoned, {newest}because {why}"
+
+    def _departures(self, state: RunState) -> str:
+        """Why devices have left the round under way, where too few are left for its goal."""
+        current = state.current
+        left = len(current.members) - current.count("withdrawn", "refused")
+        return current.departures if left < state.plan.cohort.goal else ""
+
+    def _too_few(self, state: RunState) -> str:
+        """How many devices the round waits for, and why others are not eligible."""
+        current, now = state.current, self._core.clock.now()
+        if current.phase != "selecting" or now < current.opened_at + _PATIENCE_S:
+            return ""
+        least = state.plan.cohort.quorum_count
+        if state.plan.secure is not None:
+            least = state.plan.secure.fewest_advertisers(state.plan.cohort)
+        waiting = self._fleet.count_eligible(state, self._fleet.counts())
+        if waiting >= least:
+            return ""
+        found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"
+        others = self._fleet.reasons_of_ineligible(state, (), now)
+        return f"{found}. {others}" if others else found

@@ -1,0 +1,94 @@
+"""The fields of the explorer's own model of a run; ``follow`` changes them, event by event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.store.port import RunRow
+from simulation.explorer.round_ending import RoundEnding
+
+
+@dataclass(slots=True)
+class FollowedRun:
+    """What the log of one run says of it."""
+
+    row: RunRow
+    head: int = 0
+    status: str = "running"
+    phase: str = "idle"
+    round: int = 0
+    version: int = 0
+    digest: str = ""
+    cohort: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, tuple[str, int]] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    invalid: set[str] = field(default_factory=set)
+    """Devices that left the round because their update was refused as invalid."""
+    ended: dict[int, RoundEnding] = field(default_factory=dict)
+    ending: str = ""
+    pools: dict[int, str] = field(default_factory=dict)
+    kind: str = "federated"
+    fence: int = 0
+    attempt: int = 0
+    lease: tuple[str, int, int] = ("", 0, 0)
+    """(worker, attempt, fence) of the datacenter round's last lease."""
+    in_vain: int = 0
+    """Federated rounds abandoned in a row."""
+    failed: int = 0
+    """Rounds of any kind abandoned in a row, but for those that went back to the devices."""
+    tried: bool = False
+    """Whether the run has fallen back since its last commit, or since it was resumed."""
+    installation: str = ""
+    """The installation that holds, or held, the round's lease."""
+    away: bool = False
+    refused: int = 0
+    """Datacenter rounds in a row that a worker reported as impossible to train."""
+    rests_until: float | None = None
+    at: float = 0.0
+    """Unix time of the last event."""
+    fleet_first: bool = False
+    renewed_at: float = 0.0
+    """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
+    give_up_at: float | None = None
+    moments: list[Any] = field(default_factory=list)
+    """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
+
+    @property
+    def run(self) -> str:
+        return self.row.run
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.row.plan
+
+    @property
+    def left(self) -> set[str]:
+        """Devices that have left the round without an update."""
+        return self.withdrawn | self.invalid
+
+    @property
+    def over(self) -> bool:
+        return self.status in ("finished", "stopped")
+
+    @property
+    def quorum(self) -> int:
+        cohort: dict[str, Any] = self.plan["cohort"]
+        return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
+
+    def known(self, round: int, device: str) -> tuple[str, int] | None:
+        """Returns (digest, weight) of the update in the log for this device and round."""
+        if round == self.round:
+            found = self.reported.get(device)
+            if found is not None:
+                return found
+        ending = self.ended.get(round)
+        return ending.reported.get(device) if ending is not None else None
+
+    def counted(self, round: int, device: str) -> str | None:
+        """Returns the digest of the update that counts for this device in a committed round."""
+        ending = self.ended.get(round)
+        if ending is None or not ending.committed or device not in ending.reported:
+            return None
+        return ending.reported[device][0]

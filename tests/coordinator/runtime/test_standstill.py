@@ -1,0 +1,114 @@
+"""Why a run stands still: what an operator reads of it, in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.blobs import DiskFull, MemoryBlobs
+from coordinator.blobs.memory import MemorySpool
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.world import LEARNER, World
+
+NAN = "The loss is NaN after 3 steps: try a smaller learning rate."
+
+
+def stalled(world: World) -> str:
+    """The line; every place has the same one."""
+    view = world.coordinator.operators.run("marks")
+    assert world.coordinator.stalled() == ({"marks": view.stalled} if view.stalled else {})
+    assert view.stalled.isprintable()
+    return view.stalled
+
+
+def withdraw(world: World, reason: str = NAN) -> None:
+    for number in world.cohort()[:3]:
+        state = world.coordinator.core.state("marks")
+        device = world.rows[number].device
+        world.coordinator.devices.withdraw(device, "marks", state.round_number, 0, reason)
+    world.settle()
+
+
+def test_devices_that_withdraw_say_why(world: World) -> None:
+    world.check_in()
+    assert stalled(world) == ""
+    withdraw(world)
+    gone = "3 of 4 devices withdrew; 1 are left and the quorum is 2. 3 devices withdrew: " + NAN.removesuffix(".")
+    assert stalled(world) == f"the last round was abandoned, because {gone}"
+    world.check_in()
+    withdraw(world)
+    assert stalled(world) == f"2 rounds in a row were abandoned, the last one because {gone}"
+    view = world.coordinator.operators.rounds("marks")[1]
+    assert view.reason == "3 of 4 devices withdrew; 1 are left and the quorum is 2"
+    assert view.departures == "3 devices withdrew: " + NAN.removesuffix(".")
+    assert world.play_round(3)
+    assert stalled(world) == "", "a commit ends it"
+
+
+def test_the_reasons_are_shown_while_the_round_is_open(world: World) -> None:
+    world.check_in()
+    first, second, *_ = world.cohort()
+    for number in (first, second):
+        world.coordinator.devices.withdraw(world.rows[number].device, "marks", 1, 0, NAN)
+    assert stalled(world) == "2 devices withdrew: " + NAN.removesuffix(".")
+
+
+def test_the_most_common_reasons_come_first_and_the_rest_is_counted(make_world: MakeWorld) -> None:
+    world = make_world(12)
+    world.create(cohort={"select": 12, "goal": 6, "quorum": 0.5})
+    world.check_in()
+    reasons = ["hot.", "cold", "cold", "wet", "wet", "wet", "dry", "old"]
+    for number, reason in zip(world.cohort(), reasons, strict=False):
+        world.coordinator.devices.withdraw(world.rows[number].device, "marks", 1, 0, reason)
+    common = "3 devices withdrew: wet. 2 devices withdrew: cold. 1 device withdrew: dry"
+    wanted = f"{common}. 2 devices withdrew for other reasons"
+    assert world.coordinator.operators.round("marks", 1).departures == wanted
+    assert stalled(world) == wanted
+
+
+def test_a_round_without_eligible_devices_says_what_is_against_them(world: World) -> None:
+    assert stalled(world) == ""
+    world.check_in(0, 1, 2, version="1", learners=("tests:other",))
+    world.check_in(3)
+    world.pass_time(6)
+    line = stalled(world)
+    assert line.startswith("1 eligible device waits; a round needs at least 2. 3 devices were ineligible: ")
+    assert LEARNER in line
+    (view,) = world.coordinator.operators.rounds("marks")
+    assert (view.status, view.reason) == ("open", line)
+
+
+def test_a_paused_run_needs_no_further_reason(world: World) -> None:
+    world.coordinator.operators.pause("marks")
+    world.pass_time(8)
+    assert stalled(world) == ""
+
+
+class FullDisk(MemoryBlobs):
+    """Blobs on a disk that is full while ``full`` is set."""
+
+    full = False
+
+    def spool(self, limit: int | None = None) -> MemorySpool:
+        if self.full:
+            raise DiskFull("Could not write a blob: the disk is full.")
+        return super().spool(limit)
+
+    def put(self, data: bytes) -> str:
+        if self.full:
+            raise DiskFull("Could not write a blob: the disk is full.")
+        return super().put(data)
+
+
+def test_a_full_disk_is_named_until_it_is_over() -> None:
+    blobs = FullDisk()
+    world = World(8, blobs=blobs)
+    world.create()
+    blobs.full = True
+    with pytest.raises(DiskFull):
+        world.check_in()
+    line = "this coordinator could not store data: Could not write a blob: the disk is full."
+    assert stalled(world) == line
+    assert world.coordinator.operators.rounds("marks")[0].reason == line
+    assert world.coordinator.healthy()
+    world.clock.at += 61
+    assert stalled(world) == ""
