@@ -29,6 +29,7 @@ from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, RankFailed
+from client_sdk.learning.unreached import Unreached, reach_all, with_sparse_gradients
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Name -> number type of autocast; full: the model's own."""
@@ -39,9 +40,9 @@ class GlobalGradient:
 
     ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
     as in PRECISIONS; ``scaler`` scales losses for fp16, and the caller unscales before its step. ``bucket_mb``: size of
-    the all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched;
-    it costs a walk over the graph at every step. All ranks make one together; the model's digests are compared first
-    (RanksDiffer), and its buffers after the first step: a custom layer may compute statistics of its batch.
+    the all-reduces, which overlap with the rest of backward. ``unreached``: what becomes of a parameter that the loss
+    of a step reaches on no rank. All ranks make one together; the model's digests are compared first (RanksDiffer), and
+    its buffers after the first step: a custom layer may compute statistics of its batch.
     """
 
     def __init__(
@@ -57,14 +58,16 @@ class GlobalGradient:
         precision: str = "full",
         scaler: torch.amp.GradScaler | None = None,
         bucket_mb: float = 25.0,
-        unused: bool = False,
+        unreached: Unreached = Unreached.REFUSED,
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
         self._group, self._params, self._floating = group, params, floating
-        self._accumulate, self._unused = accumulate, unused
+        self._accumulate, self._unreached = accumulate, unreached
+        searched = unreached is Unreached.ABSENT
         self._names = ("loss", *(metrics or {}))
-        self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
-        if unused and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
+        marked = unreached is Unreached.ZERO and not group.alone
+        self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler, marked)
+        if searched and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
@@ -77,7 +80,7 @@ class GlobalGradient:
                     device_ids=[group.device] if group.device.type == "cuda" else None,
                     bucket_cap_mb=bucket_mb,
                     gradient_as_bucket_view=True,
-                    find_unused_parameters=unused,
+                    find_unused_parameters=searched,
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
@@ -123,7 +126,7 @@ class GlobalGradient:
 
     def _reported(self, size: int, step: int) -> dict[str, float]:
         error, self._losses.error = self._losses.error, None
-        if not self._unused and any(weight.grad is None for weight in self._params):
+        if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self._params):
             # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
             mine = {id(weight) for weight in self._params}
             names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
@@ -175,19 +178,23 @@ class _Losses(nn.Module):
         group: Group,
         autocast: torch.dtype | None,
         scaler: torch.amp.GradScaler | None,
+        marked: bool,
     ) -> None:
+        """``marked``: whether every parameter is marked as reached at every step."""
         super().__init__()
         self.module = module
         trained = [weight for weight in module.parameters() if weight.requires_grad]
         wide = trained[0].dtype if trained[0].dtype in (torch.float32, torch.float64) else torch.float32
         self.reported = nn.Parameter(torch.zeros(3 + len(metrics), dtype=wide, device=group.device))
         self.error: LearningError | None = None
-        self._trained, self._loss, self._metrics = trained, loss, metrics
+        self._trained, self._loss, self._metrics, self._marked = trained, loss, metrics, marked
+        self._sparse = with_sparse_gradients(module)
         self._group, self._autocast, self._scaler = group, autocast, scaler
 
     def forward(self, fetch: Callable[[], tuple[Any, Any]], size: int, total: int, where: str) -> torch.Tensor:
         """The weighted loss of ``size`` of ``total`` examples. An error of the learner's code is stored in
         ``error`` and sent to all ranks; the rank then still takes part in the step, with gradients of zero."""
+        marked = self._marked
         try:
             with explained(where):
                 objective, values = self._measured(*fetch())
@@ -198,14 +205,15 @@ class _Losses(nn.Module):
                 self.reported.new_zeros(()),
             ]
         except LearningError as error:
-            self.error = self.error or error
-            share = torch.stack([(weight * 0).sum().to(self.reported) for weight in self._trained]).sum()
+            self.error, marked = self.error or error, True
+            share = self.reported.new_zeros(())
             entries = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [
                 self.reported.new_ones(())
             ]
         if self._scaler is not None:
             share = self._scaler.scale(share)
-        return share + (self.reported * torch.stack(entries)).sum()
+        whole = share + (self.reported * torch.stack(entries)).sum()
+        return reach_all(whole, self._trained, self._sparse) if marked else whole
 
     def _measured(self, inputs: Any, targets: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The loss, and the values of loss and metrics without gradients."""

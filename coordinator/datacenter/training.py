@@ -29,6 +29,7 @@ from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
 from client_sdk.learning.seeding import private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+from client_sdk.learning.unreached import Unreached
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
 from coordinator.datacenter.progress import Meter, OnMessage
@@ -174,7 +175,7 @@ class _Job:
             precision=recipe.precision,
             scaler=self.scaler,
             bucket_mb=recipe.bucket_mb,
-            unused=recipe.unused_parameters,
+            unreached=Unreached.ZERO if recipe.unused_parameters else Unreached.REFUSED,
         )
 
     def restore(self, saved: Checkpoints, step: int) -> None:

@@ -15,6 +15,8 @@ from client_sdk.tensors import Tensors
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import GlobalOrder, train
 from tests.coordinator.datacenter.models import (
+    Half,
+    IdleRows,
     Sometimes,
     Sparse,
     examples,
@@ -57,6 +59,15 @@ LEARNERS: dict[str, tuple[Learner, dict[str, Any]]] = {
     "sparse with momentum and decay": (learner_of(Sparse), {"batch": 12, "optimizer": "sgd", "weight_decay": 1e-3}),
     "sparse with lars": (learner_of(Sparse), {"batch": 12, "optimizer": "lars", "accumulate": 2}),
     "sparse with lamb": (learner_of(Sparse), {"batch": 12, "optimizer": "lamb", "max_grad_norm": 0.3}),
+    "never used, with momentum and decay": (
+        learner_of(Half),
+        {"batch": 12, "optimizer": "sgd", "weight_decay": 1e-2, "unused_parameters": True},
+    ),
+    "sparse rows never used": (learner_of(IdleRows), {"batch": 12, "unused_parameters": True, "accumulate": 2}),
+    "sometimes unused, with momentum and decay": (
+        learner_of(Sometimes),
+        {"batch": 4, "optimizer": "sgd", "weight_decay": 1e-2, "unused_parameters": True, "accumulate": 2},
+    ),
     "sometimes unused": (learner_of(Sometimes), {"batch": 4, "unused_parameters": True}),
 }
 BY_WORLD = {2: [*CASES, *LEARNERS], 4: ["even", "uneven", "uneven with accumulation"]}
