@@ -280,7 +280,7 @@ def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path
 
     def kill() -> None:
         children = psutil.Process().children()  # others' too: of a pool of an earlier test, say
-        torchrun = next(child for child in children if "torch.distributed.run" in child.cmdline())
+        torchrun = next(child for child in children if "coordinator.datacenter.launcher" in child.cmdline())
         left.extend(torchrun.children(recursive=True))
         torchrun.kill()
 

@@ -119,7 +119,7 @@ def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
 def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(place: Place) -> None:
     hold_at(place.folder, STEPS // 2)
     follower = place.follower()
-    leader = place.leader()
+    leader = place.leader("--max-restarts", "1")
     assert leader.wait_for("group")["text"] == "Machine 1 is here (1 process)."
     run = place.run("together")
     leader.wait_for("saved", step=STEPS // 4)
