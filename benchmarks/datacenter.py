@@ -92,7 +92,7 @@ def resume_s(folder: Path) -> float:
     spec = JobSpec(
         learner="benchmarks._datacenter_ranks:cnn",
         data=str(folder / "data.npz"),
-        recipe=Recipe(steps=20, batch=128),
+        recipe=Recipe(steps=20, batch_size=128),
         checkpoints=folder / "steps",
         checkpoint_every=5,
         nproc=2,

@@ -31,15 +31,15 @@ from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, RankFailed
 from client_sdk.learning.unreached import Unreached, reach_all, with_sparse_gradients
 
-PRECISIONS = {"full": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Name -> number type of autocast; full: the model's own."""
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Name -> number type of autocast; float32: none, the model's own number type."""
 
 
 class GlobalGradient:
     """Computes gradients of ``module``'s mean loss over global batches, one call a step.
 
     ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
-    as in PRECISIONS; ``scaler`` scales losses for fp16, and the caller unscales before its step. ``bucket_mb``: size of
+    as in PRECISIONS; ``scaler`` scales losses for float16, and the caller unscales before its step. ``bucket_mb``: size of
     the all-reduces, which overlap with the rest of backward. ``unreached``: what becomes of a parameter that the loss
     of a step reaches on no rank. All ranks make one together; the model's digests are compared first (RanksDiffer), and
     its buffers after the first step: a custom layer may compute statistics of its batch.
@@ -55,7 +55,7 @@ class GlobalGradient:
         floating: torch.dtype,
         metrics: Mapping[str, Measure] | None = None,
         accumulate: int = 1,
-        precision: str = "full",
+        precision: str = "float32",
         scaler: torch.amp.GradScaler | None = None,
         bucket_mb: float = 25.0,
         unreached: Unreached = Unreached.REFUSED,

@@ -103,7 +103,7 @@ class JobTrainer:
         return TrainedCheckpoint(
             path=_written(result.out),
             steps=steps,
-            examples=examples_in(steps, spec.recipe.batch, examples) if examples else 0,
+            examples=examples_in(steps, spec.recipe.batch_size, examples) if examples else 0,
             metrics=known,
         )
 

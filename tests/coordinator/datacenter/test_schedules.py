@@ -89,13 +89,13 @@ def test_an_optimizer_is_its_papers_under_warm_up_and_decay(name: str) -> None:
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_training_is_a_loop_of_numpy(name: str) -> None:
     """Softmax regression, 2 epochs and a half: the order of each epoch, the rate of each step, the optimizer."""
-    recipe = Recipe(optimizer=name, weight_decay=0.01, trust_coefficient=0.02, batch=6, seed=3, **SCHEDULE)  # type: ignore[arg-type]
+    recipe = Recipe(optimizer=name, weight_decay=0.01, trust_coefficient=0.02, batch_size=6, seed=3, **SCHEDULE)  # type: ignore[arg-type]
     learner = Learner(model=lambda: nn.Linear(6, 3).double(), loss=nn.functional.cross_entropy)
     first = learner.initial(1)
     trained, _ = train(learner, first, examples(), recipe)
     x, y = examples()
     model, moves = dict(first), {key: REFERENCES[name](recipe) for key in first}
-    order = GlobalOrder(len(x), recipe.batch, recipe.seed)
+    order = GlobalOrder(len(x), recipe.batch_size, recipe.seed)
     for step in range(STEPS):
         rows = order.at(step).numpy()
         logits = x[rows] @ model["weight"].T + model["bias"]

@@ -1,0 +1,76 @@
+"""A number of datacenter training has one name: in a plan's section, a recipe, a job, and as an option."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import typer
+from click import Command, Group
+
+from client_sdk.protocol.workers import DatacenterTask
+from coordinator.datacenter.cli import app
+from coordinator.datacenter.leased import recipe_of
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobSpec
+from tests.coordinator.datacenter.test_agent import lease
+
+OF_THE_JOB = {"data", "nproc"}
+"""What a plan says of a job, and not of its numbers."""
+OTHER: dict[str, Any] = {
+    "steps": 7,
+    "batch_size": 30,
+    "accumulate": 2,
+    "learning_rate": 0.3,
+    "linear_scaling": True,
+    "warmup_steps": 3,
+    "decay": "linear",
+    "optimizer": "lamb",
+    "momentum": 0.5,
+    "weight_decay": 0.2,
+    "trust_coefficient": 0.02,
+    "precision": "float16",
+}
+"""Another value than the default for every number of a plan's section."""
+
+
+def options() -> dict[str, Any]:
+    """Option of ``quorate datacenter train`` -> its default."""
+    command: Command = typer.main.get_command(app)
+    for name in ("datacenter", "train"):
+        assert isinstance(command, Group)
+        command = command.commands[name]
+    return {str(option.name): option.default for option in command.params}
+
+
+def test_a_plan_says_a_recipe_by_its_own_names() -> None:
+    said = set(DatacenterTask.model_fields) - OF_THE_JOB
+    assert said == set(OTHER)
+    for name in said:
+        mine, recipes = DatacenterTask.model_fields[name], Recipe.model_fields[name]
+        assert set(get_args(mine.annotation)) <= set(get_args(recipes.annotation)), name
+        assert name == "steps" or name == "optimizer" or mine.default == recipes.default, name
+    assert OF_THE_JOB <= set(JobSpec.model_fields)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_round_is_trained_as_its_plan_says(name: str) -> None:
+    found = recipe_of(lease(OTHER))
+    assert getattr(found, name) == OTHER[name] != DatacenterTask.model_fields[name].default
+
+
+def test_every_number_of_a_job_is_an_option_of_its_name_and_default() -> None:
+    there = options()
+    fields = {**Recipe.model_fields, **JobSpec.model_fields}
+    assert set(fields) - {"recipe"} == set(there) - {"as_json"}
+    for name, field in fields.items():
+        if name not in ("recipe", "resume") and not field.is_required():
+            assert there[name] == field.default, name
+
+
+def test_names_of_0_1_0_are_still_read() -> None:
+    """In about.json of saved steps, and as options."""
+    old = Recipe.model_validate({"steps": 3, "batch": 9, "precision": "bf16"})
+    assert old == Recipe(steps=3, batch_size=9, precision="bfloat16")
+    words = {"full": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    assert {word: Recipe.model_validate({"steps": 1, "precision": word}).precision for word in words} == words
