@@ -43,8 +43,8 @@ def _datacenter() -> None:
 
 
 @datacenter.command(
-    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch-size 512, or on "
-    "several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
+    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch-size 512, "
+    "or on several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
     "--steps 500"
 )
 @errors_as_sentences
@@ -71,7 +71,9 @@ def train(
     optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner",
     momentum: Annotated[float, typer.Option(help="Of sgd and lars; beta1 of lamb.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0,
-    trust_coefficient: Annotated[float, typer.Option(help="Of lars: a layer's step, as a fraction of its norm.")] = 0.001,
+    trust_coefficient: Annotated[
+        float, typer.Option(help="Of lars: a layer's step, as a fraction of its norm.")
+    ] = 0.001,
     linear_scaling: Annotated[
         bool, typer.Option("--linear-scaling", help="--learning-rate is for a batch of 256, and grows with the batch.")
     ] = False,

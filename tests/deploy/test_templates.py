@@ -37,13 +37,16 @@ assert words.pop(0) == "--kill-on-bad-exit=1", words
 for machine in range(3):
     subprocess.run(words, env={**os.environ, "SLURM_NODEID": str(machine)}, check=True)
 """
-AGENT = REPORT + """
+AGENT = (
+    REPORT
+    + """
 import pathlib
 died = pathlib.Path(os.environ["SLURM_SUBMIT_DIR"], "died-" + os.environ["SLURM_NODEID"])
 if not died.exists():
     died.touch()
     sys.exit(137)
 """
+)
 
 
 @pytest.fixture
@@ -57,7 +60,9 @@ def run(tmp_path: Path) -> Any:
         path.chmod(0o755)
 
     def run(script: str, srun: str = REPORT, **more: str) -> list[dict[str, Any]]:
-        program("scontrol", 'import sys\nassert sys.argv[1:] == ["show", "hostnames", "gpu[7-9]"]\nprint("gpu7\\ngpu8")')
+        program(
+            "scontrol", 'import sys\nassert sys.argv[1:] == ["show", "hostnames", "gpu[7-9]"]\nprint("gpu7\\ngpu8")'
+        )
         program("srun", srun)
         program("quorate", AGENT)
         program("sleep", "")
@@ -121,7 +126,11 @@ def test_both_kubeflow_jobs_train_alike() -> None:
         assert command[0] == "torchrun"
         trainings.append(options_of(command[command.index("client_sdk.cli") + 1 :]))
     assert trainings[0] == trainings[1]
-    assert job["spec"]["trainer"]["numProcPerNode"] == 4 == job["spec"]["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+    assert (
+        job["spec"]["trainer"]["numProcPerNode"]
+        == 4
+        == job["spec"]["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+    )
 
 
 def test_a_worker_on_kubernetes_leads_in_pod_0(tmp_path: Path) -> None:
@@ -129,7 +138,11 @@ def test_a_worker_on_kubernetes_leads_in_pod_0(tmp_path: Path) -> None:
     agent = pods["spec"]["template"]["spec"]["containers"][0]
     (tmp_path / "quorate").write_text(f"#!{sys.executable}\n{REPORT}\n")
     (tmp_path / "quorate").chmod(0o755)
-    token = {"COORDINATOR": "https://c:8470", "QUORATE_WORKER_TOKEN": "secret", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    token = {
+        "COORDINATOR": "https://c:8470",
+        "QUORATE_WORKER_TOKEN": "secret",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
     assert {entry["name"] for entry in agent["env"]} >= {"COORDINATOR", "QUORATE_WORKER_TOKEN", "MACHINE"}
     found = []
     for machine in range(pods["spec"]["replicas"]):
@@ -166,7 +179,8 @@ def test_scripts_hold_no_usual_mistake(script: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/datacenter.md", "docs/tutorial.md", "CONTRIBUTING.md"])
 def test_commands_on_pages_are_ones_that_exist(page: str) -> None:
-    for line in re.findall(r"^(?:quorate|.*-m client_sdk\.cli) (datacenter (?:train|join|follow) .*)$", (ROOT / page).read_text(), re.M):
+    commands = r"^(?:quorate|.*-m client_sdk\.cli) (datacenter (?:train|join|follow) .*)$"
+    for line in re.findall(commands, (ROOT / page).read_text(), re.MULTILINE):
         words = shlex.split(line, comments=True)
         if "..." not in words:
             options_of(words)

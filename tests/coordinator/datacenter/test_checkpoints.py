@@ -101,6 +101,16 @@ def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -
     assert models.largest_difference(rest, whole) == 0
 
 
+def test_what_is_left_of_a_step_that_was_not_written_is_removed(tmp_path: Path) -> None:
+    """Nothing else ever would: the next training may save other steps, and each crash would leave a model behind."""
+    run("Adam", tmp_path, steps=3)
+    left = tmp_path / "step-000000005"
+    left.mkdir()
+    (left / "__0_0.distcp").write_bytes(b"half of what was to be written")
+    run("Adam", tmp_path, steps=6, resume=True)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003", "step-000000006"]
+
+
 def test_a_folder_without_steps_begins_anew(tmp_path: Path) -> None:
     assert run("Adam", tmp_path / "new", resume=True)[1].began == 0
 

@@ -56,7 +56,10 @@ OWN = "the learner's own momentum"
 LEARNERS: dict[str, tuple[Learner, dict[str, Any]]] = {
     OWN: (with_momentum(), {"batch_size": 12}),
     "sparse": (learner_of(Sparse), {"batch_size": 12}),
-    "sparse with momentum and decay": (learner_of(Sparse), {"batch_size": 12, "optimizer": "sgd", "weight_decay": 1e-3}),
+    "sparse with momentum and decay": (
+        learner_of(Sparse),
+        {"batch_size": 12, "optimizer": "sgd", "weight_decay": 1e-3},
+    ),
     "sparse with lars": (learner_of(Sparse), {"batch_size": 12, "optimizer": "lars", "accumulate": 2}),
     "sparse with lamb": (learner_of(Sparse), {"batch_size": 12, "optimizer": "lamb", "max_grad_norm": 0.3}),
     "never used, with momentum and decay": (
