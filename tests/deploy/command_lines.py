@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from click import Group
 
 from coordinator.datacenter.cli import app
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
-    """The options of ``datacenter train ...`` (or join, follow) by name. A click.UsageError where one is unknown, lacks
+    """The options of ``datacenter train ...`` (or join, follow) by name. An error of click where one is unknown, lacks
     its value or is missing."""
-    command = typer.main.get_command(app)
-    for place, word in enumerate(words):
-        if not isinstance(command, Group):
-            return command.make_context(words[place - 1], words[place:]).params
-        command = command.commands[word]
-    raise ValueError(f"{words} name no command")
+    train_join_or_follow = command(*words[:2])
+    params: dict[str, Any] = train_join_or_follow.make_context(words[1], words[2:]).params
+    return params
+
+
+def command(*names: str) -> Any:
+    """The command of these names, as click has it: ``command("datacenter", "train")``."""
+    found: Any = typer.main.get_command(app)
+    for name in names:
+        found = found.commands[name]
+    return found

@@ -53,7 +53,7 @@ def test_a_mark_reaches_every_parameter_and_changes_no_number() -> None:
         nn.Parameter(torch.tensor([value], dtype=torch.float64)) for value in (3.0, 2.0, float("inf"))
     )
     visited: list[str] = []
-    nodes = []  # autograd forgets a node, and its hooks, where nobody holds it
+    nodes: list[Any] = []  # autograd forgets a node, and its hooks, where nobody holds it
     for name, weight in (("used", used), ("unused", unused), ("broken", broken)):
         nodes.append(weight.expand_as(weight).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
         nodes[-1].register_hook(lambda *_, name=name: visited.append(name))

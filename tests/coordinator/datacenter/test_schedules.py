@@ -20,14 +20,15 @@ pytestmark = pytest.mark.datacenter
 
 STEPS = 20
 SCHEDULE: dict[str, Any] = {"steps": STEPS, "learning_rate": 0.4, "warmup_steps": 6, "decay": "cosine"}
-Array = np.ndarray
+Array = Any
 
 
 class SGD:
     """v <- m v + (g + d w); w <- w - lr v: SGD with heavy-ball momentum as torch has it."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.v = recipe, 0.0
+        self.recipe = recipe
+        self.v: Array = 0.0
 
     def moved(self, w: Array, g: Array, lr: float, t: int) -> Array:
         self.v = self.recipe.momentum * self.v + (g + self.recipe.weight_decay * w)
@@ -39,7 +40,7 @@ class LARS(SGD):
 
     def moved(self, w: Array, g: Array, lr: float, t: int) -> Array:
         decay = self.recipe.weight_decay if w.ndim > 1 else 0.0
-        local = 1.0
+        local: Array = 1.0
         if w.ndim > 1:
             norm = np.linalg.norm(w)
             local = self.recipe.trust_coefficient * norm / (np.linalg.norm(g) + decay * norm)
@@ -51,7 +52,9 @@ class LAMB:
     """Algorithm 2 of arXiv:1904.00962, phi the identity."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.m, self.v = recipe, 0.0, 0.0
+        self.recipe = recipe
+        self.m: Array = 0.0
+        self.v: Array = 0.0
 
     def moved(self, w: Array, g: Array, lr: float, t: int) -> Array:
         b1, b2, eps = self.recipe.momentum, 0.999, 1e-6
@@ -68,7 +71,7 @@ REFERENCES: dict[str, type[SGD | LAMB]] = {"sgd": SGD, "lars": LARS, "lamb": LAM
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_an_optimizer_is_its_papers_under_warm_up_and_decay(name: str) -> None:
-    recipe = Recipe(optimizer=name, weight_decay=0.05, trust_coefficient=0.02, **SCHEDULE)  # type: ignore[arg-type]
+    recipe = Recipe(optimizer=name, weight_decay=0.05, trust_coefficient=0.02, **SCHEDULE)
     rng = np.random.default_rng(4)
     params = [nn.Parameter(torch.from_numpy(rng.normal(size=shape))) for shape in ((4, 3), (4,))]
     optimizer = make_optimizer(recipe, plain(), params)
@@ -89,7 +92,7 @@ def test_an_optimizer_is_its_papers_under_warm_up_and_decay(name: str) -> None:
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_training_is_a_loop_of_numpy(name: str) -> None:
     """Softmax regression, 2 epochs and a half: the order of each epoch, the rate of each step, the optimizer."""
-    recipe = Recipe(optimizer=name, weight_decay=0.01, trust_coefficient=0.02, batch_size=6, seed=3, **SCHEDULE)  # type: ignore[arg-type]
+    recipe = Recipe(optimizer=name, weight_decay=0.01, trust_coefficient=0.02, batch_size=6, seed=3, **SCHEDULE)
     learner = Learner(model=lambda: nn.Linear(6, 3).double(), loss=nn.functional.cross_entropy)
     first = learner.initial(1)
     trained, _ = train(learner, first, examples(), recipe)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-import typer
-from click import Command, Group
 
 from client_sdk.protocol.workers import DatacenterTask
-from coordinator.datacenter.cli import app
 from coordinator.datacenter.leased import recipe_of
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
 from tests.coordinator.datacenter.test_agent import lease
+from tests.deploy.command_lines import command
 
 OF_THE_JOB = {"data", "nproc"}
 """What a plan says of a job, and not of its numbers."""
@@ -36,11 +34,7 @@ OTHER: dict[str, Any] = {
 
 def options() -> dict[str, Any]:
     """Option of ``quorate datacenter train`` -> its default."""
-    command: Command = typer.main.get_command(app)
-    for name in ("datacenter", "train"):
-        assert isinstance(command, Group)
-        command = command.commands[name]
-    return {str(option.name): option.default for option in command.params}
+    return {str(option.name): option.default for option in command("datacenter", "train").params}
 
 
 def test_a_plan_says_a_recipe_by_its_own_names() -> None:
