@@ -25,7 +25,7 @@ from client_sdk.learning import Learner
 from client_sdk.learning.group import Group, joined
 from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.workers import DatacenterTask, Lease
-from coordinator.datacenter.leased import recipe_of
+from coordinator.datacenter.lease_recipe import recipe_of
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 
