@@ -21,7 +21,7 @@ set -euo pipefail
 DATA=${DATA:-mnist}
 SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-worker}
 
-# GPUs of a machine: SLURM writes 4, a100:4 or a100:2,v100:2, as they were asked for.
+# GPUs of a machine: SLURM writes 4, a100:4 or a100:2,v100:2, as the job requested them.
 gpus=0
 IFS=, read -ra kinds <<<"$SLURM_GPUS_PER_NODE"
 for kind in "${kinds[@]}"; do
@@ -40,12 +40,17 @@ lead=(quorate datacenter join --coordinator "$COORDINATOR" --nnodes "$SLURM_JOB_
 lead+=(--rdzv-endpoint "$head:$port" "${common[@]}")
 follow=(quorate datacenter follow "${common[@]}" --node)
 
-# An agent that dies is started again where it was: the others wait for it, and its round goes on from a saved step.
-# SLURM asks for an end with SIGTERM, at which an agent gives its round back and ends well.
+# An agent that is killed is started again on its machine: the others wait for it, and its round goes on from a saved
+# step. An error, such as a token that is not valid, ends the job. At SLURM's SIGTERM an agent gives its round back.
 # shellcheck disable=SC2016  # expanded on each machine
 agent='
 count=$1; shift
 if [ "$SLURM_NODEID" = 0 ]; then command=("${@:1:count}"); else command=("${@:count+1}" "$SLURM_NODEID"); fi
-until "${command[@]}"; do sleep 5; done
+while true; do
+    "${command[@]}" && exit 0
+    code=$?
+    [ "$code" -gt 128 ] || exit "$code"
+    sleep 5
+done
 '
 srun --kill-on-bad-exit=1 bash -c "$agent" agent "${#lead[@]}" "${lead[@]}" "${follow[@]}"

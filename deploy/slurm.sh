@@ -22,7 +22,7 @@ STEPS=${STEPS:-10000}
 BATCH=${BATCH:-2048}
 SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-$SLURM_JOB_NAME}
 
-# GPUs of a machine: SLURM writes 4, a100:4 or a100:2,v100:2, as they were asked for.
+# GPUs of a machine: SLURM writes 4, a100:4 or a100:2,v100:2, as the job requested them.
 gpus=0
 IFS=, read -ra kinds <<<"$SLURM_GPUS_PER_NODE"
 for kind in "${kinds[@]}"; do

@@ -1,4 +1,4 @@
-"""How many threads the numerical libraries of a process use: one, unless somebody asks for more.
+"""How many threads the numerical libraries of a process use: one, unless the user gives another number.
 
 A machine runs many devices or ranks beside each other, and each of them would otherwise take every core. In order:
 ``--threads``, then OMP_NUM_THREADS of the environment, then 1. Libraries read the environment when they are loaded,

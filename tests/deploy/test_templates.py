@@ -1,4 +1,4 @@
-"""The templates in ``deploy/``: scripts run with a SLURM that only reports what it was asked, files are parsed, and all
+"""The templates in ``deploy/``: scripts run with a pretended SLURM, files are parsed, and all
 command lines are held against the real commands."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ import pathlib
 died = pathlib.Path(os.environ["SLURM_SUBMIT_DIR"], "died-" + os.environ["SLURM_NODEID"])
 if not died.exists():
     died.touch()
-    sys.exit(137)
+    sys.exit(int(os.environ.get("ENDS_WITH", "137")))
 """
 )
 
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Any:
         path.write_text(f"#!{sys.executable}\n{source}\n")
         path.chmod(0o755)
 
-    def run(script: str, srun: str = REPORT, **more: str) -> list[dict[str, Any]]:
+    def run(script: str, srun: str = REPORT, code: int = 0, **more: str) -> list[dict[str, Any]]:
         program(
             "scontrol", 'import sys\nassert sys.argv[1:] == ["show", "hostnames", "gpu[7-9]"]\nprint("gpu7\\ngpu8")'
         )
@@ -68,7 +68,7 @@ def run(tmp_path: Path) -> Any:
         program("sleep", "")
         env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), **JOB, **more}
         done = subprocess.run(["bash", str(DEPLOY / script)], env=env, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -78,9 +78,9 @@ def after(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-@pytest.mark.parametrize(("asked", "gpus", "threads"), [("4", "4", 4), ("a100:4", "4", 4), ("a100:2,v100:6", "8", 2)])
-def test_a_training_under_slurm(run: Any, asked: str, gpus: str, threads: int) -> None:
-    (srun,) = run("slurm.sh", SLURM_GPUS_PER_NODE=asked)
+@pytest.mark.parametrize(("granted", "gpus", "threads"), [("4", "4", 4), ("a100:4", "4", 4), ("a100:2,v100:6", "8", 2)])
+def test_a_training_under_slurm(run: Any, granted: str, gpus: str, threads: int) -> None:
+    (srun,) = run("slurm.sh", SLURM_GPUS_PER_NODE=granted)
     words = srun["words"]
     assert srun["env"]["SRUN_CPUS_PER_TASK"] == "16", "srun does not take --cpus-per-task from sbatch since 22.05"
     assert words[:2] == ["--kill-on-bad-exit=1", "torchrun"]
@@ -90,10 +90,10 @@ def test_a_training_under_slurm(run: Any, asked: str, gpus: str, threads: int) -
     assert (train["batch_size"], train["threads"], train["resume"]) == (2048, threads, True)
 
 
-def test_a_worker_under_slurm_leads_on_the_first_machine_and_starts_dead_agents_again(run: Any) -> None:
+def test_a_worker_under_slurm_leads_on_the_first_machine_and_starts_killed_agents_again(run: Any) -> None:
     token = {"COORDINATOR": "https://c:8470", "QUORATE_WORKER_TOKEN": "secret"}
     agents = run("slurm-worker.sh", EACH_MACHINE, SLURM_GPUS_PER_NODE="a100:4", **token)
-    assert [agent["env"]["SLURM_NODEID"] for agent in agents] == ["0", "0", "1", "1", "2", "2"], "each died once"
+    assert [agent["env"]["SLURM_NODEID"] for agent in agents] == ["0", "0", "1", "1", "2", "2"], "each was killed once"
     assert all("secret" not in agent["words"] for agent in agents), "a command line is seen by all users"
     join, *follow = [options_of(agent["words"]) for agent in agents[1::2]]
     assert agents[0]["words"][:2] == ["datacenter", "join"]
@@ -102,6 +102,11 @@ def test_a_worker_under_slurm_leads_on_the_first_machine_and_starts_dead_agents_
     for options in follow:
         for name in ("folder", "data", "nproc", "threads", "device", "lost_s"):
             assert options[name] == join[name], name
+
+
+def test_a_worker_that_ends_with_an_error_is_not_started_again_and_ends_the_job(run: Any) -> None:
+    token = {"COORDINATOR": "https://c:8470", "QUORATE_WORKER_TOKEN": "not valid"}
+    assert len(run("slurm-worker.sh", EACH_MACHINE, code=1, ENDS_WITH="1", **token)) == 1
 
 
 def documents(name: str) -> list[dict[str, Any]]:

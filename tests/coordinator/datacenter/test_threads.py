@@ -1,4 +1,4 @@
-"""One thread a process, unless somebody asks for more."""
+"""One thread a process, unless the user gives another number."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from coordinator.datacenter.spec import JobSpec
 
 
 @pytest.mark.parametrize(
-    ("asked", "environment", "threads"),
+    ("option", "environment", "threads"),
     [(None, {}, 1), (None, {"OMP_NUM_THREADS": "6"}, 6), (3, {"OMP_NUM_THREADS": "6"}, 3), (2, {}, 2)],
 )
-def test_what_is_asked_for_comes_before_the_environment_and_one_is_the_rest(
-    asked: int | None, environment: dict[str, str], threads: int
+def test_the_option_comes_before_the_environment_and_one_is_the_default(
+    option: int | None, environment: dict[str, str], threads: int
 ) -> None:
-    assert thread_variables(asked, environment) == dict.fromkeys(VARIABLES, str(threads))
+    assert thread_variables(option, environment) == dict.fromkeys(VARIABLES, str(threads))
 
 
 def test_a_library_that_the_user_has_set_by_itself_keeps_its_number() -> None:
@@ -35,15 +35,15 @@ def test_this_process_takes_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {os.environ[name] for name in VARIABLES} == {"2"}
 
 
-@pytest.mark.parametrize(("asked", "threads"), [(None, "1"), (4, "4")])
+@pytest.mark.parametrize(("option", "threads"), [(None, "1"), (4, "4")])
 @pytest.mark.parametrize("nproc", [1, 2])
 def test_ranks_are_started_with_them(
-    asked: int | None, threads: str, nproc: int, monkeypatch: pytest.MonkeyPatch
+    option: int | None, threads: str, nproc: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, Any]] = []
     monkeypatch.setattr(job_start, "SupervisedChild", lambda command, **options: started.append(options))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    spec = JobSpec(learner="a:b", data="mnist", recipe=Recipe(steps=1), nproc=nproc, threads=asked)
+    spec = JobSpec(learner="a:b", data="mnist", recipe=Recipe(steps=1), nproc=nproc, threads=option)
     with tempfile.TemporaryFile("w+") as log:
         job_start.start_processes(spec, 0, log, "scratch")
     assert started[0]["environment"]["OMP_NUM_THREADS"] == threads

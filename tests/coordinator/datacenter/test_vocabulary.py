@@ -14,7 +14,7 @@ from tests.coordinator.datacenter.test_agent import lease
 from tests.deploy.command_lines import command
 
 OF_THE_JOB = {"data", "nproc"}
-"""What a plan says of a job, and not of its numbers."""
+"""Fields of a plan's section that belong to the job, and not to its recipe."""
 OTHER: dict[str, Any] = {
     "steps": 7,
     "batch_size": 30,
@@ -37,10 +37,10 @@ def options() -> dict[str, Any]:
     return {str(option.name): option.default for option in command("datacenter", "train").params}
 
 
-def test_a_plan_says_a_recipe_by_its_own_names() -> None:
-    said = set(DatacenterTask.model_fields) - OF_THE_JOB
-    assert said == set(OTHER)
-    for name in said:
+def test_a_plan_and_a_recipe_have_the_same_names() -> None:
+    shared = set(DatacenterTask.model_fields) - OF_THE_JOB
+    assert shared == set(OTHER)
+    for name in shared:
         mine, recipes = DatacenterTask.model_fields[name], Recipe.model_fields[name]
         assert set(get_args(mine.annotation)) <= set(get_args(recipes.annotation)), name
         assert name in ("steps", "optimizer") or mine.default == recipes.default, name
@@ -48,7 +48,7 @@ def test_a_plan_says_a_recipe_by_its_own_names() -> None:
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_round_is_trained_as_its_plan_says(name: str) -> None:
+def test_every_number_of_a_plan_reaches_its_training(name: str) -> None:
     found = recipe_of(lease(OTHER))
     assert getattr(found, name) == OTHER[name]
     assert DatacenterTask.model_fields[name].default != OTHER[name]
