@@ -288,4 +288,4 @@ def test_a_number_is_given_once(place: Place) -> None:
     place.follower().wait_for("ready")
     second = place.follower()
     assert second.process.wait(60) == 1
-    assert second.lines[-1].startswith("Error: Another agent is machine 1 in worker")
+    assert second.wait_for("error")["text"].startswith("Another agent is machine 1 in worker")
