@@ -1,4 +1,4 @@
-"""Command lines of pages and templates, held against the real options of ``quorate datacenter``."""
+"""Command lines of templates, held against the real options of ``quorate datacenter``."""
 
 from __future__ import annotations
 

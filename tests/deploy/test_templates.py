@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +16,7 @@ import yaml
 
 from tests.deploy.command_lines import options_of
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 SCRIPTS = sorted(DEPLOY.glob("*.sh"))
 JOB = {
     "SLURM_JOB_NODELIST": "gpu[7-9]",
@@ -180,12 +177,3 @@ def test_scripts_hold_no_usual_mistake(script: Path) -> None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run([shellcheck, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/datacenter.md", "docs/tutorial.md", "CONTRIBUTING.md"])
-def test_commands_on_pages_are_ones_that_exist(page: str) -> None:
-    commands = r"^(?:quorate|.*-m client_sdk\.cli) (datacenter (?:train|join|follow) .*)$"
-    for line in re.findall(commands, (ROOT / page).read_text(), re.MULTILINE):
-        words = shlex.split(line, comments=True)
-        if "..." not in words:
-            options_of(words)
