@@ -101,7 +101,7 @@ def said() -> list[dict[str, Said]]:
         ("not finite", 0, "Diverged", "The loss at step 3 is not finite"),
         ("learner", 1, "LearnerFailed", "at step 2, on a batch of 6: KeyError: 'label 7 is unknown'"),
         ("other model", 0, "CheckpointMismatch", "of another model: 0.bias is F64 [5] there and F64 [4] here"),
-        ("other batch", 0, "CheckpointMismatch", "of another training: batch is 12 there and 10 here"),
+        ("other batch", 0, "CheckpointMismatch", "of another training: batch_size is 12 there and 10 here"),
         ("not asked to resume", 0, "CheckpointMismatch", "holds a training that has reached step 6"),
         ("beyond", 0, "CheckpointMismatch", "holds a training that has reached step 6, and the recipe has 4"),
         ("damaged", 0, "CheckpointMismatch", "step-000000006 cannot be used"),
