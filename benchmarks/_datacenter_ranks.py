@@ -1,7 +1,8 @@
 """The ranks of ``benchmarks.datacenter``, under torchrun: they run our trainer and a bare DDP loop in turn.
 
-The bare loop follows PyTorch's tutorial: DDP around the model, the mean loss of the rank's own batch, SGD, no values
-read back. Both train the same model on the same arrays, in the same processes and the same group.
+Ours runs with the recipe of a run's datacenter round. The bare loop follows PyTorch's tutorial: DDP around the model,
+the mean loss of the rank's own batch, SGD with the round's momentum, no values read back. Both train the same model on
+the same arrays, in the same processes and the same group.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from client_sdk.learning import Learner
 from client_sdk.learning.group import Group, joined
+from client_sdk.protocol.devices import CheckpointRef, Task
+from client_sdk.protocol.workers import DatacenterTask, Lease
+from coordinator.datacenter.lease_recipe import recipe_of
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 
@@ -63,14 +67,44 @@ def transformer() -> Learner:
 
 def data_of(name: str) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    if name == "cnn":
+    if name != "transformer":
         return rng.random((EXAMPLES, 1, 28, 28), np.float32), rng.integers(0, 10, EXAMPLES)
     return rng.integers(0, 256, (EXAMPLES, 32)), rng.integers(0, 256, (EXAMPLES, 32))
 
 
+def mlp() -> Learner:
+    return Learner(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)),
+        loss=nn.functional.cross_entropy,
+    )
+
+
+LEARNERS = {"cnn": cnn, "mlp": mlp, "transformer": transformer}
+
+
+def round_recipe(batch: int, steps: int) -> Recipe:
+    """What a worker computes in a round whose plan says no more than this."""
+    lease = Lease(
+        run="benchmark",
+        round=1,
+        attempt=1,
+        fence=1,
+        worker="w" + "0" * 16,
+        checkpoint=CheckpointRef(version=0, digest="0" * 64, bytes=1),
+        plan_digest="0" * 64,
+        task=Task(learner="benchmark:model"),
+        datacenter=DatacenterTask(data="arrays", steps=steps, batch_size=batch),
+        lease_s=60,
+        heartbeat_s=15,
+        within_s=600,
+        max_result_bytes=1,
+    )
+    return recipe_of(lease)
+
+
 def ours(group: Group, learner: Learner, data: Any, batch: int, steps: int) -> float:
     """Samples in a second of our trainer, without its checks before training."""
-    return train(learner, learner.initial(0), data, Recipe(steps=steps, batch=batch), group=group)[1].samples_per_s
+    return train(learner, learner.initial(0), data, round_recipe(batch, steps), group=group)[1].samples_per_s
 
 
 def bare(group: Group, learner: Learner, data: Any, batch: int, steps: int, *, reduce: bool = True) -> float:
@@ -78,7 +112,8 @@ def bare(group: Group, learner: Learner, data: Any, batch: int, steps: int, *, r
     torch.manual_seed(0)
     module = learner.model().to(group.device)
     ddp = None if group.alone else DistributedDataParallel(module, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    recipe = round_recipe(batch, steps)
+    optimizer = torch.optim.SGD(module.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
     x, y = (torch.from_numpy(array) for array in data)
     order = torch.randperm(len(x))
     per_rank = batch // group.world
@@ -106,7 +141,7 @@ def synchronize(group: Group) -> None:
 def main(name: str, device: str, batch: int, steps: int, pairs: int) -> None:
     """Rank 0 prints the samples in a second of each turn as one line of JSON."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
-    learner, data = (cnn() if name == "cnn" else transformer()), data_of(name)
+    learner, data = LEARNERS[name](), data_of(name)
     turns: dict[str, Callable[[Group], float]] = {
         "ours": lambda group: ours(group, learner, data, batch, steps),
         "bare": lambda group: bare(group, learner, data, batch, steps),

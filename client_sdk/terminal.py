@@ -47,7 +47,6 @@ _MODULE_EXTRAS = {
     "structlog": "coordinator",
     "uvicorn": "coordinator",
     "psutil": "datacenter",
-    "pytorch_optimizer": "datacenter",
     "pooch": "datasets",
     "pyarrow": "datasets",
     "unearth": "datasets",

@@ -22,15 +22,25 @@ STEPS=${STEPS:-10000}
 BATCH=${BATCH:-2048}
 SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-$SLURM_JOB_NAME}
 
+# GPUs of a machine: SLURM writes 4, a100:4 or a100:2,v100:2, as the job requested them.
+gpus=0
+IFS=, read -ra kinds <<<"$SLURM_GPUS_PER_NODE"
+for kind in "${kinds[@]}"; do
+    gpus=$((gpus + ${kind##*:}))
+done
+
 # The first machine of the allocation is where the processes meet; the port is the job's own.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((29500 + SLURM_JOB_ID % 1000))
 
-export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_PER_NODE))
+# Since SLURM 22.05 srun does not take --cpus-per-task from sbatch: without this a task gets one core.
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+threads=$((SLURM_CPUS_PER_TASK / gpus))
 
-srun torchrun \
+# --kill-on-bad-exit: where one machine's torchrun gives up, the others would wait for it until the time limit.
+srun --kill-on-bad-exit=1 torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" \
-    --nproc-per-node "$SLURM_GPUS_PER_NODE" \
+    --nproc-per-node "$gpus" \
     --rdzv-backend c10d \
     --rdzv-endpoint "$head:$port" \
     --rdzv-id "$SLURM_JOB_ID" \
@@ -38,8 +48,9 @@ srun torchrun \
     -m client_sdk.cli datacenter train "$LEARNER" \
     --data "$DATA" \
     --device cuda \
+    --threads "$((threads > 0 ? threads : 1))" \
     --steps "$STEPS" \
-    --batch "$BATCH" \
+    --batch-size "$BATCH" \
     --linear-scaling \
     --warmup-steps 500 \
     --checkpoints "$SHARED/steps" \

@@ -40,9 +40,10 @@ from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, GroupLost
 from client_sdk.learning.learner import Learner
 from client_sdk.learning.local_sgd import LocalResult
-from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
+from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+from client_sdk.learning.unreached import Unreached
 from client_sdk.protocol.devices import Assignment, Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update
@@ -193,7 +194,8 @@ def group_sgd(
     smallest = min(task.batch_size, count % task.batch_size or task.batch_size)
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
-    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unused=True)
+    unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
+    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unreached=unreached)
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):

@@ -1,16 +1,8 @@
 """Synchronous SGD: the gradient of the mean loss over a global batch, computed by all ranks of a group together.
 
-With B the examples of the global batch, n_r those of rank r of p, and l_r the mean loss over them, every rank
-differentiates (n_r p / B) l_r and DistributedDataParallel takes the mean of the ranks' gradients::
-
-    (1/p) sum_r (n_r p / B) grad l_r  =  (1/B) sum_r n_r grad l_r  =  grad of the mean over the whole batch
-
-which holds for uneven shares too; a rank without an example takes one of the batch at weight zero, so that every rank
-joins every all-reduce. With accumulation the same weights apply to each micro-batch, and only the last is reduced.
-
-The values that ranks exchange at each step (the sum of losses and metrics, whether a loss is not finite, whether a rank
-failed) are *part of* that all-reduce: they are the gradient of a few extra parameters that no optimizer moves. So they
-need no extra message, and all ranks get them at the same step, before any optimizer moves.
+Each rank differentiates its own weighted loss (``rank_loss``), and DistributedDataParallel takes the mean of the ranks'
+gradients. A rank without an example takes one of the batch at weight zero, so that every rank joins every all-reduce.
+With accumulation the same weights apply to each micro-batch, and only the last is reduced.
 """
 
 from __future__ import annotations
@@ -26,21 +18,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, cast
-from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.learning.errors import Diverged, LearnerFailed
 from client_sdk.learning.evaluation import Measure, explained
 from client_sdk.learning.group import Group, RankFailed
+from client_sdk.learning.rank_loss import RankLoss
+from client_sdk.learning.unreached import Unreached
 
-PRECISIONS = {"full": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Name -> number type of autocast; full: the model's own."""
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Name -> number type of autocast; float32: none, the model's own number type."""
 
 
 class GlobalGradient:
     """Computes gradients of ``module``'s mean loss over global batches, one call a step.
 
     ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
-    as in PRECISIONS; ``scaler`` scales losses for fp16, and the caller unscales before its step. ``bucket_mb``: size of
-    the all-reduces, which overlap with the rest of backward. ``unused``: whether steps may leave parameters untouched;
-    it costs a walk over the graph at every step. All ranks make one together; the model's digests are compared first
+    as in PRECISIONS; ``scaler`` scales losses for float16, and the caller unscales before its step. ``bucket_mb``: size
+    of the all-reduces, which overlap with the rest of backward. ``unreached``: what becomes of a parameter that the
+    loss of a step reaches on no rank. All ranks make one together; the model's digests are compared first
     (RanksDiffer), and its buffers after the first step: a custom layer may compute statistics of its batch.
     """
 
@@ -54,17 +48,19 @@ class GlobalGradient:
         floating: torch.dtype,
         metrics: Mapping[str, Measure] | None = None,
         accumulate: int = 1,
-        precision: str = "full",
+        precision: str = "float32",
         scaler: torch.amp.GradScaler | None = None,
         bucket_mb: float = 25.0,
-        unused: bool = False,
+        unreached: Unreached = Unreached.REFUSED,
     ) -> None:
         group.same_everywhere(state.named_tensors(module))
         self._group, self._params, self._floating = group, params, floating
-        self._accumulate, self._unused = accumulate, unused
+        self._accumulate, self._unreached = accumulate, unreached
+        searched = unreached is Unreached.ABSENT
         self._names = ("loss", *(metrics or {}))
-        self._losses = _Losses(module, loss, metrics or {}, group, PRECISIONS[precision], scaler)
-        if unused and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
+        marked = unreached is Unreached.ZERO and not group.alone
+        self._losses = RankLoss(module, loss, metrics or {}, group, PRECISIONS[precision], scaler, marked)
+        if searched and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
         self._ddp: DistributedDataParallel | None = None
@@ -77,7 +73,7 @@ class GlobalGradient:
                     device_ids=[group.device] if group.device.type == "cuda" else None,
                     bucket_cap_mb=bucket_mb,
                     gradient_as_bucket_view=True,
-                    find_unused_parameters=unused,
+                    find_unused_parameters=searched,
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
@@ -123,7 +119,7 @@ class GlobalGradient:
 
     def _reported(self, size: int, step: int) -> dict[str, float]:
         error, self._losses.error = self._losses.error, None
-        if not self._unused and any(weight.grad is None for weight in self._params):
+        if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self._params):
             # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
             mine = {id(weight) for weight in self._params}
             names = [n for n, t in self._losses.module.named_parameters() if id(t) in mine and t.grad is None]
@@ -161,76 +157,6 @@ class GlobalGradient:
 
     def _alone_unless(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if self._ddp is None or last else self._ddp.no_sync()
-
-
-class _Losses(nn.Module):
-    """The module with its loss, as one module whose output is the scalar to differentiate, plus the values that the
-    ranks exchange."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        loss: Callable[[Any, Any], torch.Tensor],
-        metrics: Mapping[str, Measure],
-        group: Group,
-        autocast: torch.dtype | None,
-        scaler: torch.amp.GradScaler | None,
-    ) -> None:
-        super().__init__()
-        self.module = module
-        trained = [weight for weight in module.parameters() if weight.requires_grad]
-        wide = trained[0].dtype if trained[0].dtype in (torch.float32, torch.float64) else torch.float32
-        self.reported = nn.Parameter(torch.zeros(3 + len(metrics), dtype=wide, device=group.device))
-        self.error: LearningError | None = None
-        self._trained, self._loss, self._metrics = trained, loss, metrics
-        self._group, self._autocast, self._scaler = group, autocast, scaler
-
-    def forward(self, fetch: Callable[[], tuple[Any, Any]], size: int, total: int, where: str) -> torch.Tensor:
-        """The weighted loss of ``size`` of ``total`` examples. An error of the learner's code is stored in
-        ``error`` and sent to all ranks; the rank then still takes part in the step, with gradients of zero."""
-        try:
-            with explained(where):
-                objective, values = self._measured(*fetch())
-            share = objective.to(self.reported) * (size * self._group.world / total)
-            entries = [
-                *(value * size for value in values),
-                (~values[0].isfinite()).to(self.reported),
-                self.reported.new_zeros(()),
-            ]
-        except LearningError as error:
-            self.error = self.error or error
-            share = torch.stack([(weight * 0).sum().to(self.reported) for weight in self._trained]).sum()
-            entries = [self.reported.new_zeros(()) for _ in range(len(self.reported) - 1)] + [
-                self.reported.new_ones(())
-            ]
-        if self._scaler is not None:
-            share = self._scaler.scale(share)
-        return share + (self.reported * torch.stack(entries)).sum()
-
-    def _measured(self, inputs: Any, targets: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The loss, and the values of loss and metrics without gradients."""
-        context: AbstractContextManager[Any] = nullcontext()
-        if self._autocast is not None:
-            context = torch.autocast(self._group.device.type, self._autocast)
-        with context:
-            outputs = self.module(inputs)
-            objective = self._loss(outputs, targets)
-            values = [self._number("loss", objective)]
-            if not objective.requires_grad:
-                raise LearnerFailed("The loss does not depend on any trained tensor: nothing can be learned.")
-            with torch.no_grad():
-                values += [
-                    self._number(name, metric(outputs.detach(), targets)) for name, metric in self._metrics.items()
-                ]
-        return objective, values
-
-    def _number(self, name: str, value: Any) -> torch.Tensor:
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
-            return value.detach().reshape(()).to(self.reported)
-        if name != "loss" and isinstance(value, int | float):
-            return self.reported.new_tensor(float(value))
-        kind = f"tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise LearnerFailed(f"{name} gave a {kind}: it must give one number, the batch's mean.")
 
 
 def for_group(module: nn.Module, group: Group, *, accumulate: int = 1, smallest: int | None = None) -> nn.Module:

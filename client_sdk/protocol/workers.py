@@ -11,9 +11,16 @@ The requests of a worker, which an operator has registered, in one datacenter ro
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
@@ -28,6 +35,10 @@ DataName = Annotated[
         description="a data set, by the name it has in the datacenter, or as package:name@version",
     ),
 ]
+
+
+LATER_FIELDS = ("linear_scaling", "decay", "trust_coefficient")
+"""Fields of DatacenterTask that came after its first release: left out where they have their default."""
 
 
 class DatacenterTask(BaseModel):
@@ -50,7 +61,9 @@ class DatacenterTask(BaseModel):
     nproc: int = Field(default=1, ge=1, le=65_536)
     """World size: processes that train together. A worker with fewer processes is not eligible."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
-    """Step size after warm-up."""
+    """Step size after warm-up; with ``linear_scaling`` that of a batch of 256."""
+    linear_scaling: bool = False
+    """Linear rule (Goyal et al. 2017, arXiv:1706.02677): the step size is learning_rate * batch_size / 256."""
     optimizer: Literal["sgd", "lars", "lamb"] = "sgd"
     """*sgd*: with momentum. *lars*: You et al. 2017, arXiv:1708.03888. *lamb*: You et al. 2020, arXiv:1904.00962; both
     for large batches."""
@@ -58,10 +71,27 @@ class DatacenterTask(BaseModel):
     """Momentum; for LAMB the first moment's decay."""
     weight_decay: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
     """L2 penalty; for LAMB inside the trust ratio."""
+    trust_coefficient: float = Field(default=0.001, gt=0, le=1000, allow_inf_nan=False)
+    """Of LARS: the step of a layer, as a fraction of its norm."""
     warmup_steps: int = Field(default=0, ge=0, le=100_000_000)
-    """Steps over which the rate grows linearly to ``learning_rate`` (Goyal et al. 2017, arXiv:1706.02677)."""
+    """Steps over which the step size grows linearly to its maximum (Goyal et al. 2017, arXiv:1706.02677): from
+    ``learning_rate`` with ``linear_scaling``, else from 0."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up the step size stays constant, or falls to 0 at the round's last step, linearly or along half a
+    cosine wave."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the forward and backward passes. Parameters and their updates are float32."""
+    """Of the forward and backward passes. *float32*: the model's own number type, which parameters and their updates
+    have in any case."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_fields(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan that uses no field that came after 0.1.0 reads as it did, to the same digest, and workers of 0.1.0
+        take it."""
+        body: dict[str, Any] = whole(self)
+        for name in LATER_FIELDS:
+            if name in body and body[name] == DatacenterTask.model_fields[name].default:
+                del body[name]
+        return body
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:

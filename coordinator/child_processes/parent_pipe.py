@@ -19,10 +19,12 @@ ENV_PARENT_PIPE = "QUORATE_LIFELINE"
 """Set where standard input is such a pipe; absent where a user started the program."""
 
 
-def when_parent_ends(act: Callable[[], object]) -> None:
+def when_parent_ends(act: Callable[[], object], *, also_children: bool = False) -> None:
     """Call ``act`` in a new thread once the parent has ended, or asks this process to end. Read standard input before
-    this call. Does nothing in a process that was not started as a supervised child."""
-    if os.environ.pop(ENV_PARENT_PIPE, None):
+    this call. Does nothing in a process that was not started as a supervised child. ``also_children``: children that
+    inherit this process's standard input may watch the same parent."""
+    watched = os.environ.get(ENV_PARENT_PIPE) if also_children else os.environ.pop(ENV_PARENT_PIPE, None)
+    if watched:
         Thread(target=_wait_and_act, args=(act,), name="quorate-parent", daemon=True).start()
 
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import IO, Any
 
+from client_sdk.commands.threads import thread_variables
 from coordinator.child_processes.family import how_it_ended, kill_family, kill_marked, marked
 from coordinator.child_processes.parent_pipe import ENV_PARENT_PIPE
 
@@ -27,7 +28,6 @@ LOOK_S = 0.05
 """Seconds between two checks of a child that is followed."""
 LINGER_S = 2.0
 """Seconds for which processes that outlived a child may hold its output open."""
-_THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class SupervisedChild:
@@ -53,7 +53,7 @@ class SupervisedChild:
         self.grace_s = grace_s
         env = marked(os.environ if environment is None else environment, self.mark)
         env[ENV_PARENT_PIPE] = "1"
-        env |= {} if threads is None else dict.fromkeys(_THREAD_COUNTS, str(threads))
+        env |= {} if threads is None else thread_variables(threads)
         self._process = subprocess.Popen(
             list(command),
             env=env,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.commands.threads import Threads
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def join(
     ] = None,
     nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train together here.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    threads: Threads = None,
     folder: Annotated[
         Path, typer.Option(help="Folder of this agent: checkpoints and saved steps. One agent a folder.")
     ] = DEFAULT_FOLDER,
@@ -113,6 +115,7 @@ def join(
         machine = Machine(
             nproc=nproc,
             device=wanted.device,
+            threads=threads,
             checkpoint_every=checkpoint_every,
             hang_s=hang_s,
             max_restarts=max_restarts,

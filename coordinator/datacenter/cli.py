@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import Json, errors_as_sentences, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
 
@@ -42,8 +43,8 @@ def _datacenter() -> None:
 
 
 @datacenter.command(
-    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch 512, or on "
-    "several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
+    epilog="Example: quorate datacenter train quorate:mnist-mlp --data mnist --nproc 2 --steps 500 --batch-size 512, "
+    "or on several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
     "--steps 500"
 )
 @errors_as_sentences
@@ -51,9 +52,12 @@ def train(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
     data: Annotated[str, typer.Option(metavar="NAME|FILE.npz", help="An installed data set, or a file's x and y.")],
     steps: Annotated[int, typer.Option(help="Optimizer steps in all.")],
-    batch: Annotated[int, typer.Option(help="Examples of a step, over all processes.")] = 256,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "--batch", help="Examples of a step, over all processes.")
+    ] = 256,
     nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine; 1: a plain trainer.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    threads: Threads = None,
     init: Annotated[
         Path | None, typer.Option(metavar="FILE", help="First checkpoint (default: the learner's).")
     ] = None,
@@ -63,22 +67,29 @@ def train(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two saved ones.")] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest step in --checkpoints.")] = False,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Step size.")] = 0.1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Step size.")] = 0.1,
     optimizer: Annotated[str, typer.Option(help="learner (its own), sgd, lars or lamb.")] = "learner",
     momentum: Annotated[float, typer.Option(help="Of sgd and lars; beta1 of lamb.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Of sgd, lars and lamb.")] = 0.0,
+    trust_coefficient: Annotated[
+        float, typer.Option(help="Of lars: a layer's step, as a fraction of its norm.")
+    ] = 0.001,
     linear_scaling: Annotated[
-        bool, typer.Option("--linear-scaling", help="--lr is for a batch of 256, and grows with the batch.")
+        bool, typer.Option("--linear-scaling", help="--learning-rate is for a batch of 256, and grows with the batch.")
     ] = False,
     warmup_steps: Annotated[int, typer.Option(help="Steps in which the step size rises.")] = 0,
     decay: Annotated[str, typer.Option(help="How the step size falls then: constant, linear or cosine.")] = "constant",
     max_grad_norm: Annotated[float | None, typer.Option(help="Scale gradients down to this norm.")] = None,
     accumulate: Annotated[int, typer.Option(help="Cut each process's share of a batch into so many.")] = 1,
-    precision: Annotated[str, typer.Option(help="full, bf16 or fp16 (GPUs only).")] = "full",
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (GPUs only).")] = "float32",
     bucket_mb: Annotated[float, typer.Option(help="Size of the pieces in which gradients are exchanged.")] = 25.0,
     unused_parameters: Annotated[
         bool, typer.Option("--unused-parameters", help="A step may leave parameters untouched.")
     ] = False,
+    averaged: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Train only tensors of these names (shell patterns). Several times."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0,
     hang_s: Annotated[float, typer.Option(help="Seconds after which a silent process counts as hung.")] = 300.0,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often processes that died are started again.")] = 3,
@@ -96,11 +107,12 @@ def train(
         fail("Name the folder to go on from with --checkpoints.")
     recipe: dict[str, Any] = {
         "steps": steps,
-        "batch": batch,
+        "batch_size": batch_size,
         "learning_rate": learning_rate,
         "optimizer": optimizer,
         "momentum": momentum,
         "weight_decay": weight_decay,
+        "trust_coefficient": trust_coefficient,
         "linear_scaling": linear_scaling,
         "warmup_steps": warmup_steps,
         "decay": decay,
@@ -109,6 +121,7 @@ def train(
         "precision": precision,
         "bucket_mb": bucket_mb,
         "unused_parameters": unused_parameters,
+        "averaged": averaged or None,
         "seed": seed,
     }
     spec = _checked(
@@ -122,6 +135,7 @@ def train(
             "checkpoint_every": checkpoint_every,
             "resume": resume,
             "nproc": nproc,
+            "threads": threads,
             "device": device,
             "hang_s": hang_s,
             "max_restarts": max_restarts,
@@ -137,6 +151,7 @@ def train(
             say(plain_line(message))
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        use_threads(threads)
         _as_a_rank(spec, show)
     from client_sdk.commands.long_running import stopped_by_signals
 
@@ -161,7 +176,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = str(first["loc"][-1]).replace("_", "-").replace("learning-rate", "lr")
+        where = str(first["loc"][-1]).replace("_", "-")
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
         fail(f"{text[:1].upper()}{text[1:]}." if where == "recipe" else f"--{where}: {text}.")
 

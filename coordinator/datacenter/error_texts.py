@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from client_sdk.terminal import sentence_of
 
-MODULES = frozenset({"torch", "pytorch_optimizer", "psutil"})
+MODULES = frozenset({"torch", "psutil"})
 """Modules that ``quorate[datacenter]`` installs."""
 
 

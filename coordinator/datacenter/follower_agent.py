@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_sdk.commands.threads import Threads
 from client_sdk.terminal import Json, errors_as_sentences, say, say_json
 from coordinator.datacenter.agent import LOST_S, note_leftovers, preflight_request
 
@@ -42,6 +43,7 @@ def follow(
     ] = None,
     nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train here.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
+    threads: Threads = None,
     lost_s: Annotated[
         float, typer.Option(min=2, help="Seconds of silence after which the leader counts as lost.")
     ] = LOST_S,
@@ -70,7 +72,7 @@ def follow(
         output = _Output(as_json)
         text = f"This is machine {node} of the group in {folder}, and waits for its leader. Ctrl-C stops it."
         output.say("ready", text)
-        _until_stopped(follower, folder, ready, wanted.data, output, stop)
+        _until_stopped(follower, folder, ready, wanted.data, output, stop, threads)
     output.say("stopped", "Stopped.")
 
 
@@ -81,6 +83,7 @@ def _until_stopped(
     data: dict[str, str],
     output: _Output,
     stop: threading.Event,
+    threads: int | None,
 ) -> None:
     from coordinator.datacenter import multi_machine
 
@@ -97,7 +100,7 @@ def _until_stopped(
         again = f", start {order.start + 1}" if order.start else ""
         output.say("training", f"Training {order.spec.get('learner')} on {order.data} with the group{again}.")
         began = time.monotonic()
-        reason = multi_machine.follow(follower, order, folder, ready.learners, data, stop)
+        reason = multi_machine.follow(follower, order, folder, ready.learners, data, stop, threads)
         if not stop.is_set():
             over = f"This part ended after {time.monotonic() - began:.1f} s."
             output.say("done" if reason is None else "broke-off", over if reason is None else f"It broke off: {reason}")

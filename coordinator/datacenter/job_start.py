@@ -9,6 +9,7 @@ from typing import IO
 
 import psutil
 
+from client_sdk.commands.threads import thread_variables
 from coordinator.child_processes import SupervisedChild
 from coordinator.datacenter.spec import SHUTDOWN_S, JobSpec, Place
 
@@ -27,7 +28,7 @@ def start_processes(
     """Start the processes of a job. ``attempt`` counts the starts from 0, ``log`` receives their standard error, and
     ``scratch`` is a folder for torchrun's own files. ``place``: this machine's, where several machines run the job.
 
-    The ranks inherit torchrun's standard input, so they too end with the caller's process.
+    The ranks inherit torchrun's standard input, so all of them end with the caller's process.
     """
     program = ["-m", "coordinator.datacenter.rank"]
     command = [sys.executable, *program]
@@ -43,7 +44,7 @@ def torchrun(spec: JobSpec, place: Place | None = None) -> list[str]:
     On one machine torchrun itself restarts them. On several machines a lost process ends torchrun on every machine,
     and the leader starts all of them again.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(spec.nproc)]
+    command = [sys.executable, "-m", "coordinator.datacenter.launcher", "--nproc-per-node", str(spec.nproc)]
     command += ["--monitor-interval", "0.1", "--shutdown-timeout", str(SHUTDOWN_S)]
     if place is None:
         return [*command, "--standalone", "--local-addr", "127.0.0.1", "--max-restarts", str(spec.max_restarts)]
@@ -58,7 +59,7 @@ def _environment(spec: JobSpec, attempt: int, place: Place | None) -> dict[str, 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         env.pop(name, None)
     env.setdefault("PYTHONUNBUFFERED", "1")
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // spec.nproc)))
+    env |= thread_variables(spec.threads)
     if (interface := interface_towards(place.endpoint if place is not None else "127.0.0.1:1")) is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
     return env

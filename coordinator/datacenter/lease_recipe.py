@@ -1,4 +1,4 @@
-"""Translates a leased datacenter round into a training job: from the fields of the plan to those of the recipe."""
+"""Translates a leased datacenter round into a training job: the plan's section has the recipe's names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from coordinator.datacenter.recipe import Recipe
 
 MOST_BETWEEN_SAVES = 100
 """Most steps between two saved ones, where no number is given."""
-_PRECISION = {"float32": "full", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def recipe_of(lease: Lease) -> Recipe:
@@ -17,18 +16,10 @@ def recipe_of(lease: Lease) -> Recipe:
     sees the data in another order, and a round that is started again in the same one. Parameters may be left unused, as
     devices may leave them. ValueError where the plan cannot be trained.
     """
-    work, task = lease.datacenter, lease.task
+    task = lease.task
     return Recipe.model_validate(
         {
-            "steps": work.steps,
-            "batch": work.batch_size,
-            "accumulate": work.accumulate,
-            "learning_rate": work.learning_rate,
-            "optimizer": work.optimizer,
-            "momentum": work.momentum,
-            "weight_decay": work.weight_decay,
-            "warmup_steps": work.warmup_steps,
-            "precision": _PRECISION[work.precision],
+            **lease.datacenter.model_dump(exclude={"data", "nproc"}),
             "max_grad_norm": task.max_grad_norm,
             "unused_parameters": True,
             "averaged": None if task.averaged == ("*",) else task.averaged,

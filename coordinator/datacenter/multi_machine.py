@@ -103,7 +103,7 @@ def lead(
         try:
             for start in range(spec.max_restarts + 1):
                 if start:
-                    group = _rejoined(group, stopped)
+                    group = rejoined(group, stopped)
                 order = group.order(spec, data, job, start)
                 others.begin(order)
                 group.leader.publish(order)
@@ -134,16 +134,17 @@ def follow(
     learners: Mapping[str, str],
     data: Mapping[str, str],
     stop: threading.Event,
+    threads: int | None = None,
 ) -> str | None:
     """Run this machine's part of an order until it ends or the leader replaces the order. Returns why it failed, which
-    the leader reads too; None where it did not fail."""
+    the leader reads too; None where it did not fail. ``threads``: of each process here, as in ``JobSpec``."""
     place = order.place_of(follower.machine, follower.member)
     if place is None:
         return None
     number, nproc = place
     over = ConditionEvent(lambda: stop.is_set() or (now := follower.order()) is None or now.key != order.key)
     try:
-        spec = part_of(order, folder, nproc, learners, data)
+        spec = part_of(order, folder, nproc, learners, data, threads)
     except ValueError as error:
         return _ended(follower, order, f"Machine {follower.machine}: {' '.join(str(error).split())}", final=True)
     if (lacking := no_torch()) is not None:
@@ -167,7 +168,14 @@ def follow(
         return _ended(follower, order, reason.rstrip("."), final=False)
 
 
-def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str], data: Mapping[str, str]) -> JobSpec:
+def part_of(
+    order: Order,
+    folder: Path,
+    nproc: int,
+    learners: Mapping[str, str],
+    data: Mapping[str, str],
+    threads: int | None = None,
+) -> JobSpec:
     """A follower's part of an order, on its own data and its own learner. ValueError where the order needs what this
     machine does not have, or names files outside the shared folder."""
     body = dict(order.spec)
@@ -182,7 +190,7 @@ def part_of(order: Order, folder: Path, nproc: int, learners: Mapping[str, str],
             if not path.is_relative_to(root):
                 raise ValueError(f"{name} is outside of the folder that the machines share.")
             body[name] = str(path)
-    return JobSpec.model_validate({**body, "data": data[order.data], "nproc": nproc})
+    return JobSpec.model_validate({**body, "data": data[order.data], "nproc": nproc, "threads": threads})
 
 
 class _FollowerWatch:
@@ -231,20 +239,35 @@ def _one_start(watch: JobWatch, child: SupervisedChild, hang_s: float, stopped: 
         return child.returncode
 
 
-def _rejoined(group: MachineGroup, stopped: threading.Event) -> MachineGroup:
-    """The same machines, once all respond; their agents may have been started again. MachineLost where one does not
-    respond in time."""
-    until = time.monotonic() + group.leader.lost_s
+def rejoined(
+    group: MachineGroup,
+    stopped: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = time.sleep,
+) -> MachineGroup:
+    """The same machines, once each of them is known to live: its agent has written its file again since this call, or
+    is another agent. MachineLost where one does not within ``lost_s``.
+
+    A file alone does not show that its agent lives: it is there for ``lost_s`` after that was killed. A start with a
+    dead agent breaks as soon as its successor comes, and counts as a restart. The second write after the first look
+    counts, since the first may be older than the call.
+    """
+    until, first = clock() + group.leader.lost_s, {s.machine: s for s in group.leader.present()}
     while True:
         there = {status.machine: status for status in group.leader.present()}
-        lacking = [status.machine for status, _ in group.followers if status.machine not in there]
+        alive = {machine for machine, status in there.items() if _lives(status, first.setdefault(machine, status))}
+        lacking = [status.machine for status, _ in group.followers if status.machine not in alive]
         if not lacking:
             return replace(group, followers=[(there[status.machine], nproc) for status, nproc in group.followers])
         if stopped.is_set():
             raise JobStopped("The training was asked to stop.")
-        if time.monotonic() >= until:
+        if clock() >= until:
             raise MachineLost(f"Machine {lacking[0]} of the group no longer responds.")
-        time.sleep(0.1)
+        pause(0.1)
+
+
+def _lives(now: FollowerStatus, first: FollowerStatus) -> bool:
+    return now.member != first.member or now.beat >= first.beat + 2
 
 
 def _ended(follower: Follower, order: Order, reason: str, final: bool) -> str:

@@ -12,6 +12,7 @@ from client_sdk.learning.evaluation import explained
 from client_sdk.learning.learner import Learner
 from client_sdk.learning.optimizer import PlainSGD
 from coordinator.datacenter.lamb import Lamb
+from coordinator.datacenter.lars import Lars
 from coordinator.datacenter.recipe import Recipe
 
 
@@ -25,9 +26,7 @@ def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) ->
         case "sgd":
             return torch.optim.SGD(params, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
         case "lars":
-            from pytorch_optimizer import LARS
-
-            return LARS(
+            return Lars(
                 params,
                 lr=lr,
                 momentum=recipe.momentum,

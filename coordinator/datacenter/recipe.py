@@ -1,18 +1,23 @@
 """How a model is trained on a datacenter's machines: the numbers, their ranges, the learning rate of every step.
 
-A recipe and a seed determine what is computed; the number of processes that share the work changes only rounding.
-Needs no torch.
+A recipe and a seed determine what is computed; the number of processes that share the work changes only rounding. Its
+fields have the names of a plan's section ``[datacenter]`` and of the options of ``quorate datacenter train``. Needs no
+torch.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
+
+
+_RENAMED = {"batch": "batch_size"}
+_PRECISIONS = {"full": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Recipe(BaseModel):
@@ -22,7 +27,7 @@ class Recipe(BaseModel):
 
     steps: int = Field(ge=1, le=100_000_000)
     """Optimizer steps; the data is repeated as often as needed."""
-    batch: int = Field(default=256, ge=1, le=10_000_000)
+    batch_size: int = Field(default=256, ge=1, le=100_000_000)
     """Examples of a step, over all processes. The last batch of an epoch holds the remaining examples."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size; with ``linear_scaling`` that of a batch of 256."""
@@ -48,8 +53,8 @@ class Recipe(BaseModel):
     accumulate: int = Field(default=1, ge=1, le=100_000)
     """Micro-batches into which a process splits its share of a batch, to save memory. Gradients are still exchanged
     once a step."""
-    precision: Literal["full", "bf16", "fp16"] = "full"
-    """full: the model's own number type. bf16: autocast to bfloat16. fp16: autocast to float16 with scaled losses, on
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """float32: the model's own number type. bfloat16: autocast to it. float16: autocast to it with scaled losses, on
     GPUs only."""
     bucket_mb: float = Field(default=25.0, gt=0, le=10_000)
     """Gradients are exchanged in buckets of this size while the rest is still computed."""
@@ -62,12 +67,23 @@ class Recipe(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds the order of the data and the random numbers of layers: each step's are a function of (seed, step)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_words(cls, given: Any) -> Any:
+        """Saved steps of 0.1.0 name ``batch``, and the precisions ``full``, ``bf16`` and ``fp16``."""
+        if not isinstance(given, dict):
+            return given
+        fields = {_RENAMED.get(name, name): value for name, value in given.items()}
+        if (word := fields.get("precision")) in _PRECISIONS:
+            fields["precision"] = _PRECISIONS[word]
+        return fields
+
     @model_validator(mode="after")
     def _fits(self) -> Recipe:
         if self.warmup_steps > self.steps:
             raise ValueError(f"the warm-up has {self.warmup_steps} steps, and the whole training {self.steps}")
-        if self.accumulate > self.batch:
-            raise ValueError(f"a batch of {self.batch} cannot be cut into {self.accumulate} micro-batches")
+        if self.accumulate > self.batch_size:
+            raise ValueError(f"a batch of {self.batch_size} cannot be cut into {self.accumulate} micro-batches")
         return self
 
     def learning_rate_at(self, step: int) -> float:
@@ -75,7 +91,7 @@ class Recipe(BaseModel):
 
         With W warm-up steps, maximum h and start s, in the warm-up: s + (h - s) (step + 1) / W; it is h at step W - 1.
         """
-        height = self.learning_rate * (self.batch / BASE_BATCH if self.linear_scaling else 1.0)
+        height = self.learning_rate * (self.batch_size / BASE_BATCH if self.linear_scaling else 1.0)
         start = self.learning_rate if self.linear_scaling else 0.0
         if step < self.warmup_steps:
             return start + (height - start) * (step + 1) / self.warmup_steps

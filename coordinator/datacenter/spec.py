@@ -39,6 +39,8 @@ class JobSpec(BaseModel):
     """Whether to continue from the folder's newest step; otherwise a folder with steps is refused."""
     nproc: int = Field(default=1, ge=1, le=1024)
     """Processes on this machine."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads of numerical libraries in each process. None: OMP_NUM_THREADS of the environment, else 1."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     hang_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     """A process that is silent for so many seconds counts as hung; the group is started again within SHUTDOWN_S more.

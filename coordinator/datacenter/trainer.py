@@ -37,6 +37,8 @@ class Machine:
     nproc: int = 1
     """The most processes that train together here."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    """Of each process; as in ``JobSpec``."""
     checkpoint_every: int | None = None
     """Steps between two that are saved; None: a tenth of the round, 100 at most."""
     hang_s: float = 300.0
@@ -101,7 +103,7 @@ class JobTrainer:
         return TrainedCheckpoint(
             path=_written(result.out),
             steps=steps,
-            examples=examples_in(steps, spec.recipe.batch, examples) if examples else 0,
+            examples=examples_in(steps, spec.recipe.batch_size, examples) if examples else 0,
             metrics=known,
         )
 
@@ -134,6 +136,7 @@ class JobTrainer:
                 resume=True,
                 nproc=lease.datacenter.nproc,
                 device=self._machine.device,
+                threads=self._machine.threads,
                 hang_s=self._machine.hang_s,
                 max_restarts=self._machine.max_restarts,
             )

@@ -29,6 +29,7 @@ from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
 from client_sdk.learning.seeding import private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+from client_sdk.learning.unreached import Unreached
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
 from coordinator.datacenter.progress import Meter, OnMessage
@@ -174,7 +175,7 @@ class _Job:
             precision=recipe.precision,
             scaler=self.scaler,
             bucket_mb=recipe.bucket_mb,
-            unused=recipe.unused_parameters,
+            unreached=Unreached.ZERO if recipe.unused_parameters else Unreached.REFUSED,
         )
 
     def restore(self, saved: Checkpoints, step: int) -> None:
@@ -244,7 +245,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
         module = learner.load(model)
         sent = state.sent_names(model, recipe.averaged or learner.averaged, learner.averaged)
         params = freeze(state.named_tensors(module), sent)
-        order = GlobalOrder(count, recipe.batch, recipe.seed)
+        order = GlobalOrder(count, recipe.batch_size, recipe.seed)
         module = for_group(module.to(group.device), group, accumulate=recipe.accumulate, smallest=order.smallest)
         job = _Job(
             module=module,
@@ -252,7 +253,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
             examples=examples,
             order=order,
             optimizer=make_optimizer(recipe, learner, params),
-            scaler=torch.amp.GradScaler("cuda") if recipe.precision == "fp16" else None,
+            scaler=torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None,
             floating=floating_of(module),
         )
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
@@ -265,15 +266,15 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
 
 
 def _check_fit(recipe: Recipe, examples: int, group: Group) -> None:
-    if recipe.batch > examples:
-        raise DataError(f"A batch of {recipe.batch} does not fit: the training data has {examples} examples.")
-    if recipe.batch < group.world:
+    if recipe.batch_size > examples:
+        raise DataError(f"A batch of {recipe.batch_size} does not fit: the training data has {examples} examples.")
+    if recipe.batch_size < group.world:
         raise DataError(
-            f"A batch of {recipe.batch} cannot be split over {group.world} processes: "
-            f"take at most {recipe.batch}, or a larger batch."
+            f"A batch of {recipe.batch_size} cannot be split over {group.world} processes: "
+            f"take at most {recipe.batch_size}, or a larger batch."
         )
-    if recipe.precision == "fp16" and group.device.type != "cuda":
-        raise LearnerFailed("fp16 needs a GPU: on a CPU take bf16, or full precision.")
+    if recipe.precision == "float16" and group.device.type != "cuda":
+        raise LearnerFailed("float16 needs a GPU: on a CPU take bfloat16 or float32.")
 
 
 def _check_ahead(found: int, recipe: Recipe, folder: Path, group: Group) -> None:

@@ -34,7 +34,7 @@ LONG = (
     "explore --schedules 1000 --jobs 2",
     "explore --seconds 60 --json --coverage",
     "simulate examples/mnist.toml --data mnist --clients 1000 --alpha 0.3 --folder run",
-    "datacenter train quorate:mnist-mlp --data mnist --steps 500 --batch 512 --nproc 2 --out model.safetensors",
+    "datacenter train quorate:mnist-mlp --data mnist --steps 500 --batch-size 512 --nproc 2 --out model.safetensors",
     "datacenter train quorate:mnist-mlp --data mnist --steps 500 --nproc 2 --out model.safetensors",
 )
 """Commands that end by themselves, but later: they are run by ``make soak``."""

@@ -75,10 +75,13 @@ _DATACENTER_TASK = {
     "accumulate": 2,
     "nproc": 4,
     "learning_rate": 0.25,
+    "linear_scaling": True,
     "optimizer": "lars",
     "momentum": 0.5,
     "weight_decay": 0.0625,
+    "trust_coefficient": 0.03125,
     "warmup_steps": 8,
+    "decay": "cosine",
     "precision": "bfloat16",
 }
 _BOUNDS = {

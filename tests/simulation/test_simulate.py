@@ -248,7 +248,7 @@ def test_rounds_alternate_between_fleet_and_datacenter_on_one_line(tmp_path: Pat
     ]  # fmt: skip
     assert digests(history) == digests(simulate(plan(5, datacenter=section), NET, clients(), **asked))
     assert CliRunner().invoke(coordinator_app, ["verify", str(tmp_path)]).exit_code == 0
-    recipe = Recipe(steps=5, batch=16, learning_rate=0.1, optimizer="sgd", seed=1)
+    recipe = Recipe(steps=5, batch_size=16, learning_rate=0.1, optimizer="sgd", seed=1)
     alone, _ = train(NET, history.checkpoint(1), examples(60, seed=4), recipe)
     assert to_bytes(alone) == to_bytes(history.checkpoint(2))
 

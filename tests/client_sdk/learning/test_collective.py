@@ -23,6 +23,7 @@ from client_sdk.update import Update
 from tests.coordinator.datacenter.models import (
     CountedSGD,
     Half,
+    IdleRows,
     Sometimes,
     Sparse,
     examples,
@@ -46,7 +47,9 @@ CASES: dict[str, dict[str, Any]] = {
     "a part frozen": {"averaged": ("3.*",)},
     "a part unused": {"learner": "tests:half"},
     "a part sometimes unused": {"learner": "tests:sometimes", "batch_size": 4, "mu": 0.1},
+    "a part sometimes unused, with momentum and decay": {"learner": "tests:sometimes-momentum", "batch_size": 4},
     "sparse": {"learner": "tests:sparse"},
+    "sparse rows never used": {"learner": "tests:idle-rows"},
 }
 
 
@@ -58,7 +61,11 @@ def learners() -> dict[str, Learner]:
         "tests:momentum": plain(loss=loss, optimizer=partial(torch.optim.SGD, momentum=0.9)),
         "tests:half": learner_of(Half),
         "tests:sometimes": learner_of(Sometimes),
+        "tests:sometimes-momentum": learner_of(
+            Sometimes, optimizer=partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1)
+        ),
         "tests:sparse": learner_of(Sparse),
+        "tests:idle-rows": learner_of(IdleRows),
         "tests:failing": plain(loss=partial(failing_loss, step=2, how="raise"), optimizer=CountedSGD),
         "tests:vanishing": plain(loss=vanishing_loss),
         "tests:infinite": plain(loss=partial(failing_loss, step=5, how="inf")),

@@ -242,3 +242,11 @@ def test_a_process_that_is_asked_to_look_at_its_pipe_passes_that_on_to_nobody() 
         f"had = '{ENV_PARENT_PIPE}' in os.environ\nend_with_parent(0)\nprint(had, '{ENV_PARENT_PIPE}' in os.environ)"
     )
     assert heard(program)[0] == ["True False\n"]
+
+
+def test_children_that_inherit_the_pipe_may_watch_it_too() -> None:
+    program = (
+        "import os\nfrom coordinator.child_processes import when_parent_ends\n"
+        f"when_parent_ends(print, also_children=True)\nprint('{ENV_PARENT_PIPE}' in os.environ)"
+    )
+    assert heard(program)[0] == ["True\n"]

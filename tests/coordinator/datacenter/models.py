@@ -68,6 +68,18 @@ class Sparse(nn.Module):
         return self.head(self.rows((x.abs() * 10).long().clamp(0, 39)).mean(1))
 
 
+class IdleRows(nn.Module):
+    """An embedding with sparse gradients that no output ever reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Linear(6, 3).double()
+        self.unseen = nn.Embedding(9, 2, sparse=True).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.seen(x)
+
+
 class Sometimes(nn.Module):
     """A layer that only examples with a large first feature go through; the others leave it untouched."""
 

@@ -58,7 +58,7 @@ def recipe(case: str, **more: Any) -> Recipe:
     named: dict[str, Any] = {"optimizer": case} if case in ("lars", "lamb") else {}
     if case == "a layer without use":
         named = {"unused_parameters": True}
-    return Recipe(**{"steps": 12, "batch": 12, "learning_rate": 0.02, **named, **more})
+    return Recipe(**{"steps": 12, "batch_size": 12, "learning_rate": 0.02, **named, **more})
 
 
 def run(case: str, folder: Path | None = None, *, steps: int = 12, **options: Any) -> tuple[Tensors, Report]:
@@ -101,6 +101,16 @@ def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -
     assert models.largest_difference(rest, whole) == 0
 
 
+def test_what_is_left_of_a_step_that_was_not_written_is_removed(tmp_path: Path) -> None:
+    """Nothing else ever would: the next training may save other steps, and each crash would leave a model behind."""
+    run("Adam", tmp_path, steps=3)
+    left = tmp_path / "step-000000005"
+    left.mkdir()
+    (left / "__0_0.distcp").write_bytes(b"half of what was to be written")
+    run("Adam", tmp_path, steps=6, resume=True)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003", "step-000000006"]
+
+
 def test_a_folder_without_steps_begins_anew(tmp_path: Path) -> None:
     assert run("Adam", tmp_path / "new", resume=True)[1].began == 0
 
@@ -141,7 +151,7 @@ def test_numbers_that_are_no_longer_finite_are_no_result() -> None:
     learner = Learner(model=models.network, loss=lambda outputs, targets: (outputs**2).mean())
     huge = {name: array * 1e200 if array.ndim == 2 else array for name, array in learner.initial(0).items()}
     with np.errstate(over="ignore"), pytest.raises(Exception, match="not finite"):
-        train(learner, huge, models.examples(), Recipe(steps=3, batch=10, learning_rate=100.0))
+        train(learner, huge, models.examples(), Recipe(steps=3, batch_size=10, learning_rate=100.0))
 
 
 def test_scaled_losses_of_float16_end_near_full_precision_and_resume_alike(
@@ -152,10 +162,10 @@ def test_scaled_losses_of_float16_end_near_full_precision_and_resume_alike(
     monkeypatch.setattr(training, "_check_fit", lambda *arguments: None)
     monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scaler("cpu", init_scale=1024.0, growth_interval=4))
     learner = Learner(model=partial(models.network, dtype=torch.float32), loss=nn.functional.cross_entropy)
-    first, half = learner.initial(2), recipe("Adam", precision="fp16", max_grad_norm=0.5)
+    first, half = learner.initial(2), recipe("Adam", precision="float16", max_grad_norm=0.5)
     usual: dict[str, Any] = {"checkpoints": tmp_path, "checkpoint_every": 3}
     whole, report = train(learner, first, models.examples(), half)
-    full, _ = train(learner, first, models.examples(), half.model_copy(update={"precision": "full"}))
+    full, _ = train(learner, first, models.examples(), half.model_copy(update={"precision": "float32"}))
     assert 0 < models.largest_difference(whole, full) < 0.02
     assert 0 < report.loss < 5
     train(learner, first, models.examples(), half.model_copy(update={"steps": 7}), **usual)

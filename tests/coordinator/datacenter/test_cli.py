@@ -72,7 +72,7 @@ def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     assert lines[0].endswith("on 50 examples, 1 process on cpu to step 8.")
     assert lines[1].startswith("Step 8 of 8: loss ")
     assert lines[2].startswith("Done: 8 steps, loss ")
-    expected, _ = train(plain(), plain().initial(0), examples(), Recipe(steps=8, batch=12, learning_rate=0.05))
+    expected, _ = train(plain(), plain().initial(0), examples(), Recipe(steps=8, batch_size=12, learning_rate=0.05))
     assert largest_difference(load_file(out), expected) == 0
 
 
@@ -111,7 +111,7 @@ def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     assert (told[0]["world"], told[1]["step"]) == (2, 8)
     assert 0 <= told[1]["communication_share"] <= 1
     assert told[1]["samples_per_s"] > 0
-    expected, _ = train(plain(), plain().initial(5), examples(), Recipe(steps=8, batch=12, learning_rate=0.05))
+    expected, _ = train(plain(), plain().initial(5), examples(), Recipe(steps=8, batch_size=12, learning_rate=0.05))
     assert largest_difference(load_file(out), expected) <= 1e-10
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_one_sentence(data: str) -> None:
 def test_a_process_says_what_hinders_it(fields: dict[str, str], words: str, data: str, tmp_path: Path) -> None:
     (tmp_path / "other.safetensors").write_bytes(to_bytes({"w": np.zeros(3, np.float32)}))
     filled = {name: value.replace("HERE", str(tmp_path)) for name, value in fields.items()}
-    spec = {"learner": LEARNER, "data": data, "recipe": {"steps": 2, "batch": 12}, "device": "cpu", **filled}
+    spec = {"learner": LEARNER, "data": data, "recipe": {"steps": 2, "batch_size": 12}, "device": "cpu", **filled}
     told: list[dict[str, Any]] = []
     assert run(JobSpec.model_validate(spec), told.append) == 1
     assert [message["event"] for message in told] == ["failed"]
@@ -149,7 +149,7 @@ def test_a_process_says_what_hinders_it(fields: dict[str, str], words: str, data
     ("arguments", "words"),
     [
         (("--resume",), "Error: Name the folder to go on from with --checkpoints.\n"),
-        (("--lr", "-1"), "Error: --lr: Input should be greater than 0.\n"),
+        (("--lr", "-1"), "Error: --learning-rate: Input should be greater than 0.\n"),
         (("--warmup-steps", "3"), "Error: The warm-up has 3 steps, and the whole training 2.\n"),
         (("--device", "tpu"), "Error: --device: Input should be 'auto', 'cpu' or 'cuda'.\n"),
     ],

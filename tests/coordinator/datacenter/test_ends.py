@@ -23,7 +23,7 @@ from tests.coordinator.datacenter.ranks import Group, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-RECIPE = Recipe(steps=20, batch=12, learning_rate=0.05, seed=3)
+RECIPE = Recipe(steps=20, batch_size=12, learning_rate=0.05, seed=3)
 MORTAL = """
 import os
 import signal

@@ -15,6 +15,8 @@ from client_sdk.tensors import Tensors
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import GlobalOrder, train
 from tests.coordinator.datacenter.models import (
+    Half,
+    IdleRows,
     Sometimes,
     Sparse,
     examples,
@@ -33,16 +35,16 @@ BASE = {"steps": STEPS, "learning_rate": 0.05, "seed": 7}
 # 50 examples: a batch of 12 leaves 2 for the last of an epoch, fewer than 4 ranks; 10 leaves nothing, and 4 ranks have
 # 3, 3, 2 and 2 of it.
 CASES: dict[str, dict[str, Any]] = {
-    "even": {"batch": 10},
-    "uneven": {"batch": 12},
-    "accumulation": {"batch": 10, "accumulate": 2},
-    "uneven with accumulation": {"batch": 12, "accumulate": 3},
-    "momentum": {"batch": 12, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
-    "clipping": {"batch": 12, "max_grad_norm": 0.3},
-    "small buckets": {"batch": 12, "bucket_mb": 0.0001},
-    "warm-up and decay": {"batch": 12, "linear_scaling": True, "warmup_steps": 5, "decay": "cosine"},
-    "lars": {"batch": 12, "optimizer": "lars", "trust_coefficient": 0.05, "weight_decay": 1e-4},
-    "lamb": {"batch": 12, "optimizer": "lamb", "learning_rate": 0.02, "weight_decay": 1e-2},
+    "even": {"batch_size": 10},
+    "uneven": {"batch_size": 12},
+    "accumulation": {"batch_size": 10, "accumulate": 2},
+    "uneven with accumulation": {"batch_size": 12, "accumulate": 3},
+    "momentum": {"batch_size": 12, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
+    "clipping": {"batch_size": 12, "max_grad_norm": 0.3},
+    "small buckets": {"batch_size": 12, "bucket_mb": 0.0001},
+    "warm-up and decay": {"batch_size": 12, "linear_scaling": True, "warmup_steps": 5, "decay": "cosine"},
+    "lars": {"batch_size": 12, "optimizer": "lars", "trust_coefficient": 0.05, "weight_decay": 1e-4},
+    "lamb": {"batch_size": 12, "optimizer": "lamb", "learning_rate": 0.02, "weight_decay": 1e-2},
 }
 
 
@@ -52,12 +54,24 @@ def recipe(case: str) -> Recipe:
 
 OWN = "the learner's own momentum"
 LEARNERS: dict[str, tuple[Learner, dict[str, Any]]] = {
-    OWN: (with_momentum(), {"batch": 12}),
-    "sparse": (learner_of(Sparse), {"batch": 12}),
-    "sparse with momentum and decay": (learner_of(Sparse), {"batch": 12, "optimizer": "sgd", "weight_decay": 1e-3}),
-    "sparse with lars": (learner_of(Sparse), {"batch": 12, "optimizer": "lars", "accumulate": 2}),
-    "sparse with lamb": (learner_of(Sparse), {"batch": 12, "optimizer": "lamb", "max_grad_norm": 0.3}),
-    "sometimes unused": (learner_of(Sometimes), {"batch": 4, "unused_parameters": True}),
+    OWN: (with_momentum(), {"batch_size": 12}),
+    "sparse": (learner_of(Sparse), {"batch_size": 12}),
+    "sparse with momentum and decay": (
+        learner_of(Sparse),
+        {"batch_size": 12, "optimizer": "sgd", "weight_decay": 1e-3},
+    ),
+    "sparse with lars": (learner_of(Sparse), {"batch_size": 12, "optimizer": "lars", "accumulate": 2}),
+    "sparse with lamb": (learner_of(Sparse), {"batch_size": 12, "optimizer": "lamb", "max_grad_norm": 0.3}),
+    "never used, with momentum and decay": (
+        learner_of(Half),
+        {"batch_size": 12, "optimizer": "sgd", "weight_decay": 1e-2, "unused_parameters": True},
+    ),
+    "sparse rows never used": (learner_of(IdleRows), {"batch_size": 12, "unused_parameters": True, "accumulate": 2}),
+    "sometimes unused, with momentum and decay": (
+        learner_of(Sometimes),
+        {"batch_size": 4, "optimizer": "sgd", "weight_decay": 1e-2, "unused_parameters": True, "accumulate": 2},
+    ),
+    "sometimes unused": (learner_of(Sometimes), {"batch_size": 4, "unused_parameters": True}),
 }
 BY_WORLD = {2: [*CASES, *LEARNERS], 4: ["even", "uneven", "uneven with accumulation"]}
 
@@ -94,7 +108,7 @@ def bare(case: str) -> Tensors:
     module = plain().load(plain().initial(1))
     decay, momentum = (plan.weight_decay, plan.momentum) if plan.optimizer == "sgd" else (0.0, 0.0)
     optimizer = torch.optim.SGD(module.parameters(), lr=plan.learning_rate, momentum=momentum, weight_decay=decay)
-    order = GlobalOrder(len(x), plan.batch, plan.seed)
+    order = GlobalOrder(len(x), plan.batch_size, plan.seed)
     for step in range(STEPS):
         batch = order.at(step)
         optimizer.zero_grad()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from coordinator.datacenter import machines
 from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.machines import Follower, FollowerStatus, Leader, MachineInUse, Order
-from coordinator.datacenter.multi_machine import MachineGroup, part_of, share_out
+from coordinator.datacenter.multi_machine import MachineGroup, MachineLost, part_of, rejoined, share_out
 from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
@@ -150,6 +151,41 @@ def test_paths_are_those_of_each_machine(tmp_path: Path, open_: Callable[[Any], 
     part = part_of(order, tmp_path / "there", 2, {"a:b": "1"}, {"proxy": "mine.npz"})
     assert (part.out, part.init) == (tmp_path / "there" / "jobs" / "x" / "out", tmp_path / "there" / "i")
     assert (part.data, part.nproc, part.checkpoints) == ("mine.npz", 2, None)
+
+
+class Folder:
+    """A leader's view of machine 1 whose agent was killed at its third write: its file is there, and moves no more. The
+    clock runs by itself where somebody waits; at ``back_at`` another agent is machine 1."""
+
+    lost_s = 30.0
+
+    def __init__(self, back_at: float, alive: bool = False) -> None:
+        self.now, self._back_at, self._alive = 0.0, back_at, alive
+
+    def present(self) -> list[FollowerStatus]:
+        if self.now >= self._back_at:
+            return [following(1, member="successor", beat=1)]
+        return [following(1, beat=3 + int(self.now / 0.5) * self._alive)]
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def rejoined_by(folder: Folder) -> str:
+    """The member with which the next start is made."""
+    group = MachineGroup(leader=cast("Any", folder), endpoint="h:1", folder=Path(), followers=[(following(1), 2)])
+    found = rejoined(group, threading.Event(), clock=lambda: folder.now, pause=folder.pause)
+    return found.followers[0][0].member
+
+
+def test_a_start_waits_for_the_successor_of_a_killed_agent_and_not_for_a_live_one() -> None:
+    """Its file still counted for ``lost_s``: a start with the dead agent broke when its successor came, which cost a
+    second restart."""
+    assert rejoined_by(Folder(back_at=12.0)) == "successor"
+    living = Folder(back_at=99.0, alive=True)
+    assert (rejoined_by(living), living.now < 1.5) == ("m1", True)
+    with pytest.raises(MachineLost, match="Machine 1 of the group no longer responds"):
+        rejoined_by(Folder(back_at=99.0))
 
 
 @pytest.mark.parametrize(

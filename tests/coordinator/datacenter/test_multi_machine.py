@@ -119,7 +119,7 @@ def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
 def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(place: Place) -> None:
     hold_at(place.folder, STEPS // 2)
     follower = place.follower()
-    leader = place.leader()
+    leader = place.leader("--max-restarts", "1")
     assert leader.wait_for("group")["text"] == "Machine 1 is here (1 process)."
     run = place.run("together")
     leader.wait_for("saved", step=STEPS // 4)
@@ -288,4 +288,4 @@ def test_a_number_is_given_once(place: Place) -> None:
     place.follower().wait_for("ready")
     second = place.follower()
     assert second.process.wait(60) == 1
-    assert second.lines[-1].startswith("Error: Another agent is machine 1 in worker")
+    assert second.wait_for("error")["text"].startswith("Another agent is machine 1 in worker")

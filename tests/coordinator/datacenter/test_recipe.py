@@ -97,7 +97,7 @@ def test_lars_is_the_papers() -> None:
 
 def test_the_linear_rule_and_its_warm_up() -> None:
     """Batch 1,024 is 4 x 256: from 0.1 to 0.4 in five equal parts."""
-    recipe = Recipe(steps=10, batch=1024, learning_rate=0.1, linear_scaling=True, warmup_steps=5)
+    recipe = Recipe(steps=10, batch_size=1024, learning_rate=0.1, linear_scaling=True, warmup_steps=5)
     assert [recipe.learning_rate_at(step) for step in range(7)] == pytest.approx(
         [0.16, 0.22, 0.28, 0.34, 0.4, 0.4, 0.4]
     )
@@ -118,7 +118,7 @@ def test_a_cosine_falls_to_nothing() -> None:
     ("fields", "words"),
     [
         ({"steps": 3, "warmup_steps": 4}, "the warm-up has 4 steps, and the whole training 3"),
-        ({"steps": 3, "batch": 4, "accumulate": 5}, "a batch of 4 cannot be cut into 5 micro-batches"),
+        ({"steps": 3, "batch_size": 4, "accumulate": 5}, "a batch of 4 cannot be cut into 5 micro-batches"),
         ({"steps": 0}, "greater than or equal to 1"),
         ({"steps": 1, "learning_rate": float("inf")}, "finite"),
     ],
@@ -129,7 +129,7 @@ def test_a_recipe_that_contradicts_itself_is_refused(fields: dict, words: str) -
 
 
 def test_recipes_that_compute_the_same_may_go_on_from_each_other() -> None:
-    one = Recipe(steps=10, batch=8)
+    one = Recipe(steps=10, batch_size=8)
     assert one.difference_from(one.model_copy(update={"steps": 20, "accumulate": 2, "bucket_mb": 1.0})) is None
     assert one.difference_from(one.model_copy(update={"seed": 4})) == "seed is 4 there and 0 here"
     falling = one.model_copy(update={"decay": "cosine"})
@@ -159,7 +159,7 @@ def test_one_process_trains_what_the_device_would() -> None:
     learner, data = models.plain(), models.examples()
     first = learner.initial(2)
     update = learner.train(first, data, Task(learner="tests:plain", batch_size=50, epochs=1, learning_rate=0.1))
-    trained, report = train(learner, first, data, Recipe(steps=1, batch=50, learning_rate=0.1))
+    trained, report = train(learner, first, data, Recipe(steps=1, batch_size=50, learning_rate=0.1))
     assert report.examples_seen == 50
     for name, delta in update.delta.items():
         assert trained[name] - first[name] == pytest.approx(delta, abs=1e-8)
@@ -167,9 +167,9 @@ def test_one_process_trains_what_the_device_would() -> None:
 
 def test_bfloat16_runs_on_a_cpu_and_comes_near() -> None:
     learner = Learner(model=lambda: models.network(dtype=torch.float32), loss=nn.functional.cross_entropy)
-    first, recipe = learner.initial(2), Recipe(steps=20, batch=10, learning_rate=0.05)
+    first, recipe = learner.initial(2), Recipe(steps=20, batch_size=10, learning_rate=0.05)
     full, _ = train(learner, first, models.examples(), recipe)
-    half, _ = train(learner, first, models.examples(), recipe.model_copy(update={"precision": "bf16"}))
+    half, _ = train(learner, first, models.examples(), recipe.model_copy(update={"precision": "bfloat16"}))
     assert 0 < models.largest_difference(half, full) < 0.05
     assert half["0.weight"].dtype == np.float32
 
@@ -179,7 +179,7 @@ def test_a_seed_brings_back_what_layers_drew() -> None:
     first = learner.initial(2)
 
     def run(seed: int) -> dict[str, np.ndarray]:
-        return train(learner, first, models.examples(), Recipe(steps=5, batch=10, seed=seed))[0]
+        return train(learner, first, models.examples(), Recipe(steps=5, batch_size=10, seed=seed))[0]
 
     before = torch.random.get_rng_state()
     assert models.largest_difference(run(1), run(1)) == 0

@@ -22,7 +22,7 @@ from tests.coordinator.datacenter.ranks import Group, attempt, together
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
-RECIPE = Recipe(steps=6, batch=12, learning_rate=0.05)
+RECIPE = Recipe(steps=6, batch_size=12, learning_rate=0.05)
 Said = Any
 
 
@@ -45,9 +45,9 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
     trying("shapes", wide, wide.initial(0))
     trying("data", plain(), data=examples(40 + group.rank))
     trying("no data on rank 1", plain(), data=examples(40) if group.rank == 0 else (np.empty((0, 6)), np.empty(0)))
-    trying("batch", plain(), recipe=Recipe(steps=2, batch=1))
-    trying("too large a batch", plain(), recipe=Recipe(steps=2, batch=51))
-    trying("fp16", plain(), recipe=RECIPE.model_copy(update={"precision": "fp16"}))
+    trying("batch", plain(), recipe=Recipe(steps=2, batch_size=1))
+    trying("too large a batch", plain(), recipe=Recipe(steps=2, batch_size=51))
+    trying("fp16", plain(), recipe=RECIPE.model_copy(update={"precision": "float16"}))
     batchnorm = Learner(model=models.batchnorm, loss=nn.functional.cross_entropy)
     trying("batch norm", batchnorm, batchnorm.initial(0))
     trying("not finite", failing(3, "nan"))
@@ -58,7 +58,7 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
     trying("other model", plain(), checkpoints=folder, checkpoint_every=3)
     narrow = Learner(model=partial(models.network, width=4), loss=nn.functional.cross_entropy)
     trying("other model", narrow, narrow.initial(0), checkpoints=folder, resume=True)
-    trying("other batch", plain(), recipe=RECIPE.model_copy(update={"batch": 10}), checkpoints=folder, resume=True)
+    trying("other batch", plain(), recipe=RECIPE.model_copy(update={"batch_size": 10}), checkpoints=folder, resume=True)
     trying("not asked to resume", plain(), checkpoints=folder)
     trying("beyond", plain(), recipe=RECIPE.model_copy(update={"steps": 4}), checkpoints=folder, resume=True)
     group.agree(None)
@@ -96,12 +96,12 @@ def said() -> list[dict[str, Said]]:
         ("no data on rank 1", 1, "NoExamples", "holds no example"),
         ("batch", 0, "DataError", "A batch of 1 cannot be split over 2 processes"),
         ("too large a batch", 0, "DataError", "A batch of 51 does not fit: the training data has 50 examples"),
-        ("fp16", 0, "LearnerFailed", "fp16 needs a GPU"),
+        ("fp16", 0, "LearnerFailed", "float16 needs a GPU"),
         ("batch norm", 0, "LearnerFailed", "layer 1 is a BatchNorm1d, which takes statistics of its batch"),
         ("not finite", 0, "Diverged", "The loss at step 3 is not finite"),
         ("learner", 1, "LearnerFailed", "at step 2, on a batch of 6: KeyError: 'label 7 is unknown'"),
         ("other model", 0, "CheckpointMismatch", "of another model: 0.bias is F64 [5] there and F64 [4] here"),
-        ("other batch", 0, "CheckpointMismatch", "of another training: batch is 12 there and 10 here"),
+        ("other batch", 0, "CheckpointMismatch", "of another training: batch_size is 12 there and 10 here"),
         ("not asked to resume", 0, "CheckpointMismatch", "holds a training that has reached step 6"),
         ("beyond", 0, "CheckpointMismatch", "holds a training that has reached step 6, and the recipe has 4"),
         ("damaged", 0, "CheckpointMismatch", "step-000000006 cannot be used"),

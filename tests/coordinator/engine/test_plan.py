@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol.workers import DatacenterTask
+from client_sdk.protocol.workers import LATER_FIELDS, DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention
 from coordinator.engine.plan_file import PlanError
@@ -283,8 +283,23 @@ def test_a_datacenter_section_has_defaults_and_comes_back() -> None:
     assert (section.lease_s, section.max_s, section.wait_s, section.every) == (60, 3600, 60, None)
     assert (section.steps, section.batch_size, section.nproc, section.optimizer) == (100, 256, 1, "sgd")
     assert section.devices_back(plan().cohort) == 256
-    assert set(section.work.model_dump()) == set(DatacenterTask.model_fields)
+    assert set(section.work.model_dump()) == set(DatacenterTask.model_fields) - set(LATER_FIELDS)
     assert Plan.parse(plan(datacenter=CENTER).model_dump(mode="json")) == plan(datacenter=CENTER)
+
+
+def test_a_plan_without_later_fields_keeps_its_digest_and_one_with_them_comes_back() -> None:
+    """The digest is one of 0.1.0. Devices have agreed to it, and workers of 0.1.0 take such a task."""
+    section = {"data": "proxy", "every": 2, "steps": 7, "optimizer": "lars", "precision": "bfloat16"}
+    body = {"name": "p", "task": {"learner": "a:b"}, "datacenter": section}
+    defaults = {"linear_scaling": False, "decay": "constant", "trust_coefficient": 0.001}
+    digest = "c45fb7f63f75255bdc02e664e9753286f519f6037d8b9e50c8ae2f9411378db9"
+    assert Plan.parse(body).digest == Plan.parse({**body, "datacenter": {**section, **defaults}}).digest == digest
+    for name, value in {"linear_scaling": True, "decay": "cosine", "trust_coefficient": 0.02}.items():
+        found = Plan.parse({**body, "datacenter": {**section, name: value}})
+        assert found.digest != digest
+        again = Plan.parse(found.model_dump(mode="json")).datacenter
+        assert again is not None
+        assert getattr(again.work, name) == value
 
 
 @pytest.mark.parametrize(

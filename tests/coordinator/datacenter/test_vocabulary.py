@@ -1,0 +1,71 @@
+"""A number of datacenter training has one name: in a plan's section, a recipe, a job, and as an option."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from client_sdk.protocol.workers import DatacenterTask
+from coordinator.datacenter.lease_recipe import recipe_of
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobSpec
+from tests.coordinator.datacenter.test_agent import lease
+from tests.deploy.command_lines import command
+
+OF_THE_JOB = {"data", "nproc"}
+"""Fields of a plan's section that belong to the job, and not to its recipe."""
+OTHER: dict[str, Any] = {
+    "steps": 7,
+    "batch_size": 30,
+    "accumulate": 2,
+    "learning_rate": 0.3,
+    "linear_scaling": True,
+    "warmup_steps": 3,
+    "decay": "linear",
+    "optimizer": "lamb",
+    "momentum": 0.5,
+    "weight_decay": 0.2,
+    "trust_coefficient": 0.02,
+    "precision": "float16",
+}
+"""Another value than the default for every number of a plan's section."""
+
+
+def options() -> dict[str, Any]:
+    """Option of ``quorate datacenter train`` -> its default."""
+    return {str(option.name): option.default for option in command("datacenter", "train").params}
+
+
+def test_a_plan_and_a_recipe_have_the_same_names() -> None:
+    shared = set(DatacenterTask.model_fields) - OF_THE_JOB
+    assert shared == set(OTHER)
+    for name in shared:
+        mine, recipes = DatacenterTask.model_fields[name], Recipe.model_fields[name]
+        assert set(get_args(mine.annotation)) <= set(get_args(recipes.annotation)), name
+        assert name in ("steps", "optimizer") or mine.default == recipes.default, name
+    assert set(JobSpec.model_fields) >= OF_THE_JOB
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_number_of_a_plan_reaches_its_training(name: str) -> None:
+    found = recipe_of(lease(OTHER))
+    assert getattr(found, name) == OTHER[name]
+    assert DatacenterTask.model_fields[name].default != OTHER[name]
+
+
+def test_every_number_of_a_job_is_an_option_of_its_name_and_default() -> None:
+    there = options()
+    fields = {**Recipe.model_fields, **JobSpec.model_fields}
+    assert set(fields) - {"recipe"} == set(there) - {"as_json"}
+    for name, field in fields.items():
+        if name not in ("recipe", "resume") and not field.is_required():
+            assert there[name] == field.default, name
+
+
+def test_names_of_0_1_0_are_still_read() -> None:
+    """In about.json of saved steps, and as options."""
+    old = Recipe.model_validate({"steps": 3, "batch": 9, "precision": "bf16"})
+    assert old == Recipe(steps=3, batch_size=9, precision="bfloat16")
+    words = {"full": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    assert {word: Recipe.model_validate({"steps": 1, "precision": word}).precision for word in words} == words
