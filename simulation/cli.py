@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from client_sdk.commands.threads import Threads
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
@@ -69,6 +70,7 @@ def fleet(
     slow: Slow = 0.1,
     vanish: Vanish = 0.05,
     late: Late = 0.03,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Run many devices in a few processes, each with its own key, folder and shard of one data set.
@@ -89,7 +91,7 @@ def fleet(
         learner=learner,
         processes=processes,
     )
-    with stopped_by_signals() as stop, FleetProcesses(orders) as running:
+    with stopped_by_signals() as stop, FleetProcesses(orders, threads) as running:
         complete = False
         while (tally := running.watch(stop)) is not None:
             if as_json:

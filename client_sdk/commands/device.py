@@ -1,20 +1,23 @@
 """``quorate device``: takes part in a federation with this machine's data; ``quorate device history``: lists its
 rounds.
 
-This file prints lines; the options for joining are in ``joining``, and ``http.client.Client`` does the work.
+This file prints lines, and imports what it needs when a command runs. The options for joining are in ``joining``, and
+``http.client.Client`` does the work.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
-from client_sdk.device.record import Joined
-from client_sdk.device.storage import FileStorage, read_history
+from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, say, say_json, say_table, speak_as
+
+if TYPE_CHECKING:
+    from client_sdk.device.record import Joined
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -34,6 +37,8 @@ def device(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
+    use_threads(joining.threads)
+    from client_sdk.device.storage import FileStorage
     from client_sdk.learners import LearnerTrainer
 
     speak_as(joining.name)
@@ -52,6 +57,8 @@ def device(
 def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     if not folder.is_dir():
         fail(f"There is no device in {folder}; name its folder with --folder.")
+    from client_sdk.device.storage import read_history
+
     joined = read_history(folder)
     if as_json:
         for entry in joined:
@@ -75,6 +82,8 @@ def allow_plain(
 ) -> None:
     if not folder.is_dir():
         fail(f"There is no device in {folder}; name its folder with --folder.")
+    from client_sdk.device.storage import FileStorage
+
     with FileStorage(folder) as storage:
         memory = storage.load_secure()
         if learner not in memory.learners:

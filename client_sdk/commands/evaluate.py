@@ -11,6 +11,7 @@ import typer
 
 from client_sdk.commands.joining import Learners, Share
 from client_sdk.commands.long_running import stopped_by_signals
+from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note, say, say_json
 
 
@@ -27,6 +28,7 @@ def evaluate(
     shard: Share = None,
     learner: Learners = None,
     source: Annotated[str, typer.Option(help="The name of the data among the metrics.")] = "evaluator",
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
@@ -36,6 +38,7 @@ def evaluate(
 
     Example: quorate evaluate run-1 --data mnist
     """
+    use_threads(threads)
     from client_sdk import learners
     from client_sdk.data import Shard, load_data
     from client_sdk.http.evaluator import follow

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from client_sdk.commands.threads import Threads
 from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Joining:
         typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
     ] = None
     max_epochs: Annotated[int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")] = None
+    threads: Threads = None
     label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = ""
 
     def prepare(self) -> tuple[Catalogue, Any]:

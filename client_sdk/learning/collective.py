@@ -18,7 +18,7 @@ import typer
 
 from client_sdk.commands.joining import Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
-from client_sdk.commands.threads import Threads, use_threads
+from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -37,10 +37,9 @@ def group(
     hang_s: Annotated[
         float, typer.Option(min=1, help="Seconds after which a process that is silent breaks the group.")
     ] = 300.0,
-    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    use_threads(threads)
+    use_threads(joining.threads)
     from client_sdk.device.storage import FileStorage
     from client_sdk.learning.group import GroupLost, RankFailed, joined
     from client_sdk.learning.group_trainer import GroupTrainer, follow

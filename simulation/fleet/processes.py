@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
+from client_sdk.commands.threads import thread_variables
 from coordinator.child_processes import SupervisedChild, SupervisedChildren
 from simulation.fleet.worker import STOP_S, FleetTally, WorkerOrders
 
@@ -18,8 +20,10 @@ class FleetFailed(Exception):
 class FleetProcesses:
     """A context manager that runs the workers. ``watch`` returns the sum of their tallies."""
 
-    def __init__(self, orders: list[WorkerOrders]) -> None:
+    def __init__(self, orders: list[WorkerOrders], threads: int | None = None) -> None:
+        """``threads``: of numerical libraries in each process; None: OMP_NUM_THREADS, else one."""
         self._orders = orders
+        self._environment = {**os.environ, **thread_variables(threads)}
         self._children = SupervisedChildren(STOP_S)
         self._tallies: dict[int, FleetTally] = {}
         self._arrived: SimpleQueue[FleetTally] = SimpleQueue()
@@ -70,7 +74,15 @@ class FleetProcesses:
 
     def _start(self, orders: WorkerOrders) -> None:
         command = [sys.executable, "-m", "simulation.fleet.worker"]
-        child = self._children.add(SupervisedChild(command, first_line=orders.model_dump_json(), grace_s=STOP_S))
+        child = self._children.add(
+            SupervisedChild(
+                command,
+                environment=self._environment,
+                threads=None,
+                first_line=orders.model_dump_json(),
+                grace_s=STOP_S,
+            )
+        )
         Thread(target=self._follow, args=(child, orders.worker), daemon=True).start()
 
     def _follow(self, child: SupervisedChild, worker: int) -> None:

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -204,13 +203,6 @@ def catalogue_of(learner: str) -> Catalogue:
     return catalogue
 
 
-def _one_thread() -> None:
-    """Use one thread for torch: small models gain nothing by more, and other processes need the cores."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-
-
 def main() -> int:
     """Run the orders that standard input holds."""
     stop = Event()
@@ -226,7 +218,6 @@ def main() -> int:
 
     try:
         worker = FleetWorker(orders, stop)
-        _one_thread()
     except Exception as error:  # noqa: BLE001  (the parent prints it as one sentence)
         report(FleetTally(worker=orders.worker, fatal=sentence_of(error)))
         return 1

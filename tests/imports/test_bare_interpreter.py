@@ -34,6 +34,11 @@ def test_the_sdk_comes_alone(statement: str) -> None:
     assert not loaded & (KEPT_OUT | OTHER_ROOMS)
 
 
+def test_the_command_line_loads_numerical_libraries_later() -> None:
+    """``--threads`` must be set before they are loaded."""
+    assert not top_level_modules_after("import client_sdk.cli, client_sdk.commands.joining") & {"numpy", "torch"}
+
+
 def test_importing_quorate_imports_no_room() -> None:
     assert not top_level_modules_after("import quorate, quorate.__main__") & (OTHER_ROOMS | {"client_sdk", "numpy"})
 

@@ -20,6 +20,7 @@ from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.device.scripted import TOKEN
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 
+ROOT = Path(__file__).parents[3]
 LEARNER = "my_learner_of_tests:train"
 
 
@@ -149,6 +150,37 @@ def test_ctrl_c_ends_a_waiting_device_cleanly(workplace: Path) -> None:
     assert process.returncode == 0
     assert out.splitlines()[-1].startswith("d1: Stopped after 0 rounds.")
     assert err == "d1: Stopping; once more ends it at once.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "environment", "threads"),
+    [([], {}, "1"), (["--threads", "3"], {}, "3"), ([], {"OMP_NUM_THREADS": "2"}, "2")],
+)
+def test_a_device_computes_with_one_thread_unless_its_owner_says_otherwise(
+    workplace: Path, options: list[str], environment: dict[str, str], threads: str
+) -> None:
+    (workplace / "counting.py").write_text(
+        "import os, sys\n"
+        "import numpy as np\n"
+        "from client_sdk import Update\n"
+        "def train(model, data, task):\n"
+        "    open('threads', 'w').write(os.environ['OMP_NUM_THREADS'] + os.environ['OPENBLAS_NUM_THREADS'])\n"
+        "    return Update({'w': np.ones_like(model['w'])}, examples=len(data))\n"
+    )
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    with serving(script(task=Task(learner="counting:train"))) as server:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "client_sdk.cli"),
+                *device(server, "--token", TOKEN, "--rounds", "1", "--learner", "counting:train"),
+                *options,
+            ],
+            env={**others, **environment, "PYTHONPATH": f"{workplace}{os.pathsep}{ROOT}"},
+            check=True,
+            timeout=60,
+        )
+    assert (workplace / "threads").read_text() == threads * 2
 
 
 def test_missing_data_is_reported_before_learners_are_imported(
