@@ -43,14 +43,13 @@ def verify(
     store = _open(url)
     found = 0
     try:
-        for wrong in check(store, BlobFolder(folder) if folder is not None else None):
+        for wrong in check(store, BlobFolder(folder) if folder is not None else None, note=note):
             found += 1
-            place = wrong.run if wrong.round is None else f"{wrong.run} round {wrong.round}"
             if as_json:
                 say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
             else:
-                say(f"invariant {wrong.invariant}: {place}: {wrong.what}")
-        runs = len(store.runs())
+                say(f"invariant {wrong.invariant}: {wrong.run} round {wrong.round}: {wrong.what}")
+        runs = len(store.runs_named())
     except CannotVerify as error:
         fail(str(error))
     finally:

@@ -258,5 +258,11 @@ class MemoryStore(MemoryReads):
             self._writer = None
             self._writing.release()
 
+    @contextmanager
+    def reading(self) -> Iterator[MemoryReads]:
+        """Opens a transaction that only reads: commits wait for its end."""
+        with self._guard:
+            yield self
+
     def close(self) -> None:
         """Deletes nothing: this object is the database."""

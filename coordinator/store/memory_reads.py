@@ -143,3 +143,17 @@ class MemoryReads:
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.metrics.rows(run).items())]
+
+    def runs_named(self) -> list[str]:
+        """A row whose run is gone cannot be here."""
+        with self._guard:
+            return sorted(self._t.runs.rows(ALL))
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        with self._guard:
+            tables = {"contributions": self._t.contributions, "refusals": self._t.refusals}
+            found = {
+                name: {group[1]: len(table.rows(group)) for group in table.groups() if group[0] == run}
+                for name, table in tables.items()
+            }
+            return {"rounds": dict.fromkeys(self._t.rounds.rows(run), 1), **found}

@@ -60,6 +60,10 @@ class Layer(Generic[G, K, V]):
                 below[key] = row
         return below
 
+    def groups(self) -> set[G]:
+        """Every group that has a row, or had one."""
+        return set(self._groups) | (set() if self._base is None else self._base.groups())
+
     def count(self, group: G) -> int:
         """Number of rows of a group whose rows are only added, never replaced or dropped."""
         return len(self._groups.get(group, ())) + (0 if self._base is None else self._base.count(group))

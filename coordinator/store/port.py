@@ -156,6 +156,14 @@ class Reader(Protocol):
         """In order of version, source, name."""
         ...
 
+    def runs_named(self) -> list[str]:
+        """Every run that a row of any table names, sorted: also where the run's own row is gone."""
+        ...
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        """How many rows of ``rounds``, ``contributions`` and ``refusals`` name each round: {table: {round: rows}}."""
+        ...
+
 
 class Transaction(Reader, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
@@ -240,6 +248,10 @@ class Transaction(Reader, Protocol):
 
 class Store(Reader, Protocol):
     """Reads of committed data, and writing transactions."""
+
+    def reading(self) -> AbstractContextManager[Reader]:
+        """Opens a transaction that only reads: all of its reads see the data of one moment, while others write."""
+        ...
 
     def transaction(self, run: str | None = None) -> AbstractContextManager[Transaction]:
         """Opens a writing transaction; with ``run`` it holds that run's lock from the first statement to the end.

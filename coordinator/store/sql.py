@@ -205,6 +205,17 @@ class SqlTransaction(SqlReads):
             raise
 
 
+class _OneConnection(SqlReads):
+    """Reads of the transaction that is open on this connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+        with translated():
+            return self._connection.execute(statement, parameters).fetchall()
+
+
 class SqlStore(SqlReads):
     """The Store port on a database that has been migrated.
 
@@ -244,6 +255,23 @@ class SqlStore(SqlReads):
                 raise
             finally:
                 self._thread.open = False
+
+    @contextmanager
+    def reading(self) -> Iterator[SqlReads]:
+        """Opens a transaction that only reads. On SQLite in memory it excludes writers."""
+        self._refuse_nesting()
+        with self._exclusive(self._one_connection), self._connected() as connection:
+            self._thread.open = True
+            try:
+                with translated():
+                    connection.exec_driver_sql(
+                        "BEGIN" if self._sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+                    )
+                yield _OneConnection(connection)
+            finally:
+                self._thread.open = False
+                with suppress(SQLAlchemyError):
+                    connection.rollback()
 
     def close(self) -> None:
         """Closes the connections. The store must not be used afterwards."""

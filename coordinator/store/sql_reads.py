@@ -146,6 +146,15 @@ class SqlReads(ABC):
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]
 
+    def runs_named(self) -> list[str]:
+        return sorted(str(row[0]) for row in self._read(sql.RUNS_NAMED))
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {"rounds": {}, "contributions": {}, "refusals": {}}
+        for table, number, count in self._read(sql.ROWS_BY_ROUND, run=run):
+            found[table][number] = count
+        return found
+
 
 def _first(make: Callable[[Sequence[Any]], T], rows: Result) -> T | None:
     return make(rows[0]) if rows else None

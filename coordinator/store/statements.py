@@ -9,7 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from sqlalchemy import Delete, Insert, Select, Table, Update, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    CompoundSelect,
+    Delete,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    union,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -100,6 +117,16 @@ METRICS = (
     .order_by(metrics.c.version, metrics.c.source, metrics.c.name)
 )
 
+RUNS_NAMED = union(
+    *(select(table.c.run) for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics))
+)
+ROWS_BY_ROUND = union_all(
+    *(
+        select(literal(table.name), table.c.round, func.count()).where(*_is(table, "run")).group_by(table.c.round)
+        for table in (rounds, contributions, refusals)
+    )
+)
+
 # Writes
 
 INSERT_RUN = insert(runs)
@@ -152,7 +179,10 @@ class Upserts:
         return statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
 
 
-def all_statements(dialect: str) -> dict[str, Select[tuple[object, ...]] | Insert | Update | Delete]:
+Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | Insert | Update | Delete
+
+
+def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(Upserts(dialect))}
-    return {name: found for name, found in named.items() if isinstance(found, Select | Insert | Update | Delete)}
+    return {name: found for name, found in named.items() if isinstance(found, Select | CompoundSelect | Insert | Update | Delete)}
