@@ -74,7 +74,7 @@ def compared(
         elif name not in wanted:
             yield Finding(invariant, number, f"{what(row)} is stored, and the log does not give it")
         elif wanted[name] != row:
-            yield Finding(invariant, number, f"{what(row)}: {_difference(wanted[name], row)}")
+            yield Finding(invariant, _int(round(wanted[name])), f"{what(row)}: {_difference(wanted[name], row)}")
         seen.add(name)
     for row in expected:
         if key(row) not in seen:
