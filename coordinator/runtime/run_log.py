@@ -108,7 +108,7 @@ class RunLog:
         rows: list[tuple[float, fx.Record]] = []
         actions: list[fx.Action] = []
         with self._store.transaction(self.run) as tx:
-            before, seq = self._caught_up(tx)
+            before, seq = self._caught_up(tx, actions)
             state = before
             for proposal in batch:
                 now = self._clock.now()
@@ -157,11 +157,16 @@ class RunLog:
             raise FenceLost(f"another replica has taken the commit of run {self.run}")
         tx.require_fence(self.run, fence)
 
-    def _caught_up(self, tx: Transaction) -> tuple[RunState, int]:
+    def _caught_up(self, tx: Transaction, actions: list[fx.Action]) -> tuple[RunState, int]:
+        """The state with the events that are not in the cache: of another replica, or of a transaction of this one that
+        lost the database's acknowledgement. What such an event deletes is asked for again, since ``pending`` names
+        only the newest deletion; to delete twice does no harm.
+        """
         state, seq = self._cache
         head = tx.head(self.run)
         while seq < head:
             for row in tx.events(self.run, seq, _PAGE):
-                state, _ = rounds.step(state, events.from_json(row.kind, row.at, row.body))
+                state, effects = rounds.step(state, events.from_json(row.kind, row.at, row.body))
+                actions += [effect for effect in effects if isinstance(effect, fx.Discard)]
                 seq = row.seq
         return state, seq

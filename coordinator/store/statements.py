@@ -118,7 +118,10 @@ METRICS = (
 )
 
 RUNS_NAMED = union(
-    *(select(table.c.run) for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics))
+    *(
+        select(table.c.run)
+        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics)
+    )
 )
 ROWS_BY_ROUND = union_all(
     *(
@@ -185,4 +188,8 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(Upserts(dialect))}
-    return {name: found for name, found in named.items() if isinstance(found, Select | CompoundSelect | Insert | Update | Delete)}
+    return {
+        name: found
+        for name, found in named.items()
+        if isinstance(found, Select | CompoundSelect | Insert | Update | Delete)
+    }

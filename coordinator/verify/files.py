@@ -72,7 +72,9 @@ def wanted_blobs(
     for digest in sorted(optimizer_states(line, forgotten)):
         read = made[digest]
         what = f"the server optimizer's state of version {read.version}"
-        yield WantedBlob(digest, read.round or 1, what, still=_state_needed(row.run, digest, state.plan.retention.rounds))
+        yield WantedBlob(
+            digest, read.round or 1, what, still=_state_needed(row.run, digest, state.plan.retention.rounds)
+        )
     yield from _updates(row.run, replay, forgotten, devices)
 
 
@@ -94,9 +96,7 @@ def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iter
             yield Finding("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
 
 
-def _updates(
-    run: str, replay: Replay, forgotten: int, devices: dict[str, DeviceRow]
-) -> Iterator[WantedBlob]:
+def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, DeviceRow]) -> Iterator[WantedBlob]:
     """Acknowledged updates of the open round, and of those whose retention is not over."""
     state = replay.state
     kept: list[tuple[int, str, str]] = []

@@ -67,9 +67,7 @@ class RoundChecks:
             return
         if logged.advanced:
             if counted:
-                yield Finding(
-                    "3", row.round, f"{len(counted)} updates count in a round that the owner advanced"
-                )
+                yield Finding("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
             if not any(item.action == "advance" for item in self._store.audit(self._run)):
                 yield Finding("3", row.round, "the owner advanced it, and the audit does not say so")
             return
@@ -88,9 +86,7 @@ class RoundChecks:
         if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
             yield Finding("4", row.round, "it trained nothing, and the server optimizer's state is another")
 
-    def _check_abandoned(
-        self, round: int, logged: LoggedRound, counted: list[ContributionRow]
-    ) -> Iterator[Finding]:
+    def _check_abandoned(self, round: int, logged: LoggedRound, counted: list[ContributionRow]) -> Iterator[Finding]:
         if round in self._made or logged.commits:
             yield Finding("4", round, "it was abandoned, and committed too")
         if counted:
@@ -112,9 +108,7 @@ class RoundChecks:
         if counted:
             yield Finding("3", round, f"{len(counted)} updates count in a datacenter round")
         if logged.taken is None or logged.taken[:2] != logged.holder:
-            yield Finding(
-                "lease", round, f"the result came from {logged.taken}, the last lease was {logged.holder}"
-            )
+            yield Finding("lease", round, f"the result came from {logged.taken}, the last lease was {logged.holder}")
         elif logged.taken[2] != checkpoint.digest:
             took, names = short(logged.taken[2]), short(checkpoint.digest)
             yield Finding("3", round, f"the log has {took}, the commit names {names}")
@@ -133,9 +127,7 @@ class RoundChecks:
                 yield Finding("1", round, f"{item.device}'s update counts in {versions}")
             other = self._counted_in.setdefault(item.digest, round)
             if other != round:
-                yield Finding(
-                    "1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too"
-                )
+                yield Finding("1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too")
         strangers = sorted(named.keys() - logged.cohort)
         if strangers:
             yield Finding("quorum", round, f"{', '.join(strangers)} count, and were not selected")

@@ -137,7 +137,9 @@ def _refusals(
             yield Finding("rows", number, f"the refusal of {row.device}'s update, as the log gives it, is not stored")
     for row in left:
         if row.kind not in _UNLOGGED:
-            yield Finding("rows", number, f"a refusal of {row.device} as {row.kind!r} is stored that the log does not give")
+            yield Finding(
+                "rows", number, f"a refusal of {row.device} as {row.kind!r} is stored that the log does not give"
+            )
         elif kind is None:
             yield Finding("rows", number, f"a refusal of {row.device} is stored, and the log has no such round")
         elif kind != "datacenter" and row.device not in cohort:
