@@ -16,6 +16,7 @@ from client_sdk.protocol.devices import (
     CheckpointRef,
     Enrolled,
     EnrolRequest,
+    LoggedEvent,
     Outcome,
     Receipt,
     UpdateReport,
@@ -283,5 +284,11 @@ def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
 def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:
     accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
     return Receipt(
-        run=report.run, round=report.round, attempt=report.attempt, device=device, digest=digest, weight=accepted.weight
+        run=report.run,
+        round=report.round,
+        attempt=report.attempt,
+        device=device,
+        digest=digest,
+        weight=accepted.weight,
+        logged=LoggedEvent(seq=accepted.seq, link=accepted.link) if accepted.link else None,
     )

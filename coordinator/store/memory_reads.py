@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from heapq import nsmallest
 
-from coordinator.store.bodies import from_text
+from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.port import (
     AuditRow,
@@ -16,6 +16,7 @@ from coordinator.store.port import (
     ContributionRow,
     DeviceRow,
     EventRow,
+    Json,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -55,7 +56,20 @@ class MemoryReads:
                 event = self._t.events.get(run, seq)
                 if event is not None:
                     found.append((seq, event))
-        return [EventRow(seq=seq, at=at, kind=kind, body=from_text(body)) for seq, (at, kind, body) in found]
+        return [
+            EventRow(seq=seq, at=at, kind=kind, body=from_text(body), link=link)
+            for seq, (at, kind, body, link) in found
+        ]
+
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        text = beginning_of(beginning)
+        with self._guard:
+            found = (
+                EventRow(seq=seq, at=at, kind=kind, body=from_text(body), link=link)
+                for seq, (at, of_kind, body, link) in sorted(self._t.events.rows(run).items())
+                if of_kind == kind and body.startswith(text)
+            )
+            return next(found, None)
 
     def device(self, device: str) -> DeviceRow | None:
         with self._guard:
@@ -135,6 +149,12 @@ class MemoryReads:
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.refusals.rows((run, round)).items())]
+
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        with self._guard:
+            groups = [group for group in self._t.refusals.groups() if group[0] == run]
+            found = {number: row for group in groups for number, row in self._t.refusals.rows(group).items()}
+        return [row for _, row in sorted(found.items())]
 
     def audit(self, run: str) -> list[AuditRow]:
         with self._guard:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.rows import (
+    Appended,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -30,6 +31,7 @@ from coordinator.store.rows import (
 
 __all__ = [
     "TERMINAL",
+    "Appended",
     "AuditRow",
     "CheckpointRow",
     "ClaimRow",
@@ -94,6 +96,10 @@ class Reader(Protocol):
         """Events with ``seq > after`` in order, at most ``limit``."""
         ...
 
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        """The first event of this kind whose body begins with these values, in this order. Reads the whole log."""
+        ...
+
     def device(self, device: str) -> DeviceRow | None: ...
     def device_by_key(self, public_key: str) -> DeviceRow | None: ...
     def device_by_token(self, token_hash: str) -> DeviceRow | None:
@@ -148,6 +154,10 @@ class Reader(Protocol):
         """In the order in which they were recorded."""
         ...
 
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        """Those of all rounds, in the order in which they were recorded."""
+        ...
+
     def audit(self, run: str) -> list[AuditRow]:
         """In the order in which they were recorded."""
         ...
@@ -174,8 +184,8 @@ class Transaction(Reader, Protocol):
     """
 
     def insert_run(self, row: RunRow) -> None: ...
-    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
-        """Appends (at, kind, body) in order and returns the new last sequence number."""
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
+        """Appends (at, kind, body) in order, each chained to the one before, and returns where the log ends now."""
         ...
 
     def snapshot(self, run: str, seq: int, state: Json) -> None: ...

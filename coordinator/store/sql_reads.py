@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Executable
 
 from coordinator.store import statements as sql
-from coordinator.store.bodies import from_text
+from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
@@ -20,6 +20,7 @@ from coordinator.store.port import (
     ContributionRow,
     DeviceRow,
     EventRow,
+    Json,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -81,6 +82,12 @@ class SqlReads(ABC):
     def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
         return [_event(row) for row in self._read(sql.EVENTS, run=run, after=after, limit=limit)]
 
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        text = beginning_of(beginning)
+        return _first(
+            _event, self._read(sql.FIND_EVENT, run=run, kind=kind, length=len(text), beginning=text)
+        )
+
     def device(self, device: str) -> DeviceRow | None:
         return _first(_device, self._read(sql.DEVICE, device=device))
 
@@ -139,6 +146,9 @@ class SqlReads(ABC):
 
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         return [_refusal(row) for row in self._read(sql.REFUSALS, run=run, round=round)]
+
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        return [_refusal(row) for row in self._read(sql.REFUSALS_IN_ORDER, run=run)]
 
     def audit(self, run: str) -> list[AuditRow]:
         return [_audit(row) for row in self._read(sql.AUDIT, run=run)]

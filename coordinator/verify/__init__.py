@@ -22,6 +22,8 @@ rows      rounds, checkpoints, contributions, refusals, assignments, audit and s
 snapshot  the snapshot is the state after its event, and of the round under way
 draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is enrolled, and who had a lease is registered
+chain     each event, refusal and action of the audit continues the chain of links, and the log has the links that
+          somebody outside has written down
 orphan    no row names a run that is not there
 ========  ========================================================================================================
 """
@@ -29,6 +31,7 @@ orphan    no row names a run that is not there
 from __future__ import annotations
 
 from coordinator.verify.database import verify
+from coordinator.verify.heads import BadHead, Head, of_history, parsed
 from coordinator.verify.violation import CannotVerify, Violation
 
-__all__ = ["CannotVerify", "Violation", "verify"]
+__all__ = ["BadHead", "CannotVerify", "Head", "Violation", "of_history", "parsed", "verify"]

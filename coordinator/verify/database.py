@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from client_sdk import codecs
 from coordinator.engine.plan import Plan, chosen
@@ -11,6 +11,7 @@ from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.verify.files import HashedBlobs
+from coordinator.verify.heads import Head
 from coordinator.verify.run import RunChecks
 from coordinator.verify.violation import CannotVerify, Violation
 
@@ -20,20 +21,27 @@ def verify(
     blobs: Readable | None = None,
     extensions: FindExtensions = installed,
     note: Callable[[str], None] | None = None,
+    heads: Sequence[Head] = (),
+    reached: Callable[[Head], None] | None = None,
 ) -> Iterator[Violation]:
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
-    ``note`` gets a sentence for what could not be checked. CannotVerify, before the first violation, where a rule, a
+    ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
+    logs must have; ``reached`` gets those at which the logs end now. CannotVerify, before the first violation, where a rule, a
     server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
     with store.reading() as reader:
-        for run in reader.runs_named():
+        runs = reader.runs_named()
+        for head in heads:
+            if head.run not in runs:
+                found.append(Violation("chain", head.run, head.update[0] if head.update else 0, "the run is gone"))
+        for run in runs:
             row = _run_row(reader, run, found)
             if row is None:
                 continue
             if blobs is not None:
                 _require_extensions(row, extensions)
-            checks = RunChecks(row)
+            checks = RunChecks(row, [head for head in heads if head.run == run])
             found += [finding.of(run) for finding in checks.rows(reader)]
             checked.append(checks)
     yield from found
@@ -41,9 +49,10 @@ def verify(
         if blobs is not None:
             for finding in checks.files(HashedBlobs(blobs), store, extensions):
                 yield finding.of(checks.row.run)
-        said = checks.note()
-        if said is not None and note is not None:
+        for said in checks.notes() if note is not None else ():
             note(said)
+        if checks.head is not None and reached is not None:
+            reached(checks.head)
 
 
 def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:

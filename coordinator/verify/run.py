@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +14,11 @@ from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
+from coordinator.verify.chains import EventChain, against_chains
 from coordinator.verify.draws import against_draw
 from coordinator.verify.files import HashedBlobs, WantedBlob, against_blob, forgotten_rounds, wanted_blobs
 from coordinator.verify.fleet import against_fleet, devices_of
+from coordinator.verify.heads import Head, against_head
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import RoundChecks, against_line
@@ -29,8 +31,12 @@ _PAGE = 5000
 class RunChecks:
     """``rows`` reads all rows; ``files`` may follow, after the transaction in which they were read."""
 
-    def __init__(self, row: RunRow) -> None:
+    def __init__(self, row: RunRow, heads: Sequence[Head] = ()) -> None:
+        """``heads``: links of the run's events that were written down outside."""
         self.row = row
+        self.head: Head | None = None
+        """Where the log ends, once it has been read."""
+        self._heads = heads
         self.plan: Plan | None = None
         self.replay: Replay | None = None
         self._line: list[CheckpointRow] = []
@@ -51,6 +57,7 @@ class RunChecks:
         replay = self.replay = Replay(row, self.plan)
         log: dict[int, LoggedRound] = {}
         yield from self._log(reader, replay, log)
+        yield from against_chains(reader, row, replay.round_number)
         self._line = reader.checkpoints(row.run)
         yield from against_line(self._line)
         rounds: list[RoundRow] = []
@@ -101,35 +108,49 @@ class RunChecks:
             committed=NewCheckpoint(committed.digest, committed.bytes, committed.optimizer),
         )
 
-    def note(self) -> str | None:
-        """What could not be checked, for people; None: nothing."""
+    def notes(self) -> Iterator[str]:
+        """What could not be checked, for people."""
+        if self.row.chained_from:
+            before = f"events up to {self.row.chained_from} were written before events were chained"
+            yield f"run {self.row.run}: {before}: their links show what was changed since then"
         last = 0 if self.replay is None else forgotten_rounds(self.replay)
-        if not last:
-            return None
-        return f"run {self.row.run}: the plan's retention of updates is over up to round {last}: those sums are not repeated"
+        if last:
+            yield f"run {self.row.run}: the plan's retention of updates is over up to round {last}: those sums are not repeated"
 
     def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[Finding]:
-        last, fence = 0, 0
+        last, fence, number, chain = 0, 0, 0, EventChain(self.row)
+        named: dict[int, tuple[EventRow, int]] = {}
+        wanted = {head.seq for head in self._heads}
         for seq, event in _events(reader, self.row.run):
             if seq != last + 1:
-                yield Finding("8", replay.round_number, f"the log goes from event {last} to event {seq}")
+                yield Finding("8", number or 1, f"the log goes from event {last} to event {seq}")
             last = seq
             if event is None or not _is_readable(event):
-                replay.whole = False
                 yield Finding("log", replay.round_number, f"event {seq} cannot be read")
+                replay.whole = False
+                chain.skip()
                 continue
-            yield from replay.add(event)
             body: dict[str, Any] = event.body
+            number = body.get("round", replay.round_number) or 1
+            if not chain.add(event):
+                yield Finding("chain", number, f"event {seq}, {event.kind}, does not continue the chain of links")
+            if seq in wanted:
+                named[seq] = (event, number)
+            yield from replay.add(event)
             if event.kind == "Leased":
                 if body["fence"] <= fence:
                     yield Finding("lease", body["round"], f"its fence {body['fence']} was issued before")
                 fence = body["fence"]
             log.setdefault(body.get("round", 0), LoggedRound()).add(event)
         now = replay.round_number
+        self.head = Head(self.row.run, last, chain.link) if last else None
         if last != self.row.seq:
             yield Finding("8", now, f"the log ends at event {last}, the run at {self.row.seq}")
         if self.row.snapshot_seq > self.row.seq:
             yield Finding("8", now, f"the snapshot is of event {self.row.snapshot_seq}, after the last one")
+        for head in self._heads:
+            event, number = named.get(head.seq, (None, now))
+            yield from against_head(head, event, number, last)
 
     def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[Finding]:
         try:

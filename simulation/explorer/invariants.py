@@ -48,6 +48,7 @@ INVARIANTS: dict[str, str] = {
     "draw": "A cohort is the draw from the list of who waited.",
     "fleet": "Who was selected is enrolled; who had a lease is registered.",
     "plan": "The plan is the one of the digest to which the devices agreed.",
+    "chain": "Each event, refusal and action of the audit continues the chain of links.",
     "orphan": "No row names a run that is not there.",
     "no-bug": "No call raises an unexpected error.",
 }

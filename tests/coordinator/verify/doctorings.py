@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from coordinator.engine.plan import Plan
 from tests.coordinator.verify.history import Doctor
 
 Doctoring = Callable[[Doctor], int]
@@ -193,6 +194,63 @@ def two_events_swapped(d: Doctor) -> int:
 
 
 @doctoring
+def reports_swapped(d: Doctor) -> int:
+    """Two devices' reports, bodies and all: each counts as before."""
+    first = d.event("Reported", 4)
+    times = [d.one("SELECT at FROM events WHERE seq = ?", seq) for seq in (first, first + 1)]
+    d.swap_events(first, first + 1)
+    d.sql("UPDATE events SET at = ? WHERE seq = ?", times[0], first)
+    d.sql("UPDATE events SET at = ? WHERE seq = ?", times[1], first + 1)
+    return 4
+
+
+@doctoring
+def event_of_another_time(d: Doctor) -> int:
+    d.sql("UPDATE events SET at = at - 100 WHERE seq = ?", d.event("Reported", 4) + 1)
+    return 4
+
+
+@doctoring
+def newest_model_is_the_first_one_in_the_log_too(d: Doctor) -> int:
+    """In the checkpoint, in the round's row and in the log's commit, size and state included."""
+    digest, size, state = d.digest(1), d.one("SELECT bytes FROM checkpoints WHERE version = 1"), d.one(
+        "SELECT optimizer FROM checkpoints WHERE version = 1")  # fmt: skip
+    d.sql("UPDATE checkpoints SET digest = ?, bytes = ?, optimizer = ? WHERE version = 4", digest, size, state)
+    d.set_in("rounds", "body", "digest", digest, "round = 5")
+    for name, value in (("digest", digest), ("bytes", size), ("optimizer", state)):
+        d.set_in("events", "body", name, value, "seq = ?", d.event("Committed", 5))
+    return 5
+
+
+@doctoring
+def device_that_withdrew_without_a_reason(d: Doctor) -> int:
+    d.set_in("events", "body", "reason", "", "seq = ?", d.event("Withdrew", 6))
+    return 6
+
+
+@doctoring
+def link_changed(d: Doctor) -> int:
+    d.sql("UPDATE events SET link = ? WHERE seq = ?", "0" * 64, d.event("Reported", 4))
+    return 4
+
+
+@doctoring
+def chain_said_to_begin_later(d: Doctor) -> int:
+    d.sql("UPDATE runs SET chained_from = 5")
+    return 1
+
+
+@doctoring
+def plan_and_its_digest_of_a_lower_quorum(d: Doctor) -> int:
+    """Also in the snapshot, so that the coordinator goes on with it."""
+    plan = json.loads(d.one("SELECT plan FROM runs"))
+    plan["cohort"]["quorum"] = 0.5
+    d.sql("UPDATE runs SET plan = ?, plan_digest = ?", json.dumps(plan), Plan.parse(plan).digest)
+    d.set_in("runs", "snapshot", "plan.cohort.quorum", 0.5, "TRUE")
+    return 1
+
+
+@doctoring
 def two_rounds_swapped(d: Doctor) -> int:
     """All events of round 4 after those of round 5."""
     start, turn, end = d.event("Drawn", 4), d.event("Drawn", 5), d.event("Drawn", 6)
@@ -360,6 +418,38 @@ def refusal_of_another_kind(d: Doctor) -> int:
 def refusal_of_a_device_that_counts_nowhere(d: Doctor) -> int:
     d.sql("UPDATE refusals SET device = 'd0' WHERE round = 4")
     return 4
+
+
+@doctoring
+def late_refusal_deleted(d: Doctor) -> int:
+    """No event tells of it; the next refusal is of round 5."""
+    d.sql("DELETE FROM refusals WHERE round = 4")
+    return 5
+
+
+@doctoring
+def last_refusal_deleted(d: Doctor) -> int:
+    d.sql("DELETE FROM refusals WHERE number = (SELECT max(number) FROM refusals)")
+    return 4
+
+
+@doctoring
+def late_refusal_with_another_reason(d: Doctor) -> int:
+    d.sql("UPDATE refusals SET reason = 'too slow' WHERE round = 4")
+    return 4
+
+
+@doctoring
+def refusals_swapped(d: Doctor) -> int:
+    d.sql("UPDATE refusals SET number = -number WHERE round IN (4, 5)")
+    d.sql("UPDATE refusals SET number = 9 WHERE round = 4")
+    return 4
+
+
+@doctoring
+def action_added_to_the_audit(d: Doctor) -> int:
+    d.sql("INSERT INTO audit (run, at, by, action, detail) VALUES ('marks', 1e6, 'olga', 'advance', '')")
+    return 6
 
 
 @doctoring
