@@ -152,13 +152,14 @@ class RunLog:
             if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
         first = seq - len(links) + 1
-        counted |= self._counted
         answered = []
         for index, effects in enumerate(results):
             number, event = places.get(index, (state.round_number, None))
             place = None if event is None else (first + event, links[event])
-            answered.append(_with_place(effects, number, place, counted))
-        self._counted = {key: place for key, place in counted.items() if key[0] == state.round_number}
+            answered.append(_with_place(effects, number, place, counted, self._counted))
+        if state.round_number != self._cache[0].round_number:
+            self._counted = {}
+        self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
         self._cache = (state, seq)
         if logged or actions:
             self._hand_out(self.run, actions)
@@ -198,10 +199,10 @@ class RunLog:
 
 
 def _with_place(
-    effects: list[fx.Effect] | BaseException, number: int, place: _Place | None, counted: _Counted
+    effects: list[fx.Effect] | BaseException, number: int, place: _Place | None, counted: _Counted, before: _Counted
 ) -> list[fx.Effect] | BaseException:
     """The effects of an event in this round, in which an accepted update names the event that counts it: the one that
-    was appended at ``place``, or, for bytes that were sent again, the one of before."""
+    was appended at ``place``, or, for bytes that were sent again, the one of ``before``."""
     if isinstance(effects, BaseException):
         return effects
     for index, effect in enumerate(effects):
@@ -209,6 +210,6 @@ def _with_place(
             key = (number, effect.device)
             if place is not None:
                 counted[key] = place
-            seq, link = counted.get(key, (0, ""))
+            seq, link = counted.get(key) or before.get(key, (0, ""))
             return [*effects[:index], replace(effect, seq=seq, link=link), *effects[index + 1 :]]
     return effects
