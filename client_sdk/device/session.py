@@ -42,7 +42,17 @@ from client_sdk.device.policy import refusal
 from client_sdk.device.record import Joined, Record
 from client_sdk.device.requests import Asking, Pacing, short
 from client_sdk.identity import DeviceKey, Entropy, Signer
-from client_sdk.protocol.devices import Assignment, CheckIn, LoggedEvent, Noted, Outcome, Receipt, Started, Wait, Withdrawal
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    LoggedEvent,
+    Noted,
+    Outcome,
+    Receipt,
+    Started,
+    Wait,
+    Withdrawal,
+)
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 

@@ -11,8 +11,8 @@ from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
-    from coordinator.verify import Head
     from coordinator.store.sql import SqlStore
+    from coordinator.verify import Head
 
 
 @errors_as_sentences
@@ -47,7 +47,7 @@ def verify(
     the histories of devices by --receipts.
     """
     from coordinator.folding.refold import BlobFolder
-    from coordinator.verify import CannotVerify, Head
+    from coordinator.verify import CannotVerify
     from coordinator.verify import verify as check
 
     written_down = _heads(head or [], receipts or [])

@@ -154,8 +154,8 @@ class RunLog:
         first = seq - len(links) + 1
         answered = []
         for index, effects in enumerate(results):
-            number, event = places.get(index, (state.round_number, None))
-            place = None if event is None else (first + event, links[event])
+            number, at = places.get(index, (state.round_number, None))
+            place = None if at is None else (first + at, links[at])
             answered.append(_with_place(effects, number, place, counted, self._counted))
         if state.round_number != self._cache[0].round_number:
             self._counted = {}
@@ -177,9 +177,7 @@ class RunLog:
             raise FenceLost(f"another replica has taken the commit of run {self.run}")
         tx.require_fence(self.run, fence)
 
-    def _caught_up(
-        self, tx: Transaction, actions: list[fx.Action], counted: _Counted
-    ) -> tuple[RunState, int]:
+    def _caught_up(self, tx: Transaction, actions: list[fx.Action], counted: _Counted) -> tuple[RunState, int]:
         """The state with the events that are not in the cache: of another replica, or of a transaction of this one that
         lost the database's acknowledgement. What such an event deletes is asked for again, since ``pending`` names
         only the newest deletion; to delete twice does no harm. ``counted`` gets where the round's updates are.

@@ -84,9 +84,7 @@ class SqlReads(ABC):
 
     def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
         text = beginning_of(beginning)
-        return _first(
-            _event, self._read(sql.FIND_EVENT, run=run, kind=kind, length=len(text), beginning=text)
-        )
+        return _first(_event, self._read(sql.FIND_EVENT, run=run, kind=kind, length=len(text), beginning=text))
 
     def device(self, device: str) -> DeviceRow | None:
         return _first(_device, self._read(sql.DEVICE, device=device))

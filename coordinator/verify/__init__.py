@@ -1,8 +1,8 @@
 """Checks a database against the invariants, and names every violation. Reads only.
 
-Two accounts of the log are held against the stored rows. One is the engine's own: the log is folded by ``step`` from the
-plan, and what it gives is compared with what is stored, field by field. The other does without ``step``, so that a bug
-of the engine cannot hide itself. All rows are read in one transaction, so a coordinator may run meanwhile.
+Two accounts of the log are held against the stored rows. One is the engine's own: the log is folded by ``step`` from
+the plan, and what it gives is compared with what is stored, field by field. The other does without ``step``, so that a
+bug of the engine cannot hide itself. All rows are read in one transaction, so a coordinator may run meanwhile.
 
 ========  ========================================================================================================
 1         a device counts at most once per round and per version, and no update counts in two rounds

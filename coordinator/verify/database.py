@@ -25,16 +25,15 @@ def verify(
     reached: Callable[[Head], None] | None = None,
 ) -> Iterator[Violation]:
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
+
     ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
-    logs must have; ``reached`` gets those at which the logs end now. CannotVerify, before the first violation, where a rule, a
-    server optimizer or a codec is not installed."""
+    logs must have; ``reached`` gets those at which the logs end now. CannotVerify, before the first violation, where a
+    rule, a server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
     with store.reading() as reader:
         runs = reader.runs_named()
-        for head in heads:
-            if head.run not in runs:
-                found.append(Violation("chain", head.run, head.update[0] if head.update else 0, "the run is gone"))
+        found += [_gone(head) for head in heads if head.run not in runs]
         for run in runs:
             row = _run_row(reader, run, found)
             if row is None:
@@ -49,10 +48,15 @@ def verify(
         if blobs is not None:
             for finding in checks.files(HashedBlobs(blobs), store, extensions):
                 yield finding.of(checks.row.run)
-        for said in checks.notes() if note is not None else ():
-            note(said)
+        if note is not None:
+            for said in checks.notes():
+                note(said)
         if checks.head is not None and reached is not None:
             reached(checks.head)
+
+
+def _gone(head: Head) -> Violation:
+    return Violation("chain", head.run, head.update[0] if head.update else 0, "the run is gone")
 
 
 def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:

@@ -33,7 +33,6 @@ def differing_rows(
     yield from _per_round(reader, row.run, replay, stored_rounds)
     if not replay.whole:
         return
-    now = replay.round_number
     yield from _line(replay, line)
     yield from compared(
         list(replay.expected.claims.values()),

@@ -115,7 +115,8 @@ class RunChecks:
             yield f"run {self.row.run}: {before}: their links show what was changed since then"
         last = 0 if self.replay is None else forgotten_rounds(self.replay)
         if last:
-            yield f"run {self.row.run}: the plan's retention of updates is over up to round {last}: those sums are not repeated"
+            over = f"the plan's retention of updates is over up to round {last}"
+            yield f"run {self.row.run}: {over}: those sums are not repeated"
 
     def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[Finding]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)

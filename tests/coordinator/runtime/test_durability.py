@@ -168,7 +168,7 @@ class Syncs:
         fsync = os.fsync
 
         def noted(descriptor: int) -> None:
-            self.paths.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+            self.paths.append(Path(f"/proc/self/fd/{descriptor}").readlink())
             self.inside += self.store is not None and self.store.open
             fsync(descriptor)
 

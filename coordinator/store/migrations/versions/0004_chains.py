@@ -28,7 +28,8 @@ def upgrade() -> None:
     connection = op.get_bind()
     connection.execute(sa.text("UPDATE runs SET chained_from = seq"))
     columns = "run, name, plan_digest, init, origin, created_at, chained_from"
-    for run in connection.execute(sa.text(f"SELECT {columns} FROM runs ORDER BY run")).mappings().all():
+    runs = sa.text(f"SELECT {columns} FROM runs ORDER BY run")  # noqa: S608 - names of ours
+    for run in connection.execute(runs).mappings().all():
         row = RunRow(plan={}, selection_seed=0, **run)
         _chain_events(connection, row.run, chain.log_beginning(row))
         _chain_numbered(
@@ -50,7 +51,9 @@ def upgrade() -> None:
 
 
 def _chain_events(connection: sa.Connection, run: str, link: str) -> None:
-    query = sa.text("SELECT seq, at, kind, body FROM events WHERE run = :run AND seq > :after ORDER BY seq LIMIT :limit")
+    query = sa.text(
+        "SELECT seq, at, kind, body FROM events WHERE run = :run AND seq > :after ORDER BY seq LIMIT :limit"
+    )
     after = 0
     while page := connection.execute(query, {"run": run, "after": after, "limit": _PAGE}).all():
         changes: list[dict[str, Any]] = []
