@@ -179,8 +179,16 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     ),
     "receipt": (
         devices.Receipt,
-        {"run": "r1", "round": 7, "attempt": 2, "device": "d1", "digest": _D["c"], "weight": 60},
-        (),
+        {
+            "run": "r1",
+            "round": 7,
+            "attempt": 2,
+            "device": "d1",
+            "digest": _D["c"],
+            "weight": 60,
+            "logged": {"seq": 1412, "link": _D["c"]},
+        },
+        ("logged",),
     ),
     "outcome": (
         devices.Outcome,
