@@ -249,10 +249,8 @@ def rows_of(folder: Path) -> dict[str, Rows]:
                 if column["pk"]
             )
             rows = connection.execute(f"SELECT * FROM {table} ORDER BY {key}")
-            found[table] = [
-                canonical({name: _taken_apart(name, row[name]) for name in row.keys() if name not in _OF_CHAINS})  # noqa: SIM118
-                for row in rows
-            ]
+            names = [description[0] for description in rows.description if description[0] not in _OF_CHAINS]
+            found[table] = [canonical({name: _taken_apart(name, row[name]) for name in names}) for row in rows]
     found["blobs"] = sorted(
         canonical(path.relative_to(folder).as_posix()) for path in (folder / "blobs").rglob("*") if path.is_file()
     )
