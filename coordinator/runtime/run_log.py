@@ -152,11 +152,11 @@ class RunLog:
             if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
         first = seq - len(links) + 1
-        answered = []
-        for index, effects in enumerate(results):
+        answered: list[list[fx.Effect] | BaseException] = []
+        for index, result in enumerate(results):
             number, at = places.get(index, (state.round_number, None))
             place = None if at is None else (first + at, links[at])
-            answered.append(_with_place(effects, number, place, counted, self._counted))
+            answered.append(_with_place(result, number, place, counted, self._counted))
         if state.round_number != self._cache[0].round_number:
             self._counted = {}
         self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)

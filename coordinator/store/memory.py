@@ -203,7 +203,9 @@ class MemoryTransaction(MemoryReads):
             record = self._run(run)
             count = record.row.audits
             last = self._t.audit.get(run, count)
-            for number, row in enumerate(chain_audit(run, last and last.link, count, found), count + 1):
+            for number, row in enumerate(
+                chain_audit(run, None if last is None else last.link, count, found), count + 1
+            ):
                 self._t.audit.put(run, number, row)
             self._t.runs.put(ALL, run, replace(record, row=replace(record.row, audits=count + len(found))))
 

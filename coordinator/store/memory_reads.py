@@ -171,9 +171,8 @@ class MemoryReads:
 
     def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
         with self._guard:
-            tables = {"contributions": self._t.contributions, "refusals": self._t.refusals}
-            found = {
-                name: {group[1]: len(table.rows(group)) for group in table.groups() if group[0] == run}
-                for name, table in tables.items()
-            }
-            return {"rounds": dict.fromkeys(self._t.rounds.rows(run), 1), **found}
+            contributions, refusals = self._t.contributions, self._t.refusals
+            counted = {group[1]: len(contributions.rows(group)) for group in contributions.groups() if group[0] == run}
+            refused = {group[1]: len(refusals.rows(group)) for group in refusals.groups() if group[0] == run}
+            rounds = dict.fromkeys(self._t.rounds.rows(run), 1)
+        return {"rounds": rounds, "contributions": counted, "refusals": refused}

@@ -203,7 +203,7 @@ class SqlTransaction(SqlReads):
 
     def _advanced(self, run: str, statement: Executable, by: int) -> tuple[int, str | None]:
         """Raises a counter of the run. Returns it, and the link of the last row before; None where there is none."""
-        found = self._write(statement, {"at_run": run, "by": by}).fetchone()
+        found: Sequence[Any] | None = self._write(statement, {"at_run": run, "by": by}).fetchone()
         if found is None:
             raise _missing(f"run {run}")
         return int(found[0]), found[1]

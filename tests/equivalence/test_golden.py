@@ -230,7 +230,7 @@ def canonical(value: object) -> str:
 
 
 _OF_CHAINS = ("link", "chained_from", "audits", "refusals")
-"""Columns of the chains of hashes, which follow from the others; tests/coordinator/store/contract_chains.py pins them."""
+"""Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
 
 
 def rows_of(folder: Path) -> dict[str, Rows]:

@@ -60,7 +60,7 @@ def store() -> FailingStore:
 
 @pytest.fixture
 def world(store: FailingStore) -> World:
-    return World(8, store=store)  # type: ignore[arg-type]
+    return World(8, store=store)
 
 
 def housekeeping(world: World) -> None:
@@ -201,7 +201,7 @@ def test_a_folder_that_was_there_is_synced_too(tmp_path: Path, monkeypatch: pyte
 def test_a_draw_syncs_nothing_while_its_transaction_is_open(
     store: FailingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(8, store=store, blobs=FileBlobs(tmp_path / "blobs"))  # type: ignore[arg-type]
+    world = World(8, store=store, blobs=FileBlobs(tmp_path / "blobs"))
     world.create()
     syncs = Syncs(monkeypatch)
     syncs.store = store

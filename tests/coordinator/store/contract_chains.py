@@ -7,13 +7,17 @@ from contextlib import suppress
 import pytest
 
 from coordinator.store import chain
-from coordinator.store.port import Store, StoreError
+from coordinator.store.port import Json, Store, StoreError
 from tests.coordinator.store import rows
 
 
 class ChainContract:
     def test_each_event_is_chained_to_the_one_before(self, store: Store) -> None:
-        events = [(1.5, "opened", {"n": 1}), (2.0, "reported", {"text": "ü", "ratio": 0.1}), (3.0, "closed", {})]
+        events: list[tuple[float, str, Json]] = [
+            (1.5, "opened", {"n": 1}),
+            (2.0, "reported", {"text": "ü", "ratio": 0.1}),
+            (3.0, "closed", {}),
+        ]
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))
         with store.transaction("r1") as tx:
@@ -93,7 +97,11 @@ class ChainContract:
     def test_an_event_is_found_by_the_beginning_of_its_body(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))
-            bodies = [{"round": 1, "device": "d1", "n": 1}, {"round": 1, "device": "d1%", "n": 2}, {"round": 1}]
+            bodies: list[Json] = [
+                {"round": 1, "device": "d1", "n": 1},
+                {"round": 1, "device": "d1%", "n": 2},
+                {"round": 1},
+            ]
             tx.append("r1", [(1.0, "k", body) for body in bodies])
         found = store.find_event("r1", "k", {"round": 1, "device": "d1%"})
         assert found == store.events("r1", 1, 1)[0]
