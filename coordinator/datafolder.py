@@ -21,6 +21,29 @@ BLOBS_FOLDER = "blobs"
 LOCK_FILE = "serve.lock"
 
 
+def make_folder(folder: Path) -> None:
+    """Makes the folder and its missing parents with mode 0700, and waits until their names are on the disk. OSError.
+
+    The name is synced also where the folder was there: who made it may have died before that."""
+    folder = folder.absolute()
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in the folder are on the disk; not where the folder may not be read. OSError."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class FolderError(Exception):
     """The folder cannot be used. The message is one sentence with the fix."""
 
@@ -29,7 +52,7 @@ class FolderError(Exception):
 def locked(folder: Path) -> Iterator[None]:
     """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise FolderError(

@@ -64,7 +64,7 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
         for entry in joined:
             say_json(entry)
         return
-    columns = ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
+    columns = ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "reason"]
     say_table(columns, [_row(entry) for entry in joined], empty="This device has joined no round yet.")
 
 
@@ -104,6 +104,7 @@ def _row(entry: Joined) -> list[Any]:
         entry.result,
         entry.update_digest[:12] if entry.update_digest is not None else None,
         entry.weight,
+        entry.logged.seq if entry.logged is not None else None,
         f"{entry.ended_at - entry.joined_at:.1f}",
         entry.reason,
     ]

@@ -9,7 +9,7 @@ from typing import BinaryIO, Literal, Protocol
 from pydantic import Field
 
 from client_sdk.device.checkpoint_cache import CheckpointCache
-from client_sdk.protocol.devices import Assignment, Enrolled
+from client_sdk.protocol.devices import Assignment, Enrolled, LoggedEvent
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.secagg.memory import Memory
 
@@ -60,6 +60,8 @@ class Joined(Message):
     """Of the update that left the device; None where none did."""
     weight: int | None = None
     """As the receipt says."""
+    logged: LoggedEvent | None = None
+    """The event of the coordinator's log that counts the update, as the receipt names it; None: it names none."""
     joined_at: float
     """Unix seconds, device's clock; likewise the next."""
     ended_at: float

@@ -42,7 +42,17 @@ from client_sdk.device.policy import refusal
 from client_sdk.device.record import Joined, Record
 from client_sdk.device.requests import Asking, Pacing, short
 from client_sdk.identity import DeviceKey, Entropy, Signer
-from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Outcome, Receipt, Started, Wait, Withdrawal
+from client_sdk.protocol.devices import (
+    Assignment,
+    CheckIn,
+    LoggedEvent,
+    Noted,
+    Outcome,
+    Receipt,
+    Started,
+    Wait,
+    Withdrawal,
+)
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 
@@ -223,7 +233,7 @@ class _Session(Asking):
         answer = yield from self.ask(send)
         if isinstance(answer, Receipt):
             if answer.digest == digest:
-                return (yield from self._end("receipt", "", digest, answer.weight))
+                return (yield from self._end("receipt", "", digest, answer.weight, answer.logged))
             return (yield from self._end("refused", f"The receipt is for other bytes: {answer.digest[:12]}.", digest))
         if isinstance(answer, Problem) and answer.kind in ("late", "stale", "duplicate"):
             outcome = yield from self._outcome(assignment)
@@ -258,6 +268,7 @@ class _Session(Asking):
         reason: str,
         digest: str | None = None,
         weight: int | None = None,
+        logged: LoggedEvent | None = None,
     ) -> Generator[Action, Reply, str | None]:
         """Move the round to the history, in one save. Returns the reason to rest, after a withdrawal."""
         record = self.record
@@ -277,6 +288,7 @@ class _Session(Asking):
             reason=reason,
             update_digest=digest,
             weight=weight,
+            logged=logged,
             joined_at=record.assigned_at,
             ended_at=self.now,
         )

@@ -294,6 +294,15 @@ class UpdateReport(Message):
     """Scores of the received checkpoint on this device's held-out data, if the task has ``score_held_out``."""
 
 
+class LoggedEvent(Message):
+    """An event of a run's log, by which a device can show later what the log contained."""
+
+    seq: int = Field(ge=1)
+    """Its sequence number."""
+    link: Digest
+    """SHA-256 that chains it to all events before it. ``quorate verify --receipts`` holds it against the log."""
+
+
 class Receipt(Message):
     """The update is durable and counts unless the round is abandoned. The same digest again gets an equal answer."""
 
@@ -305,6 +314,8 @@ class Receipt(Message):
     """Of the received body. The device compares it and then deletes its copy."""
     weight: int
     """The integer weight it will count with."""
+    logged: LoggedEvent | None = None
+    """The event that counts it. Absent from older coordinators."""
 
 
 class Outcome(Message):

@@ -90,6 +90,9 @@ class RunView(Message):
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
+    trouble: str = ""
+    """Why this coordinator cannot handle the run now: an error of its own, or a log that it cannot read. Its other runs
+    go on. Empty: it can."""
 
     @property
     def over(self) -> bool:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from coordinator.blobs.port import BlobError, DiskFull, check_complete, check_digest, check_limit, is_digest, missing
+from coordinator.datafolder import make_folder
 
 _SPOOL = "spool"
 
@@ -120,7 +121,10 @@ class FileBlobs:
         self._durable = durable
         self._lock = threading.Lock()
         with _plain_errors(f"the blob folder {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if durable:
+                make_folder(self.folder)
+            else:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / _SPOOL).mkdir(exist_ok=True, mode=0o700)
             _sweep(self.folder / _SPOOL)
             self.sync_folder(self.folder)

@@ -23,7 +23,7 @@ def print_runs(runs: Iterable[RunView]) -> None:
             view.funnel.selected,
             view.funnel.reported,
             view.version,
-            view.reason or view.stalled or None,
+            f"not handled: {view.trouble}" if view.trouble else view.reason or view.stalled or None,
         )
         for view in runs
     ]
@@ -34,6 +34,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
     """A run in a few lines. ``plan``: with its plan as JSON."""
     funnel = view.funnel
     say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
+    if view.trouble:
+        say(f"  not handled {view.trouble}")
     if view.exhausted:
         say(f"  exhausted   {view.exhausted}")
     if view.stalled:

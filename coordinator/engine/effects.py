@@ -111,6 +111,9 @@ class Accepted:
     device: str
     digest: str
     weight: int
+    seq: int = 0
+    """Sequence number of the event that counts it, and its link in the log: the runtime fills them in."""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,6 +244,8 @@ def altered(row: Row, **changes: object) -> Row:
 
 _FORMAT = 2
 """Of a stored state. Raised whenever this version could not read, or would misread, what an older one has written."""
+OLDER_FORMATS = (None,)
+"""Of states that older versions wrote and this one does not read; None: it had no format."""
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 

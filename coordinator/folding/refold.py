@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from client_sdk.tensors import TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
 from coordinator.blobs.port import is_digest, missing
 from coordinator.engine.aggregation.registry import Registry
@@ -46,7 +47,7 @@ def differences(
         found = Aggregator(overlay, plan, parent.digest, registry=registry, run=run).commit(
             round, parent.digest, items, parent.optimizer
         )
-    except (CannotAggregate, BlobError) as error:
+    except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"
         return
     if found.digest != committed.digest:
@@ -96,4 +97,7 @@ class BlobFolder:
         return self._folder / digest[:2] / digest
 
     def open(self, digest: str) -> BinaryIO:
-        return self.path(digest).open("rb")
+        try:
+            return self.path(digest).open("rb")
+        except FileNotFoundError:  # deleted since by a coordinator that is at work
+            raise missing(digest) from None

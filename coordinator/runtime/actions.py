@@ -33,7 +33,7 @@ class Actions:
         core = self._core
         match action:
             case fx.Draw():
-                draw_cohort(core.log(run), self._fleet, core.blobs)
+                draw_cohort(core.log(run), self._fleet, core.store, core.blobs, core.clock)
             case fx.Return():
                 return_to_fleet(core.log(run), self._fleet)
             case fx.Wake() | fx.Offer():

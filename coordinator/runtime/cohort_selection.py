@@ -1,61 +1,44 @@
 """Counts the waiting devices in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from
 and claimed), or to end a datacenter round that no worker has. Devices that may not train on the run's checkpoint any
 more, or that are barred from the run, are not drawn and are counted apart.
+
+The list of who waits is a blob, and to make one durable takes up to three syncs of the disk (the file, its folder, the
+folder above where the former is new). So it is written before the transaction, from a first look at the pool, while
+others write. The transaction looks again: where the pool is another one by then, it draws nothing, and the list is
+written anew. The next start of the coordinator deletes a list from which nothing was drawn.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.blobs import Blobs
 from coordinator.engine import events as ev
 from coordinator.engine import selection
 from coordinator.engine.phases.leasing import fleet_is_back
+from coordinator.engine.selection import Pool
 from coordinator.engine.state import RunState
+from coordinator.runtime.clock import Clock
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.run_log import RunLog
-from coordinator.store.port import Transaction
+from coordinator.store.port import Store, Transaction, WaitingRow
+
+_TRIES = 3
+"""Lists that are written before a transaction. A pool that changes faster than that is written inside one."""
 
 
-def draw_cohort(log: RunLog, fleet: Fleet, blobs: Blobs) -> None:
+def draw_cohort(log: RunLog, fleet: Fleet, store: Store, blobs: Blobs, clock: Clock) -> None:
     """Draws a cohort if the run is selecting and its pool is full or its time is over; otherwise does nothing, so a
-    wrong hint does no harm.
-    """
-
-    def make(tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
-        if state.phase != "selecting" or state.deadline is None:
-            return None
-        cohort = state.plan.cohort
-        rows = tx.waiting(now)
-        pool = fleet.eligible(state, rows)
-        least = cohort.quorum_count
-        if state.plan.secure is not None:
-            least = state.plan.secure.fewest_advertisers(cohort)
-        if len(pool) < cohort.pool_count and now < state.deadline:
-            return None
-        unspendable = 0
-        if state.spent or state.barred:
-            unspendable = len(fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
-        if len(pool) < least:
-            others = fleet.reasons_of_ineligible(state, rows, now)
-            return ev.Drawn(
-                at=now, round=state.round_number, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
-            )
-        chosen = selection.draw(
-            pool, cohort.select, choose=cohort.choose, seed=log.row.selection_seed, round=state.round_number
-        )
-        sizes = dict(pool)
-        return ev.Drawn(
-            at=now,
-            round=state.round_number,
-            cohort=tuple((device, sizes[device]) for device in chosen),
-            waiting=len(pool),
-            pool=blobs.put(json.dumps(pool, separators=(",", ":")).encode()),
-            unspendable=unspendable,
-        )
-
-    log.submit(make)
+    wrong hint does no harm."""
+    for _ in range(_TRIES):
+        now = clock.now()
+        draw = _Draw(log, fleet, _written(log.state, fleet, store.waiting(now), blobs, now))
+        log.submit(draw.make)
+        if draw.done:
+            return
+    log.submit(_Draw(log, fleet, None, blobs).make)
 
 
 def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
@@ -70,3 +53,80 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
         return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
 
     log.submit(make)
+
+
+class _Draw:
+    """One attempt. ``made`` is the (list, digest) that has been written; ``done``: False where another list is needed.
+    With ``blobs`` the list is written inside the transaction."""
+
+    def __init__(self, log: RunLog, fleet: Fleet, made: tuple[Pool, str] | None, blobs: Blobs | None = None) -> None:
+        self._log = log
+        self._fleet = fleet
+        self._made = made
+        self._blobs = blobs
+        self.done = True
+
+    def make(self, tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
+        if state.phase != "selecting" or state.deadline is None:
+            return None
+        cohort = state.plan.cohort
+        rows = tx.waiting(now)
+        pool = self._fleet.eligible(state, rows)
+        if not _is_due(state, pool, now):
+            return None
+        unspendable = 0
+        if state.spent or state.barred:
+            unspendable = len(self._fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
+        if len(pool) < _least(state):
+            others = self._fleet.reasons_of_ineligible(state, rows, now)
+            return ev.Drawn(
+                at=now, round=state.round_number, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
+            )
+        digest = self._digest_of(pool)
+        if digest is None:
+            self.done = False
+            return None
+        chosen = selection.draw(
+            pool, cohort.select, choose=cohort.choose, seed=self._log.row.selection_seed, round=state.round_number
+        )
+        sizes = dict(pool)
+        return ev.Drawn(
+            at=now,
+            round=state.round_number,
+            cohort=tuple((device, sizes[device]) for device in chosen),
+            waiting=len(pool),
+            pool=digest,
+            unspendable=unspendable,
+        )
+
+    def _digest_of(self, pool: Pool) -> str | None:
+        """Digest of the stored list, None where this pool is another one."""
+        if self._blobs is not None:
+            return self._blobs.put(_listed(pool))
+        return self._made[1] if self._made is not None and self._made[0] == pool else None
+
+
+def _written(
+    state: RunState, fleet: Fleet, rows: Sequence[WaitingRow], blobs: Blobs, now: float
+) -> tuple[Pool, str] | None:
+    """The list of who waits, and its digest once it is durable; None where no cohort would be drawn from it."""
+    if state.phase != "selecting" or state.deadline is None:
+        return None
+    pool = fleet.eligible(state, rows)
+    if not _is_due(state, pool, now) or len(pool) < _least(state):
+        return None
+    return pool, blobs.put(_listed(pool))
+
+
+def _is_due(state: RunState, pool: Pool, now: float) -> bool:
+    return len(pool) >= state.plan.cohort.pool_count or state.deadline is None or now >= state.deadline
+
+
+def _least(state: RunState) -> int:
+    """The fewest devices from which a cohort is drawn."""
+    cohort, secure = state.plan.cohort, state.plan.secure
+    return cohort.quorum_count if secure is None else secure.fewest_advertisers(cohort)
+
+
+def _listed(pool: Pool) -> bytes:
+    return json.dumps(pool, separators=(",", ":")).encode()

@@ -28,6 +28,8 @@ from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
+from coordinator.runtime.troubles import Troubles
+from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
@@ -49,6 +51,7 @@ class Coordinator:
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
+        troubles: Troubles | None = None,
     ) -> None:
         self.core = Core(
             store,
@@ -59,25 +62,27 @@ class Coordinator:
             entropy=entropy,
             sums=sums,
             extensions=extensions,
+            troubles=troubles,
         )
         self.fleet = Fleet(store, self.core.clock, self.core.signals, self.core.settings, entropy)
-        self.devices = DeviceRequests(self.core, self.fleet)
+        uncertain = UncertainUpdates(self.core)
+        self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet)
         self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
         self.workers = WorkerRequests(self.core, self.fleet)
         commits = Commits(self.core)
         self._actions = Actions(self.core, self.fleet, commits)
-        self._time = Timekeeping(self.core, self.fleet, commits)
+        self._time = Timekeeping(self.core, self.fleet, commits, uncertain)
 
     def recover(self) -> None:
         """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on
-        this installation."""
+        this installation. A run whose log cannot be read is noted in ``core.troubles``; the others are recovered."""
         self.core.require_extensions()
         self._time.recover()
 
     def tick(self) -> float | None:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
-        none."""
+        none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
         try:
             return self._time.tick()
         except StoreError as error:
@@ -106,7 +111,9 @@ class Coordinator:
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
-        return {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks()), "waiting": waiting}
+        found: dict[str, object] = {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks())}
+        troubles = self.core.troubles.all()
+        return {**found, "waiting": waiting, **({"troubles": troubles} if troubles else {})}
 
     def stalled(self) -> dict[str, str]:
         """Returns why runs stand still, by run; without those that nothing is known to be in the way of."""

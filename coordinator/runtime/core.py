@@ -25,6 +25,7 @@ from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.failures import Failures
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.troubles import Troubles
 from coordinator.settings import Settings
 from coordinator.store.port import Store
 
@@ -47,6 +48,7 @@ class Core:
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
+        troubles: Troubles | None = None,
     ) -> None:
         self.store = store
         self.blobs = blobs
@@ -57,6 +59,7 @@ class Core:
         self._sums = sums
         self.extensions = extensions
         self.failures = Failures(self.clock)
+        self.troubles = troubles or Troubles()
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -91,9 +94,13 @@ class Core:
 
     def require_extensions(self) -> None:
         """MissingExtension where a run is not over and its plan names an extension that is not installed here in that
-        version."""
+        version. A run whose log cannot be read is noted."""
         for row in self.store.runs():
-            state = self.log(row.run).catch_up()
+            try:
+                state = self.log(row.run).catch_up()
+            except ValueError as error:
+                self.troubles.note(row.run, error)
+                continue
             if state.over:
                 continue
             try:

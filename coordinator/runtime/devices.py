@@ -16,6 +16,7 @@ from client_sdk.protocol.devices import (
     CheckpointRef,
     Enrolled,
     EnrolRequest,
+    LoggedEvent,
     Outcome,
     Receipt,
     UpdateReport,
@@ -33,7 +34,8 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.run_log import Make
-from coordinator.store.port import DeviceRow, Transaction
+from coordinator.runtime.uncertain_updates import UncertainUpdates
+from coordinator.store.port import DeviceRow, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,10 @@ class ArrivedUpdate:
 
 
 class DeviceRequests:
-    def __init__(self, core: Core, fleet: Fleet) -> None:
+    def __init__(self, core: Core, fleet: Fleet, uncertain: UncertainUpdates) -> None:
         self._core = core
         self._fleet = fleet
+        self._uncertain = uncertain
         self._outcomes = Outcomes(core)
         self._offered: dict[str, CheckpointRef] = {}
         """The checkpoint that devices of the round under way fetch, by run."""
@@ -178,8 +181,11 @@ class DeviceRequests:
         aggregator.remember(digest, measures)
         try:
             return self.count(device, report, digest, size, still_there=lambda: self._core.blobs.has(digest))
+        except StoreError:
+            self._uncertain.add(run, round, digest)
+            raise
         except ProblemError:
-            self._drop_unless_counted(run, round, digest)
+            self._uncertain.drop_unless_counted(run, round, digest)
             ended = self._outcomes.settled(device.device, run, round)
             if ended is None:
                 raise
@@ -254,23 +260,6 @@ class DeviceRequests:
         )
         return problem("invalid-update", shown)
 
-    def _drop_unless_counted(self, run: str, round: int, digest: str) -> None:
-        """Deletes the bytes of a refused update, unless the same bytes are acknowledged under another request and
-        stored.
-
-        Both steps run under the run's lock, so that nobody acknowledges the bytes in between.
-        """
-
-        def drop(tx: Transaction, state: RunState, at: float) -> None:
-            members = {} if state.round is None else state.round.members
-            acknowledged = {member.digest for member in members.values()}
-            if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:
-                acknowledged |= {row.digest for row in tx.contributions(run, round)}
-            if digest not in acknowledged:
-                self._core.blobs.delete(digest)
-
-        self._core.log(run).submit(drop)
-
 
 def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
     report, most = arrived.report, arrived.device.examples_cap
@@ -295,5 +284,11 @@ def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
 def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:
     accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
     return Receipt(
-        run=report.run, round=report.round, attempt=report.attempt, device=device, digest=digest, weight=accepted.weight
+        run=report.run,
+        round=report.round,
+        attempt=report.attempt,
+        device=device,
+        digest=digest,
+        weight=accepted.weight,
+        logged=LoggedEvent(seq=accepted.seq, link=accepted.link) if accepted.link else None,
     )

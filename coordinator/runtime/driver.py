@@ -37,6 +37,8 @@ class Driver:
         self._stopping = threading.Event()
         self._retries: deque[tuple[float, Task]] = deque()
         self._retrying = threading.Lock()
+        self._bugs: set[Task] = set()
+        """Tasks that failed by a bug: each is logged once."""
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
             threading.Thread(target=self._work, name=f"quorate-worker-{number}", daemon=True)
@@ -89,7 +91,10 @@ class Driver:
                 _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
                 self._try_later(task)
             except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
-                _LOG.exception("a bug; will try again in %g s: %s", _RETRY_S, type(task[1]).__name__)
+                if task not in self._bugs:
+                    self._bugs.add(task)
+                    name = type(task[1]).__name__
+                    _LOG.exception("a bug; will try again every %g s: %s of run %s", _RETRY_S, name, task[0])
                 self._try_later(task)
 
     def _try_later(self, task: Task) -> None:

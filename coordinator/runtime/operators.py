@@ -26,7 +26,7 @@ from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.standstill import Standstill
-from coordinator.store.port import RoundRow
+from coordinator.store.port import RoundRow, RunRow
 
 
 class OperatorRequests:
@@ -49,14 +49,23 @@ class OperatorRequests:
         return self.run(row.run)
 
     def runs(self) -> list[RunView]:
-        return [self.run(row.run) for row in self._core.store.runs()]
+        return [self._listed(row) for row in self._core.store.runs()]
+
+    def _listed(self, row: RunRow) -> RunView:
+        """The run's view; of a run whose log cannot be read, what its rows say, and why."""
+        try:
+            return self.run(row.run)
+        except ValueError as error:
+            self._core.troubles.note(row.run, error)
+            return views.unreadable_run_view(self._core.store, row, self._core.troubles.of(row.run))
 
     def run(self, run: str) -> RunView:
         log = self._core.log(run)
         state, seq = log.caught_up()
         row = self._core.store.round(run, state.round_number) if state.round_number else None
         latest = views.round_view(self._core.store, row, state) if row else None
-        return views.run_view(log.row, state, seq, latest, stalled=self._standstill.of_run(state))
+        stalled, trouble = self._standstill.of_run(state), self._core.troubles.of(run)
+        return views.run_view(log.row, state, seq, latest, stalled=stalled, trouble=trouble)
 
     def pause(self, run: str) -> RunView:
         self._core.submit(run, lambda at: ev.Paused(at=at))

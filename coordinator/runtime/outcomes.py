@@ -5,9 +5,10 @@ Reads the run's state and the store. The same facts answer bytes that are sent a
 
 from __future__ import annotations
 
-from client_sdk.protocol.devices import Outcome, Receipt
+from client_sdk.protocol.devices import LoggedEvent, Outcome, Receipt
 from client_sdk.protocol.problems import problem
 from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, views
 from coordinator.runtime.core import Core
@@ -91,7 +92,17 @@ class Outcomes:
         if outcome.result == "refused":
             raise problem("late", outcome.reason)
         weight = next(row.weight for row in self._core.store.contributions(run, round) if row.device == device)
-        return Receipt(run=run, round=round, attempt=attempt, device=device, digest=digest, weight=weight)
+        beginning: dict[str, object] = {"round": round, "attempt": attempt, "device": device, "digest": digest}
+        event = self._core.store.find_event(run, ev.Reported.kind, beginning)
+        return Receipt(
+            run=run,
+            round=round,
+            attempt=attempt,
+            device=device,
+            digest=digest,
+            weight=weight,
+            logged=None if event is None or not event.link else LoggedEvent(seq=event.seq, link=event.link),
+        )
 
     def record_late(self, device: str, run: str, round: int) -> None:
         """Records a late update whose body was not read."""

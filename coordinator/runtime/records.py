@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import assert_never, get_args
+from collections.abc import Iterable, Sequence
+from typing import Protocol, assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
@@ -14,13 +14,25 @@ from coordinator.store.port import (
     MetricRow,
     RefusalRow,
     RoundRow,
-    Transaction,
 )
 
 RECORDS = get_args(fx.Record)
 
 
-def write(tx: Transaction, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
+class RowWriter(Protocol):
+    """The part of a transaction that records need. ``verify`` has another one, which collects the rows."""
+
+    def put_claims(self, claims: Iterable[ClaimRow]) -> None: ...
+    def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None: ...
+    def insert_checkpoint(self, row: CheckpointRow) -> None: ...
+    def insert_contributions(self, rows: Iterable[ContributionRow]) -> None: ...
+    def put_round(self, row: RoundRow) -> None: ...
+    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
+    def insert_audit(self, rows: Iterable[AuditRow]) -> None: ...
+    def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
+
+
+def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
     """Writes (at, record) in order. Releases that follow one another are written as one, and so are refusals."""
     released: list[str] = []
     refusals: list[RefusalRow] = []
@@ -101,7 +113,7 @@ def _round_row(run: str, record: fx.RecordRound) -> RoundRow:
     )
 
 
-def _checkpoint(tx: Transaction, run: str, at: float, record: fx.RecordCheckpoint) -> None:
+def _checkpoint(tx: RowWriter, run: str, at: float, record: fx.RecordCheckpoint) -> None:
     tx.insert_checkpoint(
         CheckpointRow(
             run=run,

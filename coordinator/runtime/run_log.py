@@ -8,7 +8,7 @@ durable, the cache is updated, the proposals are answered, and the actions are i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from coordinator.engine import effects as fx
@@ -21,6 +21,10 @@ from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
+_Place = tuple[int, str]
+"""(sequence number, link) of an event."""
+_Counted = dict[tuple[int, str], _Place]
+"""(round, device) -> the event that counts its update."""
 Make = Callable[[Transaction, RunState, float], events.Event | None]
 """Makes an event from the newest state and the time, or None for no event. May read the transaction, but not write."""
 
@@ -56,6 +60,8 @@ class RunLog:
         self._hand_out = hand_out
         self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
         self._cache = start_of(row)
+        self._counted: _Counted = {}
+        """Where the log counts the updates of the round under way."""
 
     @property
     def state(self) -> RunState:
@@ -105,10 +111,13 @@ class RunLog:
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
         logged: list[tuple[float, str, dict[str, object]]] = []
+        places: dict[int, tuple[int, int]] = {}
+        """Index of a result -> (round, index of its event in ``logged``)."""
+        counted: _Counted = {}
         rows: list[tuple[float, fx.Record]] = []
         actions: list[fx.Action] = []
         with self._store.transaction(self.run) as tx:
-            before, seq = self._caught_up(tx)
+            before, seq = self._caught_up(tx, actions, counted)
             state = before
             for proposal in batch:
                 now = self._clock.now()
@@ -132,18 +141,29 @@ class RunLog:
                     elif isinstance(effect, fx.Refused):
                         refused = True
                 if following is not state or (recorded and not refused):
+                    places[len(results)] = (state.round_number, len(logged))
                     logged.append((event.at, event.kind, events.to_json(event)))
                 results.append(effects)
                 state = following
             records.write(tx, self.run, rows)
+            links: list[str] = []
             if logged:
-                seq = tx.append(self.run, logged)
+                seq, links = tx.append(self.run, logged)
             if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
+        first = seq - len(links) + 1
+        answered: list[list[fx.Effect] | BaseException] = []
+        for index, result in enumerate(results):
+            number, at = places.get(index, (state.round_number, None))
+            place = None if at is None else (first + at, links[at])
+            answered.append(_with_place(result, number, place, counted, self._counted))
+        if state.round_number != self._cache[0].round_number:
+            self._counted = {}
+        self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
         self._cache = (state, seq)
         if logged or actions:
             self._hand_out(self.run, actions)
-        return results
+        return answered
 
     def _hold_fence(self, tx: Transaction, fence: int | None) -> None:
         """FenceLost for a proposal whose fence is not the run's newest.
@@ -157,11 +177,37 @@ class RunLog:
             raise FenceLost(f"another replica has taken the commit of run {self.run}")
         tx.require_fence(self.run, fence)
 
-    def _caught_up(self, tx: Transaction) -> tuple[RunState, int]:
+    def _caught_up(self, tx: Transaction, actions: list[fx.Action], counted: _Counted) -> tuple[RunState, int]:
+        """The state with the events that are not in the cache: of another replica, or of a transaction of this one that
+        lost the database's acknowledgement. What such an event deletes is asked for again, since ``pending`` names
+        only the newest deletion; to delete twice does no harm. ``counted`` gets where the round's updates are.
+        """
         state, seq = self._cache
         head = tx.head(self.run)
         while seq < head:
             for row in tx.events(self.run, seq, _PAGE):
-                state, _ = rounds.step(state, events.from_json(row.kind, row.at, row.body))
+                number = state.round_number
+                state, effects = rounds.step(state, events.from_json(row.kind, row.at, row.body))
+                actions += [effect for effect in effects if isinstance(effect, fx.Discard)]
+                for effect in effects:
+                    if isinstance(effect, fx.Accepted):
+                        counted[number, effect.device] = (row.seq, row.link)
                 seq = row.seq
         return state, seq
+
+
+def _with_place(
+    effects: list[fx.Effect] | BaseException, number: int, place: _Place | None, counted: _Counted, before: _Counted
+) -> list[fx.Effect] | BaseException:
+    """The effects of an event in this round, in which an accepted update names the event that counts it: the one that
+    was appended at ``place``, or, for bytes that were sent again, the one of ``before``."""
+    if isinstance(effects, BaseException):
+        return effects
+    for index, effect in enumerate(effects):
+        if isinstance(effect, fx.Accepted):
+            key = (number, effect.device)
+            if place is not None:
+                counted[key] = place
+            seq, link = counted.get(key) or before.get(key, (0, ""))
+            return [*effects[:index], replace(effect, seq=seq, link=link), *effects[index + 1 :]]
+    return effects

@@ -4,6 +4,8 @@ runs of other replicas, expired rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
@@ -14,11 +16,14 @@ from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.run_log import RunLog
+from coordinator.runtime.uncertain_updates import UncertainUpdates
 
 _HOUSEKEEPING_S = 30.0
 """Seconds between two searches for runs of other replicas, with which expired rows are deleted."""
 _AGAIN_S = 0.1
 """The least number of seconds until a deadline is checked again: a draw may wait for a free thread, or for the disk."""
+_AFTER_ERROR_S = 1.0
+"""Seconds until a run that could not be handled is tried again."""
 _COMMIT_S = 10.0
 """Seconds for which a round may be committing before its commit is issued again; doubled each time."""
 _SKEW_S = 5.0
@@ -26,22 +31,26 @@ _SKEW_S = 5.0
 
 
 class Timekeeping:
-    """``recover`` is called once, ``tick`` whenever a deadline may have passed; by one thread."""
+    """``recover`` is called once, ``tick`` whenever a deadline may have passed; by one thread.
 
-    def __init__(self, core: Core, fleet: Fleet, commits: Commits) -> None:
+    An error in one run is noted in ``core.troubles``, and the others are handled."""
+
+    def __init__(self, core: Core, fleet: Fleet, commits: Commits, uncertain: UncertainUpdates) -> None:
         self._core = core
         self._fleet = fleet
         self._commits = commits
+        self._uncertain = uncertain
         self._latest_now = core.clock.now()
         self._cleaned_at = self._latest_now
         self._committing: dict[str, tuple[int, float, float]] = {}
         """For runs that are committing: (round, since when, seconds until the commit is issued again)."""
+        self._unrecovered: set[str] = set()
+        """Runs whose pending actions could not be issued yet."""
 
     def recover(self) -> None:
         """Issues pending actions again."""
-        for row in self._core.store.runs():
-            log = self._begun(row.run)
-            self._core.hand_out(row.run, rounds.pending(log.catch_up()))
+        self._unrecovered = {row.run for row in self._core.store.runs()}
+        self._recover_left()
 
     def tick(self) -> float | None:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
@@ -49,42 +58,82 @@ class Timekeeping:
         now = self._core.clock.now()
         fell, self._latest_now = self._latest_now - now, now
         self._clean_up(now)
-        counts: dict[str, int] | None = None
-        deadlines = []
+        counts: list[dict[str, int]] = []
+
+        def waiting() -> dict[str, int]:
+            if not counts:
+                counts.append(self._fleet.counts())
+            return counts[0]
+
+        deadlines: list[float] = []
         for log in self._core.logs():
-            if log.state.over:
-                continue
-            state = log.catch_up()
-            if fell > 0 or _beyond_s(state, now) > _SKEW_S:
-                log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
-            state = log.state
-            if state.phase == "committing":
-                self._retry_commit(log.run, state, now)
-            if state.deadline is None:
-                continue
-            if state.phase == "leasing":
-                counts = self._fleet.counts() if counts is None else counts
-                deadlines += self._let_wait(log, counts, now)
-                continue
-            if state.phase == "selecting":
-                if now < state.deadline:
-                    counts = self._fleet.counts() if counts is None else counts
-                if now >= state.deadline or self._pool_is_full(state, counts or {}):
-                    self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
-            elif now >= state.deadline:
-                log.submit(lambda tx, state, at: ev.Tick(at=at))
-            if log.state.deadline is not None:
-                deadlines.append(max(log.state.deadline, now + _AGAIN_S))
+            try:
+                deadlines += self._handle(log, now, fell, waiting)
+            except Exception as error:  # noqa: BLE001 - noted with the run's name; the others have deadlines too
+                self._note(log.run, error)
+                deadlines.append(now + _AFTER_ERROR_S)
+            else:
+                self._handled(log.run)
         return min(deadlines, default=None)
+
+    def _handle(self, log: RunLog, now: float, fell: float, counts: Callable[[], dict[str, int]]) -> list[float]:
+        """Handles the deadlines of one run, and returns the next ones."""
+        if log.state.over:
+            return []
+        state = log.catch_up()
+        if fell > 0 or _beyond_s(state, now) > _SKEW_S:
+            log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
+        state = log.state
+        if state.phase == "committing":
+            self._retry_commit(log.run, state, now)
+        if state.deadline is None:
+            return []
+        if state.phase == "leasing":
+            return self._let_wait(log, counts(), now)
+        if state.phase == "selecting":
+            if now >= state.deadline or self._pool_is_full(state, counts()):
+                self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
+        elif now >= state.deadline:
+            log.submit(lambda tx, state, at: ev.Tick(at=at))
+        return [] if log.state.deadline is None else [max(log.state.deadline, now + _AGAIN_S)]
+
+    def _handled(self, run: str) -> None:
+        if run not in self._unrecovered:
+            self._core.troubles.clear(run)
 
     def _clean_up(self, now: float) -> None:
         if 0 <= now - self._cleaned_at < _HOUSEKEEPING_S:
             return
         self._cleaned_at = now
+        self._recover_left()
         for row in self._core.store.runs():
-            self._begun(row.run)
+            if row.run not in self._unrecovered:
+                self._noting(row.run, self._begun)
+        self._uncertain.settle()
         with self._core.store.transaction() as tx:
             tx.expire_waiting(now)
+
+    def _recover_left(self) -> None:
+        for run in sorted(self._unrecovered):
+            if self._noting(run, self._recover):
+                self._unrecovered.discard(run)
+
+    def _recover(self, run: str) -> None:
+        log = self._begun(run)
+        self._core.hand_out(run, rounds.pending(log.catch_up()))
+
+    def _noting(self, run: str, work: Callable[[str], object]) -> bool:
+        """Does the work for one run. Returns False where that failed, which is noted."""
+        try:
+            work(run)
+        except Exception as error:  # noqa: BLE001 - noted with the run's name; the others are handled too
+            self._note(run, error)
+            return False
+        return True
+
+    def _note(self, run: str, error: Exception) -> None:
+        self._core.failures.note(error)
+        self._core.troubles.note(run, error)
 
     def _let_wait(self, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
         """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.

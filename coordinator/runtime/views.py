@@ -13,7 +13,9 @@ _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 """Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
 
 
-def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None, *, stalled: str = "") -> RunView:
+def run_view(
+    row: RunRow, state: RunState, seq: int, latest: RoundView | None, *, stalled: str = "", trouble: str = ""
+) -> RunView:
     return RunView(
         run=row.run,
         name=row.name,
@@ -34,6 +36,32 @@ def run_view(row: RunRow, state: RunState, seq: int, latest: RoundView | None, *
         kind=latest.kind if latest else "federated",
         exhausted=state.exhausted,
         stalled=stalled,
+        trouble=trouble,
+    )
+
+
+def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
+    """What can be said of a run whose log this version cannot read."""
+    line = reader.checkpoints(row.run)
+    finish = cast("dict[str, Any]", row.plan.get("finish") or {})
+    return RunView(
+        run=row.run,
+        name=row.name,
+        status="running",
+        reason="",
+        phase="idle",
+        round=max(reader.rows_by_round(row.run)["rounds"], default=0),
+        version=line[-1].version,
+        checkpoint=line[-1].digest,
+        rounds_committed=line[-1].version,
+        rounds_wanted=int(finish.get("rounds", 0)),
+        plan=row.plan,
+        plan_digest=row.plan_digest,
+        origin=row.origin,
+        created_at=row.created_at,
+        seq=row.seq,
+        funnel=Funnel(),
+        trouble=trouble,
     )
 
 

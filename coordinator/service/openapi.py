@@ -46,6 +46,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "device": "d-4k7m2q9x",
         "digest": _DIGEST,
         "weight": 600,
+        "logged": {"seq": 1412, "link": _DIGEST},
     },
     "Outcome": {
         "run": "mnist-1",

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coordinator.blobs import BlobError, FileBlobs
-from coordinator.datafolder import FolderError, locked
+from coordinator.datafolder import FolderError, locked, sync_folder
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
@@ -95,6 +95,7 @@ def _token(folder: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    sync_folder(folder)
     return token
 
 

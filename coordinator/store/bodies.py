@@ -28,6 +28,11 @@ def from_text(text: str) -> Json:
     return cast("Json", json.loads(text))
 
 
+def beginning_of(body: Json) -> str:
+    """How the text of a body begins that has these values first, and others after them."""
+    return f"{to_text(body)[:-1]},"
+
+
 def finite(value: float, name: str) -> float:
     """The value. StoreError when it is NaN or infinite, which databases treat differently."""
     if not math.isfinite(value):

@@ -14,6 +14,7 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from coordinator.datafolder import sync_folder
 from coordinator.store.port import StoreError
 
 _CONNECTIONS = 16
@@ -65,9 +66,13 @@ def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
 
 
 def _make_file(path: Path) -> None:
-    """Makes the file if it is missing, readable by its owner only, since it contains the runs' selection seeds."""
+    """Makes the file durably if it is missing, readable by its owner only, since it contains the runs' selection
+    seeds."""
     try:
+        new = not path.exists()
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        if new:
+            sync_folder(path.absolute().parent)
     except OSError as error:
         raise StoreError(f"The database {path} can't be opened for writing: {error.strerror}.") from None
 

@@ -14,10 +14,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coordinator.store.bodies import finite, to_text
+from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
+    Appended,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -59,14 +61,19 @@ class MemoryTransaction(MemoryReads):
         record = RunRecord(replace(row, plan={}, snapshot=None), self._text(row.plan), snapshot)
         self._t.runs.put(ALL, row.run, record)
 
-    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
         record = self._run(run)
-        seq = record.row.seq
+        seq, links = record.row.seq, []
+        last = self._t.events.get(run, seq)
+        link = log_beginning(record.row) if last is None else last[3]
         for at, kind, body in events:
             seq += 1
-            self._t.events.put(run, seq, (at, kind, self._text(body)))
+            text = self._text(body)
+            link = event_link(link, seq, at, kind, text)
+            links.append(link)
+            self._t.events.put(run, seq, (at, kind, text, link))
         self._t.runs.put(ALL, run, replace(record, row=replace(record.row, seq=seq)))
-        return seq
+        return Appended(seq, links)
 
     def snapshot(self, run: str, seq: int, state: Json) -> None:
         record = self._run(run)
@@ -182,12 +189,25 @@ class MemoryTransaction(MemoryReads):
         self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
-        for row in self._of_runs(rows):
-            self._t.refusals.put((row.run, row.round), self._t.refusals.count((row.run, row.round)), row)
+        for run, found in by_run(self._of_runs(rows)).items():
+            record = self._run(run)
+            count = record.row.refusals
+            last = self._t.last_refusal.get(run, ALL)
+            for number, row in enumerate(chain_refusals(run, last, count, found), count + 1):
+                self._t.refusals.put((run, row.round), number, row)
+                self._t.last_refusal.put(run, ALL, row.link)
+            self._t.runs.put(ALL, run, replace(record, row=replace(record.row, refusals=count + len(found))))
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
-        for row in self._of_runs(rows):
-            self._t.audit.put(row.run, self._t.audit.count(row.run), row)
+        for run, found in by_run(self._of_runs(rows)).items():
+            record = self._run(run)
+            count = record.row.audits
+            last = self._t.audit.get(run, count)
+            for number, row in enumerate(
+                chain_audit(run, None if last is None else last.link, count, found), count + 1
+            ):
+                self._t.audit.put(run, number, row)
+            self._t.runs.put(ALL, run, replace(record, row=replace(record.row, audits=count + len(found))))
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         for row in self._of_runs(rows):
@@ -257,6 +277,12 @@ class MemoryStore(MemoryReads):
         finally:
             self._writer = None
             self._writing.release()
+
+    @contextmanager
+    def reading(self) -> Iterator[MemoryReads]:
+        """Opens a transaction that only reads: commits wait for its end."""
+        with self._guard:
+            yield self
 
     def close(self) -> None:
         """Deletes nothing: this object is the database."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from heapq import nsmallest
 
-from coordinator.store.bodies import from_text
+from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.port import (
     AuditRow,
@@ -16,6 +16,7 @@ from coordinator.store.port import (
     ContributionRow,
     DeviceRow,
     EventRow,
+    Json,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -55,7 +56,20 @@ class MemoryReads:
                 event = self._t.events.get(run, seq)
                 if event is not None:
                     found.append((seq, event))
-        return [EventRow(seq=seq, at=at, kind=kind, body=from_text(body)) for seq, (at, kind, body) in found]
+        return [
+            EventRow(seq=seq, at=at, kind=kind, body=from_text(body), link=link)
+            for seq, (at, kind, body, link) in found
+        ]
+
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        text = beginning_of(beginning)
+        with self._guard:
+            found = (
+                EventRow(seq=seq, at=at, kind=kind, body=from_text(body), link=link)
+                for seq, (at, of_kind, body, link) in sorted(self._t.events.rows(run).items())
+                if of_kind == kind and body.startswith(text)
+            )
+            return next(found, None)
 
     def device(self, device: str) -> DeviceRow | None:
         with self._guard:
@@ -136,6 +150,12 @@ class MemoryReads:
         with self._guard:
             return [row for _, row in sorted(self._t.refusals.rows((run, round)).items())]
 
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        with self._guard:
+            groups = [group for group in self._t.refusals.groups() if group[0] == run]
+            found = {number: row for group in groups for number, row in self._t.refusals.rows(group).items()}
+        return [row for _, row in sorted(found.items())]
+
     def audit(self, run: str) -> list[AuditRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.audit.rows(run).items())]
@@ -143,3 +163,16 @@ class MemoryReads:
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.metrics.rows(run).items())]
+
+    def runs_named(self) -> list[str]:
+        """A row whose run is gone cannot be here."""
+        with self._guard:
+            return sorted(self._t.runs.rows(ALL))
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        with self._guard:
+            contributions, refusals = self._t.contributions, self._t.refusals
+            counted = {group[1]: len(contributions.rows(group)) for group in contributions.groups() if group[0] == run}
+            refused = {group[1]: len(refusals.rows(group)) for group in refusals.groups() if group[0] == run}
+            rounds = dict.fromkeys(self._t.rounds.rows(run), 1)
+        return {"rounds": rounds, "contributions": counted, "refusals": refused}

@@ -60,9 +60,9 @@ class Layer(Generic[G, K, V]):
                 below[key] = row
         return below
 
-    def count(self, group: G) -> int:
-        """Number of rows of a group whose rows are only added, never replaced or dropped."""
-        return len(self._groups.get(group, ())) + (0 if self._base is None else self._base.count(group))
+    def groups(self) -> set[G]:
+        """Every group that has a row, or had one."""
+        return set(self._groups) | (set() if self._base is None else self._base.groups())
 
     def put(self, group: G, key: K, row: V) -> None:
         self._groups.setdefault(group, {})[key] = row
@@ -100,11 +100,11 @@ class RunRecord:
 
 
 class Tables:
-    """All tables; the last five are indexes. With ``base``, a layer over each of its tables."""
+    """All tables; the last six are indexes. With ``base``, a layer over each of its tables."""
 
     def __init__(self, base: Tables | None = None) -> None:
         self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
-        self.events: Layer[str, int, tuple[float, str, str]] = Layer(base.events if base else None)
+        self.events: Layer[str, int, tuple[float, str, str, str]] = Layer(base.events if base else None)
         self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
         self.workers: Layer[str, str, WorkerRow] = Layer(base.workers if base else None)
         self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
@@ -115,6 +115,7 @@ class Tables:
         self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
         self.audit: Layer[str, int, AuditRow] = Layer(base.audit if base else None)
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
+        self.last_refusal: Layer[str, str, str] = Layer(base.last_refusal if base else None)
         self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
         self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
         self.child_of: Layer[str, int | None, int] = Layer(base.child_of if base else None)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.rows import (
+    Appended,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -30,6 +31,7 @@ from coordinator.store.rows import (
 
 __all__ = [
     "TERMINAL",
+    "Appended",
     "AuditRow",
     "CheckpointRow",
     "ClaimRow",
@@ -94,6 +96,10 @@ class Reader(Protocol):
         """Events with ``seq > after`` in order, at most ``limit``."""
         ...
 
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        """The first event of this kind whose body begins with these values, in this order. Reads the whole log."""
+        ...
+
     def device(self, device: str) -> DeviceRow | None: ...
     def device_by_key(self, public_key: str) -> DeviceRow | None: ...
     def device_by_token(self, token_hash: str) -> DeviceRow | None:
@@ -148,12 +154,24 @@ class Reader(Protocol):
         """In the order in which they were recorded."""
         ...
 
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        """Those of all rounds, in the order in which they were recorded."""
+        ...
+
     def audit(self, run: str) -> list[AuditRow]:
         """In the order in which they were recorded."""
         ...
 
     def metrics(self, run: str) -> list[MetricRow]:
         """In order of version, source, name."""
+        ...
+
+    def runs_named(self) -> list[str]:
+        """Every run that a row of any table names, sorted: also where the run's own row is gone."""
+        ...
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        """How many rows of ``rounds``, ``contributions`` and ``refusals`` name each round: {table: {round: rows}}."""
         ...
 
 
@@ -166,8 +184,8 @@ class Transaction(Reader, Protocol):
     """
 
     def insert_run(self, row: RunRow) -> None: ...
-    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
-        """Appends (at, kind, body) in order and returns the new last sequence number."""
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
+        """Appends (at, kind, body) in order, each chained to the one before, and returns where the log ends now."""
         ...
 
     def snapshot(self, run: str, seq: int, state: Json) -> None: ...
@@ -240,6 +258,10 @@ class Transaction(Reader, Protocol):
 
 class Store(Reader, Protocol):
     """Reads of committed data, and writing transactions."""
+
+    def reading(self) -> AbstractContextManager[Reader]:
+        """Opens a transaction that only reads: all of its reads see the data of one moment, while others write."""
+        ...
 
     def transaction(self, run: str | None = None) -> AbstractContextManager[Transaction]:
         """Opens a writing transaction; with ``run`` it holds that run's lock from the first statement to the end.

@@ -6,6 +6,7 @@ Times are Unix seconds (float). Bodies are JSON-compatible dicts, which ``bodies
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Json = dict[str, object]
 
@@ -81,6 +82,12 @@ class RunRow:
     snapshot_seq: int = 0
     snapshot: Json | None = None
     """The engine's state after event ``snapshot_seq``: recovery folds only the events after it."""
+    chained_from: int = 0
+    """The last event that was stored before events had links: those up to it were chained by a migration."""
+    audits: int = 0
+    """How many rows of the audit the run has."""
+    refusals: int = 0
+    """How many refusals it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,17 @@ class EventRow:
     at: float
     kind: str
     body: Json
+    link: str = field(default="", compare=False)
+    """SHA-256 that chains it to the event before (``chain.py``). The store computes it, here and below."""
+
+
+class Appended(NamedTuple):
+    """What came of appending events."""
+
+    seq: int
+    """Sequence number of the run's last event."""
+    links: list[str]
+    """Of the events that were appended, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +170,7 @@ class RefusalRow:
     """late | abandoned | stale | duplicate | invalid | ... : the kind of problem."""
     reason: str
     at: float
+    link: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +183,7 @@ class AuditRow:
     """The name that the operator gave; it is not verified while operators have no credentials."""
     action: str
     detail: str
+    link: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

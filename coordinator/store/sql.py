@@ -17,9 +17,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
+from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import to_store_error, translated
 from coordinator.store.port import (
+    Appended,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -59,19 +61,19 @@ class SqlTransaction(SqlReads):
             snapshot = None if row.snapshot is None else to_text(row.snapshot)
             self._write(sql.INSERT_RUN, _values(row) | {"plan": to_text(row.plan), "snapshot": snapshot})
 
-    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> int:
+    def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
         with self._voiding():
             bodies = [to_text(body) for _, _, body in events]
-            last = self._incremented(run, sql.ADVANCE, {"at_run": run, "by": len(events)})
-            first = last - len(events) + 1
-            self._write_all(
-                sql.INSERT_EVENTS,
-                [
-                    {"run": run, "seq": first + place, "at": at, "kind": kind, "body": body}
-                    for place, ((at, kind, _), body) in enumerate(zip(events, bodies, strict=True))
-                ],
-            )
-        return last
+            last, link = self._advanced(run, sql.ADVANCE, len(events))
+            if link is None:
+                link = self._log_beginning(run)
+            rows, links = [], []
+            for seq, ((at, kind, _), body) in enumerate(zip(events, bodies, strict=True), last - len(events) + 1):
+                link = event_link(link, seq, at, kind, body)
+                links.append(link)
+                rows.append({"run": run, "seq": seq, "at": at, "kind": kind, "body": body, "link": link})
+            self._write_all(sql.INSERT_EVENTS, rows)
+        return Appended(last, links)
 
     def snapshot(self, run: str, seq: int, state: Json) -> None:
         with self._voiding():
@@ -160,11 +162,17 @@ class SqlTransaction(SqlReads):
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
         with self._voiding():
-            self._write_all(sql.INSERT_REFUSALS, [_values(row) for row in rows])
+            for run, found in by_run(rows).items():
+                last, link = self._advanced(run, sql.COUNT_REFUSALS, len(found))
+                chained = chain_refusals(run, link, last - len(found), found)
+                self._write_all(sql.INSERT_REFUSALS, [_values(row) for row in chained])
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         with self._voiding():
-            self._write_all(sql.INSERT_AUDIT, [_values(row) for row in rows])
+            for run, found in by_run(rows).items():
+                last, link = self._advanced(run, sql.COUNT_AUDITS, len(found))
+                chained = chain_audit(run, link, last - len(found), found)
+                self._write_all(sql.INSERT_AUDIT, [_values(row) for row in chained])
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         with self._voiding():
@@ -193,6 +201,19 @@ class SqlTransaction(SqlReads):
             raise _missing(f"run {run}")
         return int(found[0])
 
+    def _advanced(self, run: str, statement: Executable, by: int) -> tuple[int, str | None]:
+        """Raises a counter of the run. Returns it, and the link of the last row before; None where there is none."""
+        found: Sequence[Any] | None = self._write(statement, {"at_run": run, "by": by}).fetchone()
+        if found is None:
+            raise _missing(f"run {run}")
+        return int(found[0]), found[1]
+
+    def _log_beginning(self, run: str) -> str:
+        row = self.run(run)
+        if row is None:
+            raise _missing(f"run {run}")
+        return log_beginning(row)
+
     @contextmanager
     def _voiding(self) -> Iterator[None]:
         try:
@@ -203,6 +224,17 @@ class SqlTransaction(SqlReads):
         except StoreError:
             self._void = True
             raise
+
+
+class _OneConnection(SqlReads):
+    """Reads of the transaction that is open on this connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+        with translated():
+            return self._connection.execute(statement, parameters).fetchall()
 
 
 class SqlStore(SqlReads):
@@ -244,6 +276,23 @@ class SqlStore(SqlReads):
                 raise
             finally:
                 self._thread.open = False
+
+    @contextmanager
+    def reading(self) -> Iterator[SqlReads]:
+        """Opens a transaction that only reads. On SQLite in memory it excludes writers."""
+        self._refuse_nesting()
+        with self._exclusive(self._one_connection), self._connected() as connection:
+            self._thread.open = True
+            try:
+                with translated():
+                    connection.exec_driver_sql(
+                        "BEGIN" if self._sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+                    )
+                yield _OneConnection(connection)
+            finally:
+                self._thread.open = False
+                with suppress(SQLAlchemyError):
+                    connection.rollback()
 
     def close(self) -> None:
         """Closes the connections. The store must not be used afterwards."""

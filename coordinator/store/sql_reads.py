@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Executable
 
 from coordinator.store import statements as sql
-from coordinator.store.bodies import from_text
+from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.port import (
     AuditRow,
     CheckpointRow,
@@ -20,6 +20,7 @@ from coordinator.store.port import (
     ContributionRow,
     DeviceRow,
     EventRow,
+    Json,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -81,6 +82,10 @@ class SqlReads(ABC):
     def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
         return [_event(row) for row in self._read(sql.EVENTS, run=run, after=after, limit=limit)]
 
+    def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
+        text = beginning_of(beginning)
+        return _first(_event, self._read(sql.FIND_EVENT, run=run, kind=kind, length=len(text), beginning=text))
+
     def device(self, device: str) -> DeviceRow | None:
         return _first(_device, self._read(sql.DEVICE, device=device))
 
@@ -140,11 +145,23 @@ class SqlReads(ABC):
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         return [_refusal(row) for row in self._read(sql.REFUSALS, run=run, round=round)]
 
+    def refusals_in_order(self, run: str) -> list[RefusalRow]:
+        return [_refusal(row) for row in self._read(sql.REFUSALS_IN_ORDER, run=run)]
+
     def audit(self, run: str) -> list[AuditRow]:
         return [_audit(row) for row in self._read(sql.AUDIT, run=run)]
 
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]
+
+    def runs_named(self) -> list[str]:
+        return sorted(str(row[0]) for row in self._read(sql.RUNS_NAMED))
+
+    def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {"rounds": {}, "contributions": {}, "refusals": {}}
+        for table, number, count in self._read(sql.ROWS_BY_ROUND, run=run):
+            found[table][number] = count
+        return found
 
 
 def _first(make: Callable[[Sequence[Any]], T], rows: Result) -> T | None:

@@ -9,7 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from sqlalchemy import Delete, Insert, Select, Table, Update, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    CompoundSelect,
+    Delete,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    union,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -63,6 +80,12 @@ EVENTS = (
     .order_by(events.c.seq)
     .limit(_limit)
 )
+FIND_EVENT = (
+    _select(events, port.EventRow)
+    .where(*_is(events, "run", "kind"), func.substr(events.c.body, 1, bindparam("length")) == bindparam("beginning"))
+    .order_by(events.c.seq)
+    .limit(1)
+)
 DEVICE = _select(devices, port.DeviceRow).where(*_is(devices, "device"))
 DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "public_key"))
 DEVICE_BY_TOKEN = (
@@ -93,6 +116,7 @@ ROUNDS = (
     .limit(_limit)
 )
 REFUSALS = _select(refusals, port.RefusalRow).where(*_is(refusals, "run", "round")).order_by(refusals.c.number)
+REFUSALS_IN_ORDER = _select(refusals, port.RefusalRow).where(*_is(refusals, "run")).order_by(refusals.c.number)
 AUDIT = _select(audit, port.AuditRow).where(*_is(audit, "run")).order_by(audit.c.number)
 METRICS = (
     _select(metrics, port.MetricRow)
@@ -100,10 +124,49 @@ METRICS = (
     .order_by(metrics.c.version, metrics.c.source, metrics.c.name)
 )
 
+RUNS_NAMED = union(
+    *(
+        select(table.c.run)
+        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics)
+    )
+)
+ROWS_BY_ROUND = union_all(
+    *(
+        select(literal(table.name), table.c.round, func.count()).where(*_is(table, "run")).group_by(table.c.round)
+        for table in (rounds, contributions, refusals)
+    )
+)
+
 # Writes
 
 INSERT_RUN = insert(runs)
-ADVANCE = update(runs).where(*_at(runs, "run")).values(seq=runs.c.seq + bindparam("by")).returning(runs.c.seq)
+ADVANCE = (
+    update(runs)
+    .where(*_at(runs, "run"))
+    .values(seq=runs.c.seq + bindparam("by"))
+    .returning(
+        runs.c.seq,
+        select(events.c.link).where(*_at(events, "run")).order_by(events.c.seq.desc()).limit(1).scalar_subquery(),
+    )
+)
+"""Returns the last sequence number, and the link of the event before the new ones."""
+
+
+def _count_rows(table: Table, counter: str) -> Update:
+    """Raises the run's counter of a chained table. Returns it, and the link of the last row."""
+    return (
+        update(runs)
+        .where(*_at(runs, "run"))
+        .values({counter: runs.c[counter] + bindparam("by")})
+        .returning(
+            runs.c[counter],
+            select(table.c.link).where(*_at(table, "run")).order_by(table.c.number.desc()).limit(1).scalar_subquery(),
+        )
+    )
+
+
+COUNT_AUDITS = _count_rows(audit, "audits")
+COUNT_REFUSALS = _count_rows(refusals, "refusals")
 INSERT_EVENTS = insert(events)
 SNAPSHOT = update(runs).where(*_at(runs, "run"))
 RAISE_FENCE = update(runs).where(*_at(runs, "run")).values(fence=runs.c.fence + 1).returning(runs.c.fence)
@@ -152,7 +215,14 @@ class Upserts:
         return statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
 
 
-def all_statements(dialect: str) -> dict[str, Select[tuple[object, ...]] | Insert | Update | Delete]:
+Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | Insert | Update | Delete
+
+
+def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(Upserts(dialect))}
-    return {name: found for name, found in named.items() if isinstance(found, Select | Insert | Update | Delete)}
+    return {
+        name: found
+        for name, found in named.items()
+        if isinstance(found, Select | CompoundSelect | Insert | Update | Delete)
+    }

@@ -43,6 +43,11 @@ def _of_run() -> Column[str]:
     return Column("run", _id(), ForeignKey("runs.run"), nullable=False)
 
 
+def _link() -> Column[str]:
+    """Of a row that is chained to the one before (``chain.py``)."""
+    return Column("link", Text, nullable=False, server_default="")
+
+
 runs = Table(
     "runs",
     metadata,
@@ -58,6 +63,9 @@ runs = Table(
     Column("fence", BigInteger, nullable=False),
     Column("snapshot_seq", BigInteger, nullable=False),
     Column("snapshot", Text),
+    Column("chained_from", BigInteger, nullable=False, server_default="0"),
+    Column("audits", BigInteger, nullable=False, server_default="0"),
+    Column("refusals", BigInteger, nullable=False, server_default="0"),
 )
 
 events = Table(
@@ -68,6 +76,7 @@ events = Table(
     Column("at", Double, nullable=False),
     Column("kind", Text, nullable=False),
     Column("body", Text, nullable=False),
+    _link(),
     PrimaryKeyConstraint("run", "seq"),
     sqlite_with_rowid=False,
 )
@@ -187,7 +196,9 @@ refusals = Table(
     Column("kind", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
+    _link(),
     Index(None, "run", "round"),
+    Index(None, "run", "number"),
 )
 
 audit = Table(
@@ -199,6 +210,7 @@ audit = Table(
     Column("by", Text, nullable=False),
     Column("action", Text, nullable=False),
     Column("detail", Text, nullable=False),
+    _link(),
     Index(None, "run"),
 )
 

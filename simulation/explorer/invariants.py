@@ -43,6 +43,13 @@ INVARIANTS: dict[str, str] = {
     "claims": "A device works on one round at a time, and each selected device without an answer has its assignment.",
     "retention": "Raw updates are stored only until their round's end plus the plan's retention.",
     "log": "A run's log follows the rules.",
+    "rows": "The rows are those that the log gives.",
+    "snapshot": "The snapshot is the state after its event.",
+    "draw": "A cohort is the draw from the list of who waited.",
+    "fleet": "Who was selected is enrolled; who had a lease is registered.",
+    "plan": "The plan is the one of the digest to which the devices agreed.",
+    "chain": "Each event, refusal and action of the audit continues the chain of links.",
+    "orphan": "No row names a run that is not there.",
     "no-bug": "No call raises an unexpected error.",
 }
 

@@ -13,6 +13,7 @@ from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Task
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
@@ -55,6 +56,7 @@ class Replica(Process):
                 signals=ReplicaSignals(self),
                 settings=world.settings,
                 entropy=world.chance.entropy(f"entropy {self.name}"),
+                troubles=RaisedTroubles(),
             )
             if world.shape.replicas == 1:
                 sweeping.sweep(self.coordinator.core)

@@ -286,7 +286,7 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
     for device in news.devices:
         tx.insert_device(device)
     if have.row is None:
-        tx.insert_run(replace(row, seq=0))
+        tx.insert_run(replace(row, seq=0, audits=0, refusals=0))
     else:
         for _ in range(row.fence - have.row.fence):
             tx.raise_fence(run)

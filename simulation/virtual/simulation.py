@@ -31,6 +31,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from simulation.clients import Clients
@@ -107,6 +108,7 @@ class Simulation:
                 settings=_SETTINGS,
                 entropy=_entropy(seed),
                 sums=sums_of(self.engine),
+                troubles=RaisedTroubles(),
             )
             self.run = self._begun(before, plan, body, origin)
             planned = partial(planned_steps, plan.task)

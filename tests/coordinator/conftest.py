@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,12 @@ def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
             return World(devices, store=store, **more)
 
         yield make
+
+
+@pytest.fixture
+def needs_proc() -> None:
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("reads /proc to see what is fsynced")
 
 
 @pytest.fixture

@@ -314,12 +314,6 @@ def _steps(monkeypatch: pytest.MonkeyPatch, die_at: int | None = None) -> list[s
     return log
 
 
-@pytest.fixture
-def needs_proc() -> None:
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("reads /proc to see what is fsynced")
-
-
 @pytest.mark.usefixtures("needs_proc")
 def test_the_order_that_makes_a_blob_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = FileBlobs(folder)

@@ -43,7 +43,7 @@ def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.Captu
         assert {line.get("device") for line in said[:-1]} == {"d1"}
     assert quorate("device", "history", "--folder", "d1") == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "seconds", "reason"]
+    assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "reason"]
     assert [row.split()[:4] for row in table[1:]] == [["run-1", str(n), LEARNER, "receipt"] for n in (1, 2)]
     assert quorate("device", "history", "--folder", "d1", "--json") == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -221,7 +221,7 @@ def test_verify_follows_masked_vectors_over_attempts_and_faults(world: World) ->
     assert refusals == {(cohort[0], "invalid-update"), (cohort[1], "abandoned")}
 
 
-def test_verify_misses_an_audit_that_somebody_removed(tmp_path: Path) -> None:
+def test_verify_names_an_audit_that_somebody_removed(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
     world = World(4, store=store, blobs=FileBlobs(tmp_path / "blobs"))
     secure_run(world)
@@ -233,6 +233,8 @@ def test_verify_misses_an_audit_that_somebody_removed(tmp_path: Path) -> None:
         assert connection.execute("DELETE FROM audit").rowcount == 1
     connection.close()
     assert [(wrong.invariant, wrong.what) for wrong in verify(store, world.blobs)] == [
-        ("3", "the owner advanced it, and the audit does not say so")
+        ("chain", "the audit has 0 actions, and recorded 1"),
+        ("3", "the owner advanced it, and the audit does not say so"),
+        ("rows", "the audit lacks an action that the log gives: advance"),
     ]
     store.close()

@@ -15,7 +15,8 @@ import pytest
 from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import rounds
+from coordinator.engine import rounds, selection
+from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
@@ -104,6 +105,16 @@ class StoredWorld(World):
                     )
                 )
         return row
+
+    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
+        """As the runtime draws, so that the draw can be repeated."""
+        pool = [(name, 100) for name in sorted(chosen)]
+        cohort = selection.draw(pool, state.plan.cohort.select, choose="uniform", seed=7, round=state.round_number)
+        return cohort, self.blobs.put(json.dumps(pool).encode()) if cohort else None
+
+    def _referred(self) -> set[str]:
+        pools = {str(row.body["pool"]) for row in self.store.events("run-1", 0, 100_000) if row.kind == "Drawn"}
+        return super()._referred() | pools
 
     def texts(self) -> Iterable[str]:
         for row in self.store.events("run-1", 0, 100_000):

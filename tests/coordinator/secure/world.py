@@ -350,6 +350,10 @@ class World:
             case _:
                 pass  # hints: devices that wait ask again
 
+    def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
+        """(cohort, digest of the list of who waited): the first of those who may be chosen, and no list."""
+        return chosen[: state.plan.cohort.select], None
+
     def _draw(self, action: fx.Draw) -> None:
         def drawn(state: RunState, at: float) -> ev.Event | None:
             if state.phase != "selecting" or state.round_number != action.round or state.deadline is None:
@@ -358,11 +362,13 @@ class World:
             chosen = [name for name in waiting if name not in state.spent and name not in state.barred]
             if len(chosen) < state.plan.cohort.select and at < state.deadline:
                 return None
+            cohort, pool = self.draw(chosen, state)
             return ev.Drawn(
                 at=at,
                 round=state.round_number,
-                cohort=tuple((name, 100) for name in chosen[: state.plan.cohort.select]),
+                cohort=tuple((name, 100) for name in cohort),
                 waiting=len(chosen),
+                pool=pool,
                 unspendable=len(waiting) - len(chosen),
             )
 

@@ -12,11 +12,12 @@ import pytest
 
 from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction
 from tests.coordinator.store import rows
+from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
-class StoreContract(FleetContract, TransactionContract):
+class StoreContract(FleetContract, TransactionContract, ChainContract):
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []
@@ -75,13 +76,13 @@ class StoreContract(FleetContract, TransactionContract):
         with store.transaction() as tx:
             rows.world(tx, runs=2)
         with store.transaction("r1") as tx:
-            assert tx.append("r1", [(1.5, "opened", {"n": 1}), (2.0, "reported", {"n": 2, "ratio": 0.1})]) == 2
+            assert tx.append("r1", [(1.5, "opened", {"n": 1}), (2.0, "reported", {"n": 2, "ratio": 0.1})]).seq == 2
             assert tx.head("r1") == 2
-            assert tx.append("r1", [(3.0, "reported", {"n": 3})]) == 3
-            assert tx.append("r1", []) == 3
+            assert tx.append("r1", [(3.0, "reported", {"n": 3})]).seq == 3
+            assert tx.append("r1", []).seq == 3
             assert [event.seq for event in tx.events("r1", 0)] == [1, 2, 3]
         with store.transaction("r2") as tx:
-            assert tx.append("r2", [(4.0, "opened", {})]) == 1
+            assert tx.append("r2", [(4.0, "opened", {})]).seq == 1
         assert store.head("r1") == 3
         assert store.head("r2") == 1
         assert store.run("r1").seq == 3  # type: ignore[union-attr]

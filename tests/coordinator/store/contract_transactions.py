@@ -179,7 +179,7 @@ class TransactionContract:
             tx.append("r1", [(0.0, "k", {})])
         assert store.head("r1") == 1
         with store.transaction("r1") as tx:
-            assert tx.append("r1", [(0.0, "k", {})]) == 2
+            assert tx.append("r1", [(0.0, "k", {})]).seq == 2
 
     def test_the_lock_is_free_again_after_an_exception(self, store: Store) -> None:
         for _ in range(3):

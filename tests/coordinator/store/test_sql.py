@@ -95,7 +95,7 @@ def test_two_stores_on_one_file_wait_for_each_other(store: SqlStore, tmp_path: P
         for _ in range(10):
             with to.transaction("r1") as tx:
                 seq = tx.head("r1")
-                assert tx.append("r1", [(0.0, "k", {"after": seq})]) == seq + 1
+                assert tx.append("r1", [(0.0, "k", {"after": seq})]).seq == seq + 1
 
     threads = [threading.Thread(target=add, args=(each,)) for each in (store, other)]
     for thread in threads:
@@ -113,7 +113,7 @@ def test_a_database_that_stays_locked_is_an_error_and_no_hang(store: SqlStore, t
         with pytest.raises(StoreError, match="locked by another process"), impatient.transaction():
             pass
     with impatient.transaction("r1") as tx:
-        assert tx.append("r1", [(0.0, "k", {})]) == 1
+        assert tx.append("r1", [(0.0, "k", {})]).seq == 1
     impatient.close()
 
 
@@ -152,7 +152,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
     assert str(caught.value) == "The database could not be written: the disk is full."
     assert [found.seq for found in store.events("r1", 0)] == [1]
     with store.transaction("r1") as tx:
-        assert tx.append("r1", [(0.0, "small", {})]) == 2
+        assert tx.append("r1", [(0.0, "small", {})]).seq == 2
 
 
 def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
@@ -206,5 +206,5 @@ def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tm
     assert {row.examples for row in store.waiting(0)} == {done - 1}
     assert len(store.waiting(0)) == 7
     with store.transaction("r1") as tx:
-        assert tx.append("r1", [(0.0, "afterwards", {})]) == 7 * done + 1
+        assert tx.append("r1", [(0.0, "afterwards", {})]).seq == 7 * done + 1
     store.close()

@@ -11,7 +11,7 @@ from coordinator.blobs.port import check_complete, check_digest
 from coordinator.runtime import sweeping
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
-from coordinator.runtime.devices import DeviceRequests
+from coordinator.runtime.uncertain_updates import UncertainUpdates
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -59,11 +59,11 @@ def _unfinished_blob() -> Patches:
 def _refused_bytes_deleted() -> Patches:
     """Refused bytes are deleted, although the same bytes were acknowledged before."""
 
-    def drop(self: DeviceRequests, run: str, round: int, digest: str) -> None:
+    def drop(self: UncertainUpdates, run: str, round: int, digest: str) -> None:
         with suppress(KeyError):
             self._core.blobs.delete(digest)
 
-    return [(DeviceRequests, "_drop_unless_counted", drop)]
+    return [(UncertainUpdates, "drop_unless_counted", drop)]
 
 
 @mutant("raw-updates-kept", "retention")

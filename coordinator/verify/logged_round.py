@@ -21,6 +21,8 @@ class LoggedRound:
     advanced: bool = False
     """Whether the owner let the round commit the model moved by one unit, without contributions."""
     commits: int = 0
+    committed: str | None = None
+    """Digest of the checkpoint, as the last commit names it."""
     optimizer: str | None = None
     """Digest of the server optimizer's state, as the commit names it."""
     holder: tuple[str, int] | None = None
@@ -45,10 +47,12 @@ class LoggedRound:
                 self.advanced = True
             case "Committed":
                 self.commits += 1
+                self.committed = body["digest"]
                 self.optimizer = body.get("optimizer")
             case "Leased":
                 self.holder = (body["worker"], body["fence"])
             case "Delivered":
                 self.commits += 1
+                self.committed = body["digest"]
                 self.taken = (body["worker"], body["fence"], body["digest"])
                 self.optimizer = body.get("optimizer")

@@ -1,0 +1,59 @@
+"""Raw updates that count nowhere: deleted at once where they were refused, later where nobody knows yet.
+
+A transaction that fails may have been durable nevertheless, when only the database's acknowledgement was lost. So the
+bytes of an update whose transaction failed stay until the run's newest state shows whether it counts.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from coordinator.blobs import BlobError
+from coordinator.engine.state import RunState
+from coordinator.runtime.core import Core
+from coordinator.store.port import StoreError, Transaction
+
+_Update = tuple[str, int, str]
+"""(run, round, digest)."""
+
+
+class UncertainUpdates:
+    """Safe from any thread. A process that dies forgets its list: the next one sweeps all blobs at its start."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._waiting: set[_Update] = set()
+
+    def add(self, run: str, round: int, digest: str) -> None:
+        """Nobody knows whether this update counts: its transaction failed."""
+        with self._lock:
+            self._waiting.add((run, round, digest))
+
+    def settle(self) -> None:
+        """Deletes those that do not count. One that cannot be looked up now is tried again at the next call."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, set()
+        for update in sorted(waiting):
+            try:
+                self.drop_unless_counted(*update)
+            except (StoreError, BlobError):
+                self.add(*update)
+
+    def drop_unless_counted(self, run: str, round: int, digest: str) -> None:
+        """Deletes the bytes of a refused update, unless the same bytes are acknowledged under another request and
+        stored.
+
+        Both steps run under the run's lock, so that nobody acknowledges the bytes in between.
+        """
+
+        def drop(tx: Transaction, state: RunState, at: float) -> None:
+            members = {} if state.round is None else state.round.members
+            acknowledged: set[str | None] = {member.digest for member in members.values()}
+            if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:
+                acknowledged |= {row.digest for row in tx.contributions(run, round)}
+                acknowledged |= {row.digest for row in tx.refusals(run, round) if row.kind == "abandoned"}
+            if digest not in acknowledged:
+                self._core.blobs.delete(digest)
+
+        self._core.log(run).submit(drop)

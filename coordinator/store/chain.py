@@ -1,0 +1,121 @@
+"""A chain of hashes over rows that are only ever appended: a run's log, its audit, its refusals.
+
+::
+
+    link(0) = SHA-256(domain | what the chain belongs to)
+    link(n) = SHA-256(domain | link(n - 1) | n | content of row n)
+
+Each row stores its link, so a row that was changed, removed, added or moved does not continue the chain. Who recomputes
+all later links hides that from the database itself, and not from anybody who has written down a later link: a device's
+receipt names one, and so does each ``quorate verify``.
+
+What is hashed is a format: stored links are never computed anew.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import TypeVar
+
+from coordinator.store.bodies import to_text
+from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
+
+Row = TypeVar("Row", AuditRow, RefusalRow)
+
+_EVENTS = b"quorate run log 1\0"
+_AUDIT = b"quorate audit 1\0"
+_REFUSALS = b"quorate refusals 1\0"
+_LINK = struct.Struct(">32sQ")
+"""Link before, number of the row."""
+_AT = struct.Struct(">d")
+
+
+def log_beginning(row: RunRow) -> str:
+    """Link 0 of a run's log: what identifies the run, but for its secret seed."""
+    identity = [row.run, row.name, row.plan_digest, row.init, row.origin, row.created_at, row.chained_from]
+    return _hashed(_EVENTS + _text(identity))
+
+
+def event_link(before: str, seq: int, at: float, kind: str, body: str) -> str:
+    """The link of an event. ``body``: its JSON as ``to_text`` writes it."""
+    content = _AT.pack(at) + _bytes(kind) + b"\0" + _bytes(body)
+    return _hashed(_EVENTS + _LINK.pack(_raw(before), seq) + content)
+
+
+def link_of_event(before: str, row: EventRow) -> str:
+    """The same of a stored row."""
+    return event_link(before, row.seq, row.at, row.kind, to_text(row.body))
+
+
+def audit_beginning(run: str) -> str:
+    """Link 0 of a run's audit."""
+    return _hashed(_AUDIT + _bytes(run))
+
+
+def audit_link(before: str, number: int, row: AuditRow) -> str:
+    """The link of the run's action of this number, from 1."""
+    content = _text([row.at, row.by, row.action, row.detail])
+    return _hashed(_AUDIT + _LINK.pack(_raw(before), number) + content)
+
+
+def refusals_beginning(run: str) -> str:
+    """Link 0 of a run's refusals."""
+    return _hashed(_REFUSALS + _bytes(run))
+
+
+def refusal_link(before: str, number: int, row: RefusalRow) -> str:
+    """The link of the run's refusal of this number, from 1."""
+    content = _text([row.round, row.device, row.digest, row.kind, row.reason, row.at])
+    return _hashed(_REFUSALS + _LINK.pack(_raw(before), number) + content)
+
+
+def chain_audit(run: str, before: str | None, count: int, rows: Sequence[AuditRow]) -> list[AuditRow]:
+    """The rows with their links. ``before``: the link of the run's last row; None: these are its first. ``count``: how
+    many it has."""
+    link, chained = audit_beginning(run) if before is None else before, []
+    for number, row in enumerate(rows, count + 1):
+        link = audit_link(link, number, row)
+        chained.append(replace(row, link=link))
+    return chained
+
+
+def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[RefusalRow]) -> list[RefusalRow]:
+    """The same for refusals."""
+    link, chained = refusals_beginning(run) if before is None else before, []
+    for number, row in enumerate(rows, count + 1):
+        link = refusal_link(link, number, row)
+        chained.append(replace(row, link=link))
+    return chained
+
+
+def by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each run, in order."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.run, []).append(row)
+    return found
+
+
+def _hashed(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def _raw(link: str) -> bytes:
+    """The bytes of a link; of what is none, as of a row that somebody inserted by hand, a hash of it."""
+    try:
+        raw = bytes.fromhex(link)
+    except ValueError:
+        raw = b""
+    return raw if len(raw) == 32 else sha256(_bytes(link)).digest()
+
+
+def _text(values: list[object]) -> bytes:
+    return _bytes(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,37 @@
+"""Checks a database against the invariants, and names every violation. Reads only.
+
+Two accounts of the log are held against the stored rows. One is the engine's own: the log is folded by ``step`` from
+the plan, and what it gives is compared with what is stored, field by field. The other does without ``step``, so that a
+bug of the engine cannot hide itself. All rows are read in one transaction, so a coordinator may run meanwhile.
+
+========  ========================================================================================================
+1         a device counts at most once per round and per version, and no update counts in two rounds
+2         the checkpoints of a run form a line
+3         a commit names exactly the updates in the log; each update of an abandoned round, or attempt, has its
+          refusal recorded; a round without any was advanced by its owner, and the audit says so
+4         a round ended once: its row, its checkpoint and the log agree
+5         every blob that the rows need is there, with its bytes: checkpoints, the lists of who waited, updates that
+          are not yet counted or under retention, the server optimizer's states that may be read again
+8         the log has no gap
+10        updates that are still stored give the committed checkpoint, and the server optimizer's state, again
+quorum    a round was committed with at least its quorum, of devices that were selected
+lease     fences only rise, and a datacenter round was committed under the last one that was granted, with its bytes
+plan      the plan is the one of the digest to which the devices agreed
+log       each event can be read, follows from the state before it, and changes something
+rows      rounds, checkpoints, contributions, refusals, assignments, audit and scores are those that the log gives
+snapshot  the snapshot is the state after its event, and of the round under way
+draw      each cohort is the draw from the list of who waited, by seed and round
+fleet     who was selected is enrolled, and who had a lease is registered
+chain     each event, refusal and action of the audit continues the chain of links, and the log has the links that
+          somebody outside has written down
+orphan    no row names a run that is not there
+========  ========================================================================================================
+"""
+
+from __future__ import annotations
+
+from coordinator.verify.database import verify
+from coordinator.verify.heads import BadHead, Head, of_history, parsed
+from coordinator.verify.violation import CannotVerify, Violation
+
+__all__ = ["BadHead", "CannotVerify", "Head", "Violation", "of_history", "parsed", "verify"]

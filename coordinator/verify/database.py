@@ -1,0 +1,84 @@
+"""All runs of a database: their rows in one transaction, then their blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from client_sdk import codecs
+from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan_file import PlanError
+from coordinator.folding.refold import Readable
+from coordinator.runtime.extensions import FindExtensions, installed
+from coordinator.store.port import Reader, RunRow, Store
+from coordinator.verify.files import HashedBlobs
+from coordinator.verify.heads import Head
+from coordinator.verify.run import RunChecks
+from coordinator.verify.violation import CannotVerify, Violation
+
+
+def verify(
+    store: Store,
+    blobs: Readable | None = None,
+    extensions: FindExtensions = installed,
+    note: Callable[[str], None] | None = None,
+    heads: Sequence[Head] = (),
+    reached: Callable[[Head], None] | None = None,
+) -> Iterator[Violation]:
+    """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
+
+    ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
+    logs must have; ``reached`` gets those at which the logs end now. CannotVerify, before the first violation, where a
+    rule, a server optimizer or a codec is not installed."""
+    found: list[Violation] = []
+    checked: list[RunChecks] = []
+    with store.reading() as reader:
+        runs = reader.runs_named()
+        found += [_gone(head) for head in heads if head.run not in runs]
+        for run in runs:
+            row = _run_row(reader, run, found)
+            if row is None:
+                continue
+            if blobs is not None:
+                _require_extensions(row, extensions)
+            checks = RunChecks(row, [head for head in heads if head.run == run])
+            found += [finding.of(run) for finding in checks.rows(reader)]
+            checked.append(checks)
+    yield from found
+    for checks in checked:
+        if blobs is not None:
+            for finding in checks.files(HashedBlobs(blobs), store, extensions):
+                yield finding.of(checks.row.run)
+        if note is not None:
+            for said in checks.notes():
+                note(said)
+        if checks.head is not None and reached is not None:
+            reached(checks.head)
+
+
+def _gone(head: Head) -> Violation:
+    return Violation("chain", head.run, head.update[0] if head.update else 0, "the run is gone")
+
+
+def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:
+    """The run's row; a violation where it is missing or cannot be read."""
+    latest = max(reader.rows_by_round(run)["rounds"], default=0)
+    try:
+        row = reader.run(run)
+    except ValueError:
+        found.append(Violation("rows", run, latest, "the run's row holds what is not JSON"))
+        return None
+    if row is None:
+        found.append(Violation("orphan", run, latest, "rows name this run, and its own row is missing"))
+    return row
+
+
+def _require_extensions(row: RunRow, extensions: FindExtensions) -> None:
+    try:
+        plan = Plan.parse(row.plan)
+    except PlanError:
+        return  # a violation, named where the rows are checked
+    try:
+        chosen(plan, extensions(plan))
+        codecs.get(plan.task.codec)
+    except (PlanError, codecs.UnknownCodec) as error:
+        raise CannotVerify(f"the updates of run {row.run} cannot be folded again here: {error}") from None

@@ -1,0 +1,146 @@
+"""Holds the blobs that a run's rows name against their digests, and says which must still be there.
+
+Updates and states of the server optimizer are deleted when the plan's retention is over. A coordinator may do so while
+its blobs are read here, so one that is missing is looked up in the newest rows before it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from client_sdk.tensors import TensorError, read_header
+from coordinator.blobs import BlobError
+from coordinator.folding.refold import Readable, hashed, short
+from coordinator.runtime.optimizer_states import optimizer_states
+from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
+from coordinator.verify.fleet import is_simulated
+from coordinator.verify.replay import Replay
+from coordinator.verify.violation import Finding
+
+Still = Callable[[Reader], bool]
+"""Whether the newest rows still need a blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBlob:
+    digest: str
+    round: int
+    what: str
+    size: int | None = None
+    model: bool = False
+    """Whether it is a checkpoint, which must be readable."""
+    still: Still | None = None
+    """None: it is never deleted."""
+
+
+class HashedBlobs:
+    """Each blob is read once. ``whole`` says whether its bytes have its digest; BlobError where it cannot be read."""
+
+    def __init__(self, blobs: Readable) -> None:
+        self.blobs = blobs
+        self._found: dict[str, tuple[str, int]] = {}
+
+    def found(self, digest: str) -> tuple[str, int]:
+        if digest not in self._found:
+            try:
+                self._found[digest] = hashed(self.blobs, digest)
+            except OSError as error:
+                raise BlobError(f"the file cannot be read: {error.strerror or error}") from error
+        return self._found[digest]
+
+    def whole(self, digest: str) -> bool:
+        try:
+            return self.found(digest)[0] == digest
+        except BlobError:
+            return False
+
+
+def wanted_blobs(
+    row: RunRow, replay: Replay, line: Sequence[CheckpointRow], devices: dict[str, DeviceRow]
+) -> Iterator[WantedBlob]:
+    """Every blob that a run's rows need."""
+    for item in line:
+        what = f"the blob of version {item.version}"
+        yield WantedBlob(item.digest, item.round or 1, what, size=item.bytes, model=True)
+    for drawn in replay.draws:
+        if drawn.pool is not None:
+            yield WantedBlob(drawn.pool, drawn.round, "the list of who waited")
+    state = replay.state
+    forgotten = state.round_number - (state.round is not None) - state.plan.retention.rounds
+    made = {item.optimizer: item for item in reversed(line) if item.optimizer is not None}
+    for digest in sorted(optimizer_states(line, forgotten)):
+        read = made[digest]
+        what = f"the server optimizer's state of version {read.version}"
+        yield WantedBlob(
+            digest, read.round or 1, what, still=_state_needed(row.run, digest, state.plan.retention.rounds)
+        )
+    yield from _updates(row.run, replay, forgotten, devices)
+
+
+def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iterator[Finding]:
+    """Findings for one blob. ``newest``: reads of committed data, also of what was committed since."""
+    try:
+        found, size = blobs.found(wanted.digest)
+    except BlobError as error:
+        if wanted.still is None or wanted.still(newest):
+            yield Finding("5", wanted.round, f"{wanted.what} cannot be read: {error}")
+        return
+    if found != wanted.digest or (wanted.size is not None and size != wanted.size):
+        yield Finding("5", wanted.round, f"{wanted.what} holds other bytes than were committed")
+        return
+    if wanted.model:
+        try:
+            read_header(blobs.blobs.path(wanted.digest))
+        except (TensorError, BlobError, OSError) as error:
+            yield Finding("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
+
+
+def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, DeviceRow]) -> Iterator[WantedBlob]:
+    """Acknowledged updates of the open round, and of those whose retention is not over."""
+    state = replay.state
+    kept: list[tuple[int, str, str]] = []
+    if state.round is not None and state.round.secure is None:
+        kept += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
+    elif state.round is not None and state.round.secure is not None:
+        for digest in state.round.secure.blobs:
+            still = _is_open(run, state.round.number)
+            yield WantedBlob(digest, state.round.number, f"a message of the round, {short(digest)},", still=still)
+    for number, row in replay.expected.rounds.items():
+        if number <= forgotten or row.status not in TERMINAL or row.kind != "federated":
+            continue
+        kept += [(number, item.device, item.digest) for item in replay.expected.contributions.get(number, [])]
+        refused = replay.expected.refusals.get(number, [])
+        kept += [(number, item.device, item.digest) for item in refused if item.digest and item.kind == "abandoned"]
+    for number, device, digest in kept:
+        if not is_simulated(devices.get(device)):
+            still = _is_retained(run, number, state.plan.retention.rounds)
+            yield WantedBlob(digest, number, f"{device}'s update", still=still)
+
+
+def _last_ended(reader: Reader, run: str) -> int:
+    latest = max(reader.rows_by_round(run)["rounds"], default=0)
+    row = reader.round(run, latest)
+    return latest if row is None or row.status in TERMINAL else latest - 1
+
+
+def _is_retained(run: str, number: int, retention: int) -> Still:
+    return lambda reader: number > _last_ended(reader, run) - retention
+
+
+def _is_open(run: str, number: int) -> Still:
+    return lambda reader: _last_ended(reader, run) < number
+
+
+def _state_needed(run: str, digest: str, retention: int) -> Still:
+    def needed(reader: Reader) -> bool:
+        return digest in optimizer_states(reader.checkpoints(run), _last_ended(reader, run) - retention)
+
+    return needed
+
+
+def forgotten_rounds(replay: Replay) -> int:
+    """The last round whose updates the plan's retention allowed to be deleted; 0 for none that counted any."""
+    state = replay.state
+    forgotten = state.round_number - (state.round is not None) - state.plan.retention.rounds
+    return max((number for number in replay.expected.contributions if number <= forgotten), default=0)

@@ -1,0 +1,44 @@
+"""Holds what a log says of devices and workers against their own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.store.port import DeviceRow, Reader
+from coordinator.verify.replay import Replay
+from coordinator.verify.violation import Finding
+
+_PAGE = 5000
+
+
+def devices_of(reader: Reader, replay: Replay) -> dict[str, DeviceRow]:
+    """The rows of the devices that the log names."""
+    named = {device for _, device, _ in replay.examples}
+    found: dict[str, DeviceRow] = {}
+    after = ""
+    while page := reader.devices(_PAGE, after):
+        found.update((row.device, row) for row in page if row.device in named)
+        after = page[-1].device
+    return found
+
+
+def is_simulated(row: DeviceRow | None) -> bool:
+    """Whether a simulation made the device: no token belongs to it. Its updates are never stored."""
+    return row is not None and row.public_key == row.token_hash
+
+
+def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[Finding]:
+    """Each device of a cohort is enrolled, with no more examples than its cap; each worker of a lease is registered."""
+    missing: set[str] = set()
+    for number, device, examples in replay.examples:
+        row = devices.get(device)
+        if row is None and device not in missing:
+            missing.add(device)
+            yield Finding("fleet", number, f"{device} was selected, and is not enrolled")
+        elif row is not None and examples > row.examples_cap:
+            cap = f"its enrolment allows {row.examples_cap}"
+            yield Finding("fleet", number, f"{device} counts with {examples} examples, and {cap}")
+    workers = {row.worker for row in reader.workers()}
+    for number, worker in replay.leases:
+        if worker not in workers:
+            yield Finding("fleet", number, f"worker {worker} had a lease, and is not registered")

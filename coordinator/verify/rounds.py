@@ -1,0 +1,137 @@
+"""The invariants of rounds and of the line of checkpoints, by an account of the log that is made without ``step``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from coordinator.engine.plan import Plan
+from coordinator.folding.refold import short
+from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RoundRow
+from coordinator.verify.logged_round import LoggedRound
+from coordinator.verify.violation import Finding
+
+
+def against_line(line: Sequence[CheckpointRow]) -> Iterator[Finding]:
+    before = 0
+    for version, row in enumerate(line):
+        parent = version - 1 if version else None
+        if (row.version, row.parent_version) != (version, parent):
+            named = f"version {row.version} names {row.parent_version} as its parent"
+            yield Finding("2", row.round or 1, f"{named}, where version {version} should name {parent}")
+        if row.round is not None and row.round <= before:
+            yield Finding("2", row.round, f"version {row.version} is of round {row.round}, after round {before}")
+        before = row.round or before
+
+
+class RoundChecks:
+    """Checks rounds that have ended; ``check`` takes the next one."""
+
+    def __init__(
+        self, reader: Reader, run: str, plan: Plan, log: Mapping[int, LoggedRound], line: Sequence[CheckpointRow]
+    ) -> None:
+        self._store = reader
+        self._run = run
+        self._quorum = plan.cohort.quorum_count
+        self._log = log
+        self._line = line
+        self._made = {row.round: row for row in line if row.round is not None}
+        self._counted_in: dict[str, int] = {}
+        self.summed: dict[int, list[ContributionRow]] = {}
+        """The contributions of each federated round whose updates were added up."""
+
+    def check(self, row: RoundRow) -> Iterator[Finding]:
+        if row.status == "open":
+            return
+        logged = self._log.get(row.round, LoggedRound())
+        counted = self._store.contributions(self._run, row.round)
+        if row.status == "abandoned":
+            yield from self._check_abandoned(row.round, logged, counted)
+            return
+        if row.status != "committed":
+            yield Finding("4", row.round, f"its row says {row.status!r}")
+            return
+        checkpoint = self._made.get(row.round)
+        if checkpoint is None:
+            yield Finding("4", row.round, "it was committed, and no checkpoint is of this round")
+            return
+        if logged.commits != 1:
+            yield Finding("4", row.round, f"the log commits it {logged.commits} times")
+        elif logged.committed != checkpoint.digest:
+            took, names = short(logged.committed), short(checkpoint.digest)
+            yield Finding("4", row.round, f"the log commits {took}, and version {checkpoint.version} is {names}")
+        if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
+            yield Finding("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+        yield from self._check_carried(row, logged, checkpoint)
+        if row.kind == "datacenter":
+            yield from self._check_delivered(row.round, logged, counted, checkpoint)
+            return
+        if logged.advanced:
+            if counted:
+                yield Finding("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
+            if not any(item.action == "advance" for item in self._store.audit(self._run)):
+                yield Finding("3", row.round, "the owner advanced it, and the audit does not say so")
+            return
+        yield from self._check_counted(row.round, logged, counted, checkpoint)
+        yield from self._check_settled(row.round, logged.given_up)
+        if row.kind == "federated":
+            self.summed[row.round] = counted
+
+    def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[Finding]:
+        """The server optimizer's state is the one in the log; a round without training carries it over."""
+        if checkpoint.optimizer != logged.optimizer:
+            took, names = short(logged.optimizer), short(checkpoint.optimizer)
+            yield Finding("4", row.round, f"the log names the optimizer's state {took}, its checkpoint {names}")
+        parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
+        learned = row.kind != "datacenter" and not logged.advanced
+        if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
+            yield Finding("4", row.round, "it trained nothing, and the server optimizer's state is another")
+
+    def _check_abandoned(self, round: int, logged: LoggedRound, counted: list[ContributionRow]) -> Iterator[Finding]:
+        if round in self._made or logged.commits:
+            yield Finding("4", round, "it was abandoned, and committed too")
+        if counted:
+            yield Finding("4", round, f"it was abandoned, and {len(counted)} updates count in it")
+        yield from self._check_settled(round, logged.given_up | set(logged.reported.items()))
+
+    def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[Finding]:
+        """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
+        refused = {(item.device, item.digest) for item in self._store.refusals(self._run, round)}
+        for device, digest in sorted(acknowledged):
+            if (device, digest) not in refused:
+                yield Finding(
+                    "3", round, f"{device}'s update was acknowledged, does not count, and has no refusal with a reason"
+                )
+
+    def _check_delivered(
+        self, round: int, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
+    ) -> Iterator[Finding]:
+        if counted:
+            yield Finding("3", round, f"{len(counted)} updates count in a datacenter round")
+        if logged.taken is None or logged.taken[:2] != logged.holder:
+            yield Finding("lease", round, f"the result came from {logged.taken}, the last lease was {logged.holder}")
+        elif logged.taken[2] != checkpoint.digest:
+            took, names = short(logged.taken[2]), short(checkpoint.digest)
+            yield Finding("3", round, f"the log has {took}, the commit names {names}")
+
+    def _check_counted(
+        self, round: int, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
+    ) -> Iterator[Finding]:
+        named = {item.device: item.digest for item in counted}
+        for device in sorted(logged.reported.keys() | named.keys()):
+            if named.get(device) != logged.reported.get(device):
+                took, names = short(logged.reported.get(device)), short(named.get(device))
+                yield Finding("3", round, f"of {device} the log has {took}, the commit names {names}")
+        for item in counted:
+            if item.version != checkpoint.version:
+                versions = f"version {item.version}, and the round made version {checkpoint.version}"
+                yield Finding("1", round, f"{item.device}'s update counts in {versions}")
+            other = self._counted_in.setdefault(item.digest, round)
+            if other != round:
+                yield Finding("1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too")
+        strangers = sorted(named.keys() - logged.cohort)
+        if strangers:
+            yield Finding("quorum", round, f"{', '.join(strangers)} count, and were not selected")
+        if len(counted) < self._quorum:
+            yield Finding(
+                "quorum", round, f"it was committed with {len(counted)} updates; its quorum is {self._quorum}"
+            )

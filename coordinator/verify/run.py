@@ -1,0 +1,189 @@
+"""One run: reads its rows once, in one transaction, then its blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from coordinator.engine import events as ev
+from coordinator.engine.effects import Contribution
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
+from coordinator.folding.aggregator import NewCheckpoint
+from coordinator.folding.refold import differences
+from coordinator.runtime.extensions import FindExtensions
+from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
+from coordinator.verify.chains import EventChain, against_chains
+from coordinator.verify.draws import against_draw
+from coordinator.verify.files import HashedBlobs, WantedBlob, against_blob, forgotten_rounds, wanted_blobs
+from coordinator.verify.fleet import against_fleet, devices_of
+from coordinator.verify.heads import Head, against_head
+from coordinator.verify.logged_round import LoggedRound
+from coordinator.verify.replay import Replay
+from coordinator.verify.rounds import RoundChecks, against_line
+from coordinator.verify.rows import differing_rows
+from coordinator.verify.violation import Finding
+
+_PAGE = 5000
+
+
+class RunChecks:
+    """``rows`` reads all rows; ``files`` may follow, after the transaction in which they were read."""
+
+    def __init__(self, row: RunRow, heads: Sequence[Head] = ()) -> None:
+        """``heads``: links of the run's events that were written down outside."""
+        self.row = row
+        self.head: Head | None = None
+        """Where the log ends, once it has been read."""
+        self._heads = heads
+        self.plan: Plan | None = None
+        self.replay: Replay | None = None
+        self._line: list[CheckpointRow] = []
+        self._wanted: list[WantedBlob] = []
+        self._summed: dict[int, list[ContributionRow]] = {}
+
+    def rows(self, reader: Reader) -> Iterator[Finding]:
+        row = self.row
+        counts = reader.rows_by_round(row.run)
+        latest = max((number for number in counts["rounds"] if isinstance(number, int)), default=0)
+        try:
+            self.plan = Plan.parse(row.plan)
+        except PlanError as error:
+            yield Finding("plan", latest, f"its plan cannot be read: {error}")
+            return
+        if self.plan.digest != row.plan_digest:
+            yield Finding("plan", latest, "its plan is another one than the digest to which its devices agreed")
+        replay = self.replay = Replay(row, self.plan)
+        log: dict[int, LoggedRound] = {}
+        yield from self._log(reader, replay, log)
+        yield from against_chains(reader, row, replay.round_number)
+        self._line = reader.checkpoints(row.run)
+        yield from against_line(self._line)
+        rounds: list[RoundRow] = []
+        for number in sorted(counts["rounds"]):
+            yield from self._stored_round(reader, number, rounds)
+        checks = RoundChecks(reader, row.run, self.plan, log, self._line)
+        for item in rounds:
+            yield from checks.check(item)
+        self._summed = checks.summed
+        yield from differing_rows(reader, row, replay, rounds, self._line)
+        devices = devices_of(reader, replay)
+        yield from against_fleet(reader, replay, devices)
+        self._wanted = list(wanted_blobs(row, replay, self._line, devices))
+
+    def files(self, blobs: HashedBlobs, newest: Reader, extensions: FindExtensions) -> Iterator[Finding]:
+        """``newest``: reads of what is committed now."""
+        if self.plan is None or self.replay is None:
+            return
+        for wanted in self._wanted:
+            yield from against_blob(blobs, wanted, newest)
+        for drawn in self.replay.draws:
+            if drawn.pool is None or blobs.whole(drawn.pool):
+                for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):
+                    yield Finding("draw", drawn.round, against)
+        for parent, committed in pairwise(self._line):
+            for difference in self._differences(blobs, extensions, parent, committed):
+                yield Finding("10", committed.round or 0, difference)
+
+    def _differences(
+        self, blobs: HashedBlobs, extensions: FindExtensions, parent: CheckpointRow, committed: CheckpointRow
+    ) -> Iterator[str]:
+        """Adds a round's stored updates up again, where all are there."""
+        number, plan = committed.round or 0, self.plan
+        counted = self._summed.get(number, [])
+        if plan is None or not counted:
+            return
+        needed = {parent.digest, *(item.digest for item in counted), *([parent.optimizer] if parent.optimizer else ())}
+        if not all(blobs.whole(digest) for digest in needed):
+            return
+        yield from differences(
+            blobs.blobs,
+            plan,
+            extensions(plan),
+            run=self.row.run,
+            round=number,
+            parent=NewCheckpoint(parent.digest, parent.bytes, parent.optimizer),
+            items=tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted),
+            committed=NewCheckpoint(committed.digest, committed.bytes, committed.optimizer),
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What could not be checked, for people."""
+        if self.row.chained_from:
+            before = f"events up to {self.row.chained_from} were written before events were chained"
+            yield f"run {self.row.run}: {before}: their links show what was changed since then"
+        last = 0 if self.replay is None else forgotten_rounds(self.replay)
+        if last:
+            over = f"the plan's retention of updates is over up to round {last}"
+            yield f"run {self.row.run}: {over}: those sums are not repeated"
+
+    def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[Finding]:
+        last, fence, number, chain = 0, 0, 0, EventChain(self.row)
+        named: dict[int, tuple[EventRow, int]] = {}
+        wanted = {head.seq for head in self._heads}
+        for seq, event in _events(reader, self.row.run):
+            if seq != last + 1:
+                yield Finding("8", number or 1, f"the log goes from event {last} to event {seq}")
+            last = seq
+            if event is None or not _is_readable(event):
+                yield Finding("log", replay.round_number, f"event {seq} cannot be read")
+                replay.whole = False
+                chain.skip()
+                continue
+            body: dict[str, Any] = event.body
+            number = body.get("round", replay.round_number) or 1
+            if not chain.add(event):
+                yield Finding("chain", number, f"event {seq}, {event.kind}, does not continue the chain of links")
+            if seq in wanted:
+                named[seq] = (event, number)
+            yield from replay.add(event)
+            if event.kind == "Leased":
+                if body["fence"] <= fence:
+                    yield Finding("lease", body["round"], f"its fence {body['fence']} was issued before")
+                fence = body["fence"]
+            log.setdefault(body.get("round", 0), LoggedRound()).add(event)
+        now = replay.round_number
+        self.head = Head(self.row.run, last, chain.link) if last else None
+        if last != self.row.seq:
+            yield Finding("8", now, f"the log ends at event {last}, the run at {self.row.seq}")
+        if self.row.snapshot_seq > self.row.seq:
+            yield Finding("8", now, f"the snapshot is of event {self.row.snapshot_seq}, after the last one")
+        for head in self._heads:
+            event, number = named.get(head.seq, (None, now))
+            yield from against_head(head, event, number, last)
+
+    def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[Finding]:
+        try:
+            rounds += reader.rounds(self.row.run, number - 1, 1)
+        except ValueError:
+            yield Finding("rows", number, "its row cannot be read")
+
+
+def _events(reader: Reader, run: str) -> Iterator[tuple[int, EventRow | None]]:
+    """(sequence number, event) of the log; None for one whose body is not JSON."""
+    after, limit = 0, _PAGE
+    while True:
+        try:
+            page = reader.events(run, after, limit)
+        except ValueError:
+            if limit > 1:
+                limit = 1
+                continue
+            after += 1
+            limit = _PAGE
+            yield after, None
+            continue
+        if not page:
+            return
+        for event in page:
+            yield event.seq, event
+        after, limit = page[-1].seq, limit
+
+
+def _is_readable(event: EventRow) -> bool:
+    try:
+        ev.from_json(event.kind, event.at, event.body)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""One run that cannot be handled stops neither the deadlines of the others nor their recovery."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from coordinator.commands import tables
+from coordinator.runtime import core, sweeping
+from coordinator.runtime.coordinator import Task
+from coordinator.store.port import StoreError
+from tests.coordinator.world import World
+
+
+class DrivenWorld(World):
+    """Actions that fail stay undone, as the driver leaves them until later."""
+
+    def settle(self) -> None:
+        perform = self.coordinator.perform
+
+        def patient(task: Task) -> None:
+            with suppress(ValueError, StoreError):
+                perform(task)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.coordinator, "perform", patient)
+            super().settle()
+
+
+@pytest.fixture
+def world() -> World:
+    """Two runs: *first* is made unreadable by the tests, *second* has a deadline to handle."""
+    made = DrivenWorld(8)
+    made.create(name="first")
+    made.create(name="second")
+    return made
+
+
+def spoil(world: World, run: str = "first") -> None:
+    """Somebody of a newer version has written an event that this one does not know."""
+    with world.store.transaction(run) as tx:
+        tx.append(run, [(world.clock.at, "Blessed", {})])
+
+
+def round_of(world: World, run: str) -> int:
+    return world.coordinator.operators.run(run).round
+
+
+def test_the_deadlines_of_other_runs_are_handled(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    spoil(world)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            world.pass_time(11)
+    assert round_of(world, "second") == 4
+    noted = [record for record in caplog.records if "first" in record.getMessage()]
+    assert len(noted) == 1, "logged once, with the run's name"
+    assert "second" not in world.coordinator.core.troubles.all()
+
+
+def selected(world: World) -> tuple[str, str]:
+    """(the run whose cohort all devices are, the other one)."""
+    world.check_in()
+    runs = ["first", "second"]
+    runs.sort(key=lambda run: world.coordinator.operators.run(run).phase)
+    assert world.coordinator.operators.run(runs[0]).phase == "collecting"
+    return runs[0], runs[1]
+
+
+def report(world: World, run: str, *devices: int) -> None:
+    for device in devices:
+        world.send(device, world.body(device, run=run), run=run)
+
+
+def test_other_runs_are_recovered(world: World) -> None:
+    run, other = selected(world)
+    cohort = [number for number in world.cohort() if (found := world.assignment(number)) and found.run == run]
+    spoil(world, other)
+    world.boot()
+    assert "Blessed" in world.coordinator.core.troubles.of(other)
+    report(world, run, *cohort[:3])
+    assert world.coordinator.operators.run(run).version == 1
+
+
+def test_status_shows_the_run_that_is_not_handled(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(world)
+    world.pass_time(1)
+    views = {view.run: view for view in world.coordinator.operators.runs()}
+    assert "Blessed" in views["first"].trouble
+    assert not views["second"].trouble
+    tables.print_runs(views.values())
+    tables.print_run(views["first"])
+    shown = capsys.readouterr().out
+    assert "not handled" in shown
+    assert world.coordinator.healthy()["troubles"] == {"first": views["first"].trouble}
+
+
+def test_a_run_that_is_readable_again_is_handled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = world.coordinator.core.log("first")
+    catch_up, failing = log.catch_up, [True]
+
+    def flaky() -> Any:
+        if failing[0]:
+            raise StoreError("the database was locked")
+        return catch_up()
+
+    monkeypatch.setattr(log, "catch_up", flaky)
+    world.pass_time(11)
+    assert world.coordinator.core.troubles.all() == {"first": "StoreError: the database was locked"}
+    assert round_of(world, "second") == 2
+    failing[0] = False
+    world.pass_time(1)
+    assert world.coordinator.core.troubles.all() == {}
+    assert round_of(world, "first") == 2
+
+
+def test_a_run_that_could_not_be_recovered_is_recovered_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator dies with a commit that nobody performs; at the next start the database is locked for a while."""
+    run, _ = selected(world)
+    cohort = [number for number in world.cohort() if (found := world.assignment(number)) and found.run == run]
+    report(world, run, *cohort[:2])
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "settle", lambda: None)
+        report(world, run, cohort[2])
+    assert world.coordinator.operators.run(run).phase == "committing"
+    find = core.Core.log
+
+    def locked(self: core.Core, name: str) -> Any:
+        if name == run:
+            raise StoreError("the database was locked")
+        return find(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.Core, "log", locked)
+        patch.setattr(core.Core, "require_extensions", lambda self: None)
+        world.boot()
+    assert world.coordinator.core.troubles.of(run)
+    world.pass_time(31)
+    assert world.coordinator.operators.run(run).version == 1
+    assert world.coordinator.core.troubles.all() == {}
+
+
+def test_nothing_is_swept_where_a_log_cannot_be_read(world: World) -> None:
+    stray = world.blobs.put(b"nobody names this")
+    assert sweeping.sweep(world.coordinator.core) == 1
+    stray = world.blobs.put(b"nobody names this")
+    spoil(world)
+    world.boot()
+    assert sweeping.sweep(world.coordinator.core) == 0
+    assert world.blobs.has(stray)

@@ -1,0 +1,53 @@
+"""``verify`` finds nothing in an honest history, and names run and round of each change that somebody makes to it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.verify.doctorings import DOCTORINGS, RETAINED_ONLY
+from tests.coordinator.verify.history import RUN, doctored, play, violations
+
+RETENTIONS = (5, 0)
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Played once each; a test has a copy."""
+    made = {}
+    for retention in RETENTIONS:
+        made[retention] = tmp_path_factory.mktemp(f"retention-{retention}")
+        play(made[retention], retention=retention)
+    return made
+
+
+def test_the_table_is_long() -> None:
+    assert len(DOCTORINGS) >= 42
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_an_honest_history_is_clean(histories: dict[int, Path], retention: int) -> None:
+    assert violations(histories[retention]) == []
+
+
+def test_a_history_without_a_server_optimizer_is_clean(tmp_path: Path) -> None:
+    play(tmp_path, retention=1, optimizer=False)
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("name", DOCTORINGS)
+def test_a_doctoring_is_named_with_run_and_round(
+    histories: dict[int, Path], name: str, retention: int, tmp_path: Path
+) -> None:
+    if retention == 0 and name in RETAINED_ONLY:
+        pytest.skip("the update was deleted with its round")
+    folder = Path(shutil.copytree(histories[retention], tmp_path / "data"))
+    with doctored(folder) as doctor:
+        number = DOCTORINGS[name](doctor)
+    found = violations(folder)
+    assert {wrong.run for wrong in found} == {RUN}
+    assert number in {wrong.round for wrong in found}, found
+    assert all(wrong.what for wrong in found)

@@ -1,0 +1,112 @@
+"""A random change of any stored field of the tables that ``verify`` covers is found, or the field means nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.store.tables import metadata
+from tests.coordinator.verify.history import Doctor, doctored, play, violations
+
+NOT_COVERED = {
+    "devices": "enrolment is in no log: only what runs need of a device is held against it (enrolled, its cap)",
+    "workers": "likewise: only that who had a lease is registered",
+    "waiting": "who waits is gone within a minute; the list of a draw is a blob, which is covered",
+    "audit": "the history has no row in it; tests/coordinator/runtime/test_advance.py has one",
+}
+MEANS_NOTHING = {
+    ("runs", "fence"): "it only has to be no lower than the number of commits: each attempt to commit raises it",
+    ("refusals", "number"): "only the order of the numbers counts",
+}
+FIELDS = [
+    (table.name, column.name)
+    for table in metadata.sorted_tables
+    if table.name not in NOT_COVERED
+    for column in table.columns
+    if (table.name, column.name) not in MEANS_NOTHING
+]
+BODIES = {("runs", "plan"), ("runs", "snapshot"), ("events", "body"), ("rounds", "body")}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("played")
+    play(folder, retention=1)
+    return folder
+
+
+def other(value: Any, chance: random.Random) -> Any:
+    """A value of the same kind that differs."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + chance.choice([-1, 1, 1000])
+        case float():
+            return value + chance.choice([-0.5, 0.25, 1e6])
+        case str():
+            return value + chance.choice(["x", "0", " "])
+        case None:
+            return chance.choice([1, 2])
+        case _:
+            raise AssertionError(value)
+
+
+def leaves(body: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values in a body that hold no others."""
+    if isinstance(body, dict):
+        return [leaf for name, item in body.items() for leaf in leaves(item, (*path, name))]
+    if isinstance(body, list):
+        return [leaf for place, item in enumerate(body) for leaf in leaves(item, (*path, place))]
+    return [path]
+
+
+def with_another_leaf(text: str, chance: random.Random) -> str:
+    body = json.loads(text)
+    path = chance.choice(leaves(body))
+    inside = body
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = other(inside[path[-1]], chance)
+    return json.dumps(body)
+
+
+def change(doctor: Doctor, table: str, column: str, chance: random.Random) -> str:
+    """Changes one field of one row. Returns what was changed, for people."""
+    doctor.lift(table)
+    found = doctor.database.execute(f'SELECT rowid, "{column}" FROM {table}').fetchall()
+    if (table, column) in BODIES:
+        found = [(number, text) for number, text in found if text is not None and leaves(json.loads(text))]
+    number, value = chance.choice(found)
+    changed = with_another_leaf(value, chance) if (table, column) in BODIES else other(value, chance)
+    doctor.sql(f'UPDATE {table} SET "{column}" = ? WHERE rowid = ?', changed, number)
+    return f"{table}.{column} of row {number}: {value!r} -> {changed!r}"
+
+
+def test_every_exception_names_a_field() -> None:
+    named = {(table.name, column.name) for table in metadata.sorted_tables for column in table.columns}
+    assert set(MEANS_NOTHING) <= named
+    assert set(NOT_COVERED) <= {table for table, _ in named}
+
+
+def test_lifted_keys_alone_are_no_violation(played: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(played, tmp_path / "data"))
+    with doctored(folder) as doctor:
+        for table in sorted({table for table, _ in FIELDS}):
+            doctor.lift(table)
+    assert violations(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "column"), FIELDS)
+def test_a_random_change_of_a_field_is_found(played: Path, table: str, column: str, tmp_path: Path) -> None:
+    for seed in range(8 if (table, column) in BODIES else 3):
+        folder = Path(shutil.copytree(played, tmp_path / str(seed)))
+        with doctored(folder) as doctor:
+            what = change(doctor, table, column, random.Random(f"{table}.{column} {seed}"))
+        assert violations(folder), what
