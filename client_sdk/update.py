@@ -1,7 +1,7 @@
 """An update: the change by a device's training. A sum of updates is an update too, and its mean has the same bits in
 any order.
 
-An update has deltas by name, a weight, metrics and work. It is sent as safetensors with one metadata key, which holds
+An update has deltas by name, examples, metrics and work. It is sent as safetensors with one metadata key, which holds
 the report.
 """
 
@@ -57,7 +57,7 @@ class _Tallies:
 
 
 class Update:
-    """The change by one device's training, or the sum of such updates: both have ``+``, a weight, a count and a mean.
+    """The change by one device's training, or the sum of such updates: both have ``+``, examples, a count and a mean.
 
     ::
 
@@ -65,10 +65,11 @@ class Update:
         new = {name: w_global[name] + change for name, change in round.mean().items()}
 
     ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``:
-    what the device trained on; the weight unless ``weight`` gives another whole number. ``metrics``: means over those
-    examples. ``held_out``: the received model scored on held-out data. Raises ManifestMismatch (no floating-point
-    array), OutOfRange (examples, weight) and ValueError (a metric that is not finite). Values are checked when they
-    are added or encoded.
+    what the device trained on, a whole number; the update's weight in ``+`` and ``mean``. In a run the plan decides the
+    weight (section ``[aggregation]``), since a device could claim any. ``metrics``: means over those examples.
+    ``held_out``: the received model scored on held-out data. Raises ManifestMismatch (no floating-point array),
+    OutOfRange (examples) and ValueError (a metric that is not finite). Values are checked when they are added or
+    encoded.
     """
 
     def __init__(
@@ -79,11 +80,9 @@ class Update:
         work: Work | None = None,
         metrics: Mapping[str, float] | None = None,
         held_out: Score | None = None,
-        weight: int | None = None,
     ) -> None:
-        for what, number in (("examples", examples), ("the weight", examples if weight is None else weight)):
-            if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
-                raise OutOfRange(f"{what} must be a whole number from 0 up, not {number!r}")
+        if isinstance(examples, bool) or not hasattr(examples, "__index__") or examples < 0:
+            raise OutOfRange(f"examples must be a whole number from 0 up, not {examples!r}")
         for name, array in delta.items():
             if not isinstance(name, str) or not hasattr(array, "dtype"):
                 raise ManifestMismatch(
@@ -91,7 +90,6 @@ class Update:
                 )
         self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
         self._sum: ExactSum | None = None
-        self._weight = int(examples if weight is None else weight)
         for found in (metrics or {}, held_out.metrics if held_out else {}):
             require_finite(found)
         self._scored = held_out.examples if held_out else 0
@@ -99,23 +97,23 @@ class Update:
         self._tallies: _Tallies | None = None
         self._given = (dict(metrics or {}), held_out)
         self.examples = int(examples)
-        """Training examples behind this update, all devices together."""
+        """Training examples behind this update, all devices together: the weight of its delta in a mean."""
         self.manifest = Manifest.of(self._delta)
         """Names and shapes of the deltas: all F32, in the order of their names."""
 
     def __repr__(self) -> str:
         size = f"{len(self.manifest)} tensors, {self.manifest.elements} values"
-        return f"<Update of {self.count}, weight {self.weight}, {size}>"
+        return f"<Update of {self.count}, {self.examples} examples, {size}>"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same: names, shapes, weights, counts, scores, and the same bits in the exact sum. So
+        """Whether both hold the same: names, shapes, examples, counts, scores, and the same bits in the exact sum. So
         ``a + b == b + a``. Raises NotFinite and OutOfRange as ``+`` does.
         """
         if not isinstance(other, Update):
             return NotImplemented
         return (
             self.manifest == other.manifest
-            and (self.weight, self.count, self.examples) == (other.weight, other.count, other.examples)
+            and (self.count, self.examples) == (other.count, other.examples)
             and (self.metrics, self.held_out, self.work) == (other.metrics, other.held_out, other.work)
             and self._exact().same_as(other._exact())
         )
@@ -126,11 +124,6 @@ class Update:
     def delta(self) -> Tensors:
         """A device's own change, float32 by name; of a sum, its mean."""
         return dict(self._delta) if self._delta is not None else self.mean()
-
-    @property
-    def weight(self) -> int:
-        """The whole number with which the delta counts; of a sum, of all its parts together."""
-        return self._sum.total_weight if self._sum else self._weight
 
     @property
     def count(self) -> int:
@@ -157,11 +150,11 @@ class Update:
         return Score(examples=self._scored, metrics=self._tallies.scores.means()) if self._scored else None
 
     def mean(self) -> Tensors:
-        """The weighted mean of the deltas, float32 by name: float32(sum_k w_k q(x_k) * 2^-32 / sum_k w_k), see
-        ``exact_sum``.
+        """The weighted mean of the deltas, float32 by name: float32(sum_k n_k q(x_k) * 2^-32 / sum_k n_k) with n_k the
+        examples, see ``exact_sum``.
 
         A function of the set of updates: order and grouping change no bit. Raises NotFinite, OutOfRange, EmptySum (no
-        weight).
+        examples).
         """
         return split(self._exact().mean(), self.manifest)
 
@@ -235,7 +228,7 @@ class Update:
                 raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
             except OutOfRange as error:
                 raise OutOfRange(f"the delta of {shown(name)} is out of range: {error}") from None
-        total.add_blocks(self._flat(), self._weight, largest)
+        total.add_blocks(self._flat(), self.examples, largest)
         return total
 
     def _flat(self) -> Iterator[Float32]:

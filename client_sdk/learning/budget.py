@@ -19,8 +19,13 @@ Deadline = Callable[[], float]
 
 def planned_steps(task: Task, examples: int) -> int:
     """Optimizer steps of the whole task: ``steps``, or ``epochs`` (one where neither is set) times ceil(examples /
-    batch_size)."""
-    return task.steps if task.steps is not None else (task.epochs or 1) * -(-examples // task.batch_size)
+    batch_size); with ``drop_last`` the floor, but at least 1."""
+    if task.steps is not None:
+        return task.steps
+    an_epoch = -(-examples // task.batch_size)
+    if task.drop_last and an_epoch > 1:
+        an_epoch = examples // task.batch_size
+    return (task.epochs or 1) * an_epoch
 
 
 class TimeLimit:

@@ -1,6 +1,7 @@
 """Scores a model on examples: means over all examples, independent of the batches. Defines ``accuracy``.
 
-A metric takes a batch's outputs and targets and returns their mean, one number.
+A metric takes a batch's outputs and targets and returns their mean, one number. A metric that is undefined on the data
+(NaN, such as a recall without positive examples) is left out of the score; a loss that is not finite is an error.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def score(
     """The mean of each measure over all examples, in eval mode and without gradients: sum_b n_b m_b / sum_b n_b over
     batches b of n_b.
 
-    The sum is in float64. ``floating`` is the model's number type. Raises Diverged for a mean that is not
-    finite, naming the measure and ``what`` was scored, and LearnerFailed when model or measure fails. The module
-    stays in eval mode.
+    The sum is in float64. ``floating`` is the model's number type. Measures other than the loss whose mean is not
+    finite are left out: see ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was scored, and
+    LearnerFailed when model or measure fails. The module stays in eval mode.
     """
     total, sums = len(examples), dict.fromkeys(measures, 0.0)
     module.eval()
@@ -47,10 +48,15 @@ def score(
                 for name, measure in measures.items():
                     sums[name] += number(name, measure(outputs, targets)) * (stop - start)
     means = {name: value / total for name, value in sums.items()}
-    for name, value in means.items():
-        if not math.isfinite(value):
-            raise Diverged(f"The model's {name} on the {what} is {value}: its weights or the data are not finite.")
-    return Score(examples=total, metrics=means)
+    if not math.isfinite(loss := means.get("loss", 0.0)):
+        raise Diverged(f"The model's loss on the {what} is {loss}: its weights or the data are not finite.")
+    return Score(examples=total, metrics=defined(means))
+
+
+def defined(means: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that are finite. A metric may have no value on a client's data: an AUC where all examples have one
+    label. That says nothing about the weights, which a loss that is not finite does."""
+    return {name: value for name, value in means.items() if math.isfinite(value)}
 
 
 def number(name: str, value: Any) -> float:

@@ -36,7 +36,7 @@ from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
-from client_sdk.learning.evaluation import Measure, explained
+from client_sdk.learning.evaluation import Measure, defined, explained
 from client_sdk.learning.group import Group, GroupLost
 from client_sdk.learning.learner import Learner
 from client_sdk.learning.local_sgd import LocalResult
@@ -191,12 +191,15 @@ def group_sgd(
     """
     count, planned = len(examples), planned_steps(task, len(examples))
     group.same_data(count)
-    smallest = min(task.batch_size, count % task.batch_size or task.batch_size)
+    rest = 0 if task.drop_last and count > task.batch_size else count % task.batch_size
+    smallest = min(task.batch_size, rest or task.batch_size)
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
     gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unreached=unreached)
-    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
+    batches = batch_order(
+        count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last
+    )
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
@@ -221,7 +224,7 @@ def group_sgd(
     if not steps:
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
-    return LocalResult(work, {name: value / seen for name, value in sums.items()})
+    return LocalResult(work, defined({name: value / seen for name, value in sums.items()}))
 
 
 def _learner(catalogue: Catalogue, name: str) -> Learner:

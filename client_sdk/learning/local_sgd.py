@@ -23,7 +23,7 @@ from torch import nn
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
-from client_sdk.learning.evaluation import Measure, explained, number
+from client_sdk.learning.evaluation import Measure, defined, explained, number
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task, Work
@@ -36,7 +36,7 @@ class LocalResult:
     work: Work
     metrics: dict[str, float]
     """``loss`` and any requested metrics: means over the examples seen, each batch at the weights of its step. Without
-    the proximal term."""
+    the proximal term. Metrics that are undefined (NaN) on these examples are left out."""
 
 
 def local_sgd(
@@ -60,7 +60,9 @@ def local_sgd(
     generator.
     """
     count, planned = len(examples), planned_steps(task, len(examples))
-    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device)
+    batches = batch_order(
+        count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last
+    )
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
@@ -71,7 +73,7 @@ def local_sgd(
         while steps < planned and limit.allows(steps):
             indices = next(batches)
             size = len(indices)
-            with explained(f"at step {steps + 1}, on a batch of {size}"):
+            with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, task)}"):
                 inputs, targets = cast(examples.take(indices), floating)
                 outputs = module(inputs)
                 objective = loss(outputs, targets)
@@ -93,10 +95,14 @@ def local_sgd(
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
     means = {name: value / seen for name, value in sums.items()}
-    for name, value in means.items():
-        if not math.isfinite(value):
-            raise Diverged(f"The mean {name} over {steps} steps of training is {value}.")
-    return LocalResult(work, means)
+    if not math.isfinite(means["loss"]):
+        raise Diverged(f"The mean loss over {steps} steps of training is {means['loss']}.")
+    return LocalResult(work, defined(means))
+
+
+def _advice(size: int, task: Task) -> str:
+    """What to try where a batch is the rest of an epoch, and too small for layers such as BatchNorm."""
+    return " (task.drop_last = true leaves out an epoch's smaller last batch)" if size == 1 < task.batch_size else ""
 
 
 def _value(objective: Any, step: int, learning_rate: float) -> float:

@@ -30,16 +30,19 @@ def batch_order(
     seed: int,
     round: int,
     device: str,
+    drop_last: bool = False,
 ) -> Iterator[torch.Tensor]:
     """The indices of every step's batch, without end: epoch after epoch, each a fresh permutation of
     ``range(examples)``.
 
     Yields int64 tensors of shape [batch_size]; the last batch of an epoch holds the rest (shape [examples %
-    batch_size]). The same (seed, round, device) gives the same batches, on every machine with the same torch.
+    batch_size]), unless ``drop_last`` leaves it out. Fewer examples than a batch are one batch in any case. The same
+    (seed, round, device) gives the same batches, on every machine with the same torch.
     """
     generator = torch.Generator().manual_seed(derive_seed("shuffle", seed, round, device))
     while True:
-        yield from torch.randperm(examples, generator=generator).split(batch_size)
+        batches = torch.randperm(examples, generator=generator).split(batch_size)
+        yield from batches[:-1] if drop_last and len(batches) > 1 and len(batches[-1]) < batch_size else batches
 
 
 @contextmanager

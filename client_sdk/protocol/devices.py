@@ -61,6 +61,10 @@ class Task(BaseModel):
     """Optimizer steps, the data cycled as often as needed."""
     batch_size: int = Field(default=32, ge=1, le=1_000_000)
     """Examples per optimizer step; the last batch of an epoch may be smaller."""
+    drop_last: bool = False
+    """Leaves out an epoch's last batch where it is smaller than the others: BatchNorm cannot train on one example. Other
+    examples are left out in each epoch. A device with fewer examples than a batch uses them all; to leave out devices
+    with a single example, set ``cohort.min_examples = 2``."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size of the device's optimizer."""
     mu: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
@@ -79,6 +83,15 @@ class Task(BaseModel):
     """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret."""
     score_held_out: bool = False
     """Devices score the checkpoint that they receive on held-out data of their own, before training."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A task that does not set a newer field reads as before the field existed: the plan's digest stays, and older
+        devices accept the task."""
+        body: dict[str, Any] = whole(self)
+        if not self.drop_last:
+            body.pop("drop_last", None)
+        return body
 
     @field_validator("learner_version")
     @classmethod
@@ -313,7 +326,8 @@ class Receipt(Message):
     digest: Digest
     """Of the received body. The device compares it and then deletes its copy."""
     weight: int
-    """The integer weight it will count with."""
+    """The integer weight it will count with; in parts of an example where the plan counts partial work by the examples
+    seen."""
     logged: LoggedEvent | None = None
     """The event that counts it. Absent from older coordinators."""
 

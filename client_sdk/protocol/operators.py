@@ -138,7 +138,8 @@ class RoundView(Message):
     bytes_in: int = 0
     """Bytes of accepted updates."""
     weight: int = 0
-    """Total weight of the counted updates."""
+    """Total weight of the counted updates; in parts of an example where the plan counts partial work by the examples
+    seen."""
     version: int | None = None
     digest: Digest | None = None
     metrics: dict[str, float] = Field(default_factory=dict)

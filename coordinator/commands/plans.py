@@ -53,11 +53,11 @@ def check(
     Exit code 1 where the plan makes no sense: file, line and reason. Extensions that the plan names must be installed.
     """
     from coordinator.commands.plan_cost import RoundCost
-    from coordinator.engine.plan import Plan, chosen
+    from coordinator.engine.plan import Plan, chosen_for_new_run
     from coordinator.runtime.extensions import installed
 
     read = Plan.from_toml(plan, changes or ())
-    chosen(read, installed(read))
+    chosen_for_new_run(read, installed(read))
     model, unknown = _model(read, init)
     cost = None if model is None else RoundCost.of(read, model)
     if as_json:

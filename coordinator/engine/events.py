@@ -78,6 +78,9 @@ class Created:
 
     kind: ClassVar[str] = "Created"
     at: float
+    weight_unit: int = 1
+    """In how many parts of an example the run counts updates: see ``weights.unit_of``. In the log it is left out where
+    it is 1, as in the logs of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +265,8 @@ def to_json(event: Event) -> dict[str, object]:
     """The event as JSON, without ``at``, which the log keeps in a column of its own."""
     body: dict[str, object] = _ADAPTERS[event.kind].dump_python(event, mode="json")
     del body["at"]
+    if isinstance(event, Created) and event.weight_unit == 1:
+        del body["weight_unit"]
     return body
 
 

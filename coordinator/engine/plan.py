@@ -49,12 +49,10 @@ from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.aggregation.weights import MOST_WEIGHT, unit_of
 from coordinator.engine.plan_file import Mistake, PlanError, PlanFile
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
-
-MOST_WEIGHT = 2**28
-"""The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
 
 
 class _Section(BaseModel):
@@ -81,8 +79,9 @@ class Cohort(_Section):
     collect_s: float = Field(default=600.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds from selection to the deadline for reports."""
     choose: Literal["uniform", "by_examples"] = "uniform"
-    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement;
-    to be used with ``aggregation.weighting = "equal"``, or large devices count twice over."""
+    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement.
+    It needs ``aggregation.weighting = "equal"``, or large devices count twice, and ``pool`` above ``select``, or every
+    waiting device is drawn."""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible."""
 
@@ -269,6 +268,11 @@ class Plan(_Section):
         return None if self.secure is None else self.secure.terms(self.aggregation)
 
     @property
+    def weight_unit(self) -> int:
+        """In how many parts of an example a new run of this plan counts: see ``weights.unit_of``."""
+        return unit_of(self.aggregation, self.cohort.goal)
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: what a device agrees to."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -305,6 +309,20 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
     if plan.secure is not None and found.rule.needs != "sum":
         raise PlanError(secure_plan.needs_single_updates(plan.aggregation))
     return found
+
+
+def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
+    """``chosen``, for a run that is to begin. PlanError also where the plan has a mistake that older versions accepted:
+    a run that has begun with it goes on."""
+    if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
+        raise PlanError(
+            Mistake(
+                f'choose = "by_examples" draws {plan.cohort.select} of {plan.cohort.pool_count} waiting devices: all '
+                "of them, whatever their size; set cohort.pool above cohort.select, for example ten times as large",
+                ("cohort",),
+            )
+        )
+    return chosen(plan, registry)
 
 
 def _mistake(item: ErrorDetails) -> Mistake:

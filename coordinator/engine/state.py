@@ -170,6 +170,9 @@ class RunState:
     ending: tuple[Literal["finished", "stopped"], str] | None = None
     """Set when the run ends while a round is committing: it ends once that is over."""
 
+    weight_unit: int = 1
+    """In how many parts of an example updates are weighed: set when the run begins, and the same for all its rounds."""
+
     round: Round | None = None
     """The round under way."""
     round_number: int = 0
@@ -251,6 +254,8 @@ _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 def to_json(state: RunState) -> dict[str, object]:
     body: dict[str, Any] = _ADAPTER.dump_python(state, mode="json")
+    if state.weight_unit == 1:
+        del body["weight_unit"]
     return {"format": _FORMAT, **body}
 
 

@@ -78,7 +78,8 @@ def measure(path: Path, plan: Plan) -> Measures:
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
     """The same for values in blocks of any source. ``blocks`` may be called twice."""
-    most = range_for(heaviest(plan.aggregation), plan.cohort.goal)
+    most_weight = heaviest(plan.aggregation, plan.weight_unit)
+    most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm
     if limit is None and (largest := bound(blocks())) <= most:
         return Measures(peak=largest, scale=None)
@@ -92,6 +93,6 @@ def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measu
     if largest > most:
         raise OutOfRange(
             f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
-            f"of weight {heaviest(plan.aggregation)} can be summed with"
+            f"of weight {most_weight} can be summed with"
         )
     return Measures(peak=largest, scale=scale)

@@ -45,7 +45,7 @@ class OperatorRequests:
     def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
         """Creates a run. ``taken``: ids that are in use beside those of this store."""
         row = run_creation.create_run(request, self._core, taken)
-        self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at))
+        self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit))
         return self.run(row.run)
 
     def runs(self) -> list[RunView]:

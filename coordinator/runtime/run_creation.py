@@ -21,7 +21,7 @@ from client_sdk.tensors import (
     widen,
 )
 from coordinator.blobs import Missing
-from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan import Plan, chosen_for_new_run
 from coordinator.engine.plan_file import PlanError
 from coordinator.runtime.core import Core
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
@@ -63,7 +63,7 @@ def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> Ru
     store, blobs = core.store, core.blobs
     try:
         plan = Plan.parse(request.plan)
-        chosen(plan, core.extensions(plan))
+        chosen_for_new_run(plan, core.extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
     if plan.secure is not None:

@@ -156,7 +156,7 @@ class Timekeeping:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""
         log = self._core.log(run)
         if not log.state.round_number and not log.catch_up().round_number:
-            log.submit(lambda tx, state, at: ev.Created(at=at))
+            log.submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit))
         return log
 
     def _retry_commit(self, run: str, state: RunState, now: float) -> None:

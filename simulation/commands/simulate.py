@@ -109,6 +109,10 @@ def simulate(
     stragglers: Annotated[
         float, typer.Option(rich_help_panel=_FLEET, help="Probability that a device does only part of its work.")
     ] = 0.0,
+    straggler_share: Annotated[
+        float,
+        typer.Option(rich_help_panel=_FLEET, help="The same as an exact share of the selected devices of each round."),
+    ] = 0.0,
     step_s: Annotated[
         float, typer.Option(rich_help_panel=_FLEET, help="Median virtual seconds of an optimizer step.")
     ] = 0.05,
@@ -164,6 +168,7 @@ def simulate(
     behaviour = Behaviour(
         dropout=dropout,
         stragglers=stragglers,
+        straggler_share=straggler_share,
         step_s=step_s,
         speed_sigma=speed_sigma,
         jitter_sigma=jitter_sigma,

@@ -46,9 +46,13 @@ class Contributed:
 class Kernel:
     """``train`` is a function of its arguments, in every process."""
 
-    def __init__(self, plan: Plan, learner: Any, clients: Clients, delta: Manifest) -> None:
-        """``delta``: the manifest of an update, decoded. PlanError where the plan's rule is not installed here."""
+    def __init__(
+        self, plan: Plan, learner: Any, clients: Clients, delta: Manifest, *, weight_unit: int | None = None
+    ) -> None:
+        """``delta``: the manifest of an update, decoded. ``weight_unit``: the run's; None: of a new run. PlanError
+        where the plan's rule is not installed here."""
         self.plan = plan
+        self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self.needs_all = chosen(plan, installed(plan)).rule.needs == "all"
         """Whether the plan's rule needs all updates at once, rather than their sum."""
         self.delta = delta.as_float32()
@@ -93,6 +97,11 @@ class Kernel:
 
     def _trained(self, model: Tensors, data: ClientData, job: Job) -> Any:
         if not hasattr(self._learner, "train"):
+            if job.steps is not None:
+                raise OutOfTime(
+                    "The time ran out before the whole task was done, and a learner that is a function cannot stop "
+                    "early: an object with train(..., deadline=) can."
+                )
             return self._learner(model, data.train, self._task)
         return self._learner.train(
             model,
@@ -116,6 +125,7 @@ class Kernel:
         measures = measure_blocks(lambda: flat, self.plan)
         weight = weight_of(
             self.plan.aggregation,
+            self._weight_unit,
             examples=report.examples,
             steps=report.work.steps,
             steps_planned=report.work.steps_planned,

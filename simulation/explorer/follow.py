@@ -135,7 +135,7 @@ class Followed(FollowedRun):
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.left:
             raise self._odd(event, "the device had left the round")
-        self.reported[device] = (body["digest"], weight_of(self.plan["aggregation"], body))
+        self.reported[device] = (body["digest"], weight_of(self.plan, body))
         return self._close_if_complete()
 
     def _has_left(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:

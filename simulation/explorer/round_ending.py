@@ -26,12 +26,15 @@ class RoundEnding:
     """Devices whose update was refused as invalid."""
 
 
-def weight_of(aggregation: dict[str, Any], report: dict[str, Any]) -> int:
-    """The integer weight of an update under the plan's section ``[aggregation]``, from the event of its report."""
+def weight_of(plan: dict[str, Any], report: dict[str, Any]) -> int:
+    """The integer weight of an update under the plan, from the event of its report."""
+    aggregation, goal = plan["aggregation"], plan["cohort"]["goal"]
     fraction = aggregation["partial"] == "examples_seen"
     by_examples = aggregation["weighting"] == "examples"
-    most = aggregation["weight_cap"] if by_examples else 1024 if fraction else 1
-    whole = min(report["examples"], most) if by_examples else most
+    parts = 1024 if fraction else 1
+    while by_examples and parts > 1 and aggregation["weight_cap"] * goal * parts > 2**28:
+        parts //= 2
+    whole = parts * (min(report["examples"], aggregation["weight_cap"]) if by_examples else 1)
     if not fraction or report["complete"]:
         return max(1, int(whole))
     return max(1, int(whole) * int(report["steps"]) // int(report["steps_planned"]))

@@ -157,6 +157,7 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     trimmed = equal and not median and chance.unit("trimmed") < 0.2
     adam = chance.unit("adam") < 0.12
     clip = chance.unit("clip")
+    by_examples = equal and chance.unit("choose") < 0.3
     return {
         "name": "marks",
         "task": {"learner": LEARNER, "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1"))},
@@ -164,10 +165,10 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
             "select": select,
             "goal": goal,
             "quorum": chance.pick("quorum", (0.4, 0.6, 0.85, 1.0)),
-            "pool": select + chance.below("pool", 2),
+            "pool": select + (1 if by_examples else chance.below("pool", 2)),
             "select_s": chance.pick("select_s", (3.0, 8.0)),
             "collect_s": 12.0 if short else chance.pick("collect_s", (30.0, 45.0)),
-            "choose": "by_examples" if equal and chance.unit("choose") < 0.3 else "uniform",
+            "choose": "by_examples" if by_examples else "uniform",
         },
         "aggregation": {
             "rule": "median" if median else "trimmed-mean" if trimmed else "mean",

@@ -139,6 +139,7 @@ class RecordedRun:
     def metrics(self) -> tuple[MetricView, ...]:
         """Every score, by version, source and name, and the training metrics under the source ``training``."""
         scores = [views.metric_view(row) for row in self._store.metrics(self.run)]
+        unit = self._state().weight_unit
         for row in read_rounds(self._store, self.run, self._state()):
             if row.version is not None and row.closed_at is not None:
                 scores += [
@@ -147,7 +148,7 @@ class RecordedRun:
                         source=TRAINING,
                         name=name,
                         value=value,
-                        examples=row.weight,
+                        examples=row.weight // unit,
                         at=row.closed_at,
                     )
                     for name, value in row.metrics.items()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from client_sdk.learning.budget import planned_steps
 from client_sdk.tensors import Manifest, Tensors, from_bytes
@@ -39,14 +40,18 @@ def rerun(
     known; errors of the learner pass through."""
     if client not in clients:
         raise ValueError(f"there is no client {client!r}; the first is {clients.id(0)!r}")
+    habits = checks.habits_of(behaviour, checks.class_of(classes, clients), clients, seed)
+    cohort: Sequence[str] = [client]
+    if folder is None and habits.by_share:
+        raise ValueError("straggler_share depends on who else was selected in the round: give folder=")
     if init is None and folder is not None:
-        model, run = _of_folder(Path(folder), plan, round)
+        model, run, cohort = _of_folder(Path(folder), plan, round)
+        cohort = [*cohort, *(() if client in cohort else (client,))]
     elif init is None and round > 1:
         raise ValueError(f"which model did round {round} start from? Give init= or folder=")
     else:
         model, run = first_model(init, learner, seed)[0](), plan.name
-    of = checks.class_of(classes, clients)
-    conduct = checks.habits_of(behaviour, of, clients, seed).conduct(client, round)
+    conduct = habits.conducts(cohort, round)[client]
     planned = planned_steps(plan.task, clients.examples(client))
     steps, _ = work_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
     job = Job(
@@ -55,8 +60,8 @@ def rerun(
     return Kernel(plan, learner, clients, Manifest.of(model).select(plan.task.averaged)).update(model, job)
 
 
-def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str]:
-    """(the model from which this round of the folder's newest run of the plan started, the run)."""
+def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str, Sequence[str]]:
+    """(the model from which this round of the folder's newest run of the plan started, the run, the round's cohort)."""
     if not (folder / BLOBS_FOLDER).is_dir():
         raise ValueError(f"{folder} is no data folder of a coordinator or a simulation")
     store = open_store(database_url(folder))
@@ -64,10 +69,11 @@ def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str]:
         runs = [row.run for row in store.runs() if row.plan_digest == plan.digest]
         if not runs:
             raise ValueError(f"{folder} has no run of this plan")
-        if not any(row.round == round for row in store.rounds(runs[-1], round - 1)):
+        row = next((row for row in store.rounds(runs[-1], round - 1) if row.round == round), None)
+        if row is None:
             raise ValueError(f"round {round} of run {runs[-1]} in {folder} has not begun")
         line = [row for row in store.checkpoints(runs[-1]) if row.round is None or row.round < round]
         with FileBlobs(folder / BLOBS_FOLDER).open(line[-1].digest) as file:
-            return from_bytes(file.read()), runs[-1]
+            return from_bytes(file.read()), runs[-1], cast("list[str]", row.body.get("cohort", []))
     finally:
         store.close()

@@ -10,12 +10,17 @@ clients.p10     the 10th percentile over those clients, each counting once: a te
 clients.p90     the 90th percentile: the same for a metric that should be low, such as the loss
 class.<name>    mean over the held-out examples of the clients of one class
 =============== ====================================================================================================
+
+A metric may be undefined (NaN) on a client's examples, such as an AUC where all have one label. That client is left out
+of this metric, and the metric ``<name>.undefined`` of the source ``clients`` has the number of such clients; of the
+source ``evaluator`` it is 1.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +30,48 @@ CENTRAL = "evaluator"
 CLIENTS = "clients"
 LOW, HIGH = "clients.p10", "clients.p90"
 BY_CLASS = "class."
+_LONGEST = 64
+"""Characters of a metric's name, at most."""
 DEVICES = "devices"
 """The source of scores that devices report themselves, where the plan's task requires it."""
 
 
+UNDEFINED = ".undefined"
+"""The end of the name of the metric that counts where another metric is undefined."""
+
+
+def metrics_of(learner: Any) -> frozenset[str]:
+    """The names of the metrics that a learner says it has; none for a learner that does not say."""
+    metrics = getattr(learner, "metrics", None)
+    return frozenset(metrics) if isinstance(metrics, Mapping) else frozenset()
+
+
+def counted(score: Score, parts: Sequence[Score], names: Collection[str]) -> Score:
+    """``score`` with the number of ``parts`` that lack a metric, for each of ``names`` and of all parts' metrics that
+    some part lacks."""
+    known = {*names, *(name for part in parts for name in part.metrics)}
+    lacking = {name: sum(name not in part.metrics for part in parts) for name in sorted(known)}
+    more = {name[: _LONGEST - len(UNDEFINED)] + UNDEFINED: float(count) for name, count in lacking.items() if count}
+    return Score(examples=score.examples, metrics={**score.metrics, **more})
+
+
 def by_source(
-    devices: Sequence[str], scores: Sequence[Score | None], class_of: Callable[[str], str]
+    devices: Sequence[str],
+    scores: Sequence[Score | None],
+    class_of: Callable[[str], str],
+    names: Collection[str] = (),
 ) -> dict[str, Score]:
-    """The scores of clients, by source. Clients without held-out examples do not count; empty without any."""
+    """The scores of clients, by source. Clients without held-out examples do not count; empty without any. ``names``:
+    the learner's metrics, which no client may have."""
     scored = [(device, score) for device, score in zip(devices, scores, strict=True) if score is not None]
     if not scored:
         return {}
     known = [score for _, score in scored]
-    found = {CLIENTS: _mean(known), LOW: _percentile(known, 10.0), HIGH: _percentile(known, 90.0)}
+    found = {
+        CLIENTS: counted(_mean(known), known, names),
+        LOW: _percentile(known, 10.0),
+        HIGH: _percentile(known, 90.0),
+    }
     classes: dict[str, list[Score]] = {}
     for device, score in scored:
         classes.setdefault(class_of(device), []).append(score)
@@ -52,22 +86,29 @@ def class_source(name: str) -> str:
 
 
 def _mean(scores: Sequence[Score]) -> Score:
-    """The mean over all examples of all these scores."""
+    """The mean over all examples of all these scores, each metric over the scores that have it."""
     examples = sum(score.examples for score in scores)
-    return Score(examples=examples, metrics={name: _weighted(scores, name) for name in _common(scores)})
+    return Score(
+        examples=examples, metrics={name: _weighted(having) for name, having in _by_metric(scores).items()}
+    )
 
 
-def _weighted(scores: Sequence[Score], name: str) -> float:
-    return sum(score.metrics[name] * score.examples for score in scores) / sum(score.examples for score in scores)
+def _weighted(having: Sequence[tuple[float, int]]) -> float:
+    return sum(value * examples for value, examples in having) / sum(examples for _, examples in having)
 
 
 def _percentile(scores: Sequence[Score], percent: float) -> Score:
-    """The percentile of each metric over the clients, interpolated linearly."""
-    metrics: Mapping[str, float] = {
-        name: float(np.percentile([score.metrics[name] for score in scores], percent)) for name in _common(scores)
+    """The percentile of each metric over the clients that have it, interpolated linearly."""
+    metrics = {
+        name: float(np.percentile([value for value, _ in having], percent))
+        for name, having in _by_metric(scores).items()
     }
-    return Score(examples=sum(score.examples for score in scores), metrics=dict(metrics))
+    return Score(examples=sum(score.examples for score in scores), metrics=metrics)
 
 
-def _common(scores: Sequence[Score]) -> list[str]:
-    return sorted(set.intersection(*(set(score.metrics) for score in scores)))
+def _by_metric(scores: Sequence[Score]) -> dict[str, list[tuple[float, int]]]:
+    """For each metric (value, examples) of the scores that have it, in the order of the names."""
+    names = sorted({name for score in scores for name in score.metrics})
+    return {
+        name: [(score.metrics[name], score.examples) for score in scores if name in score.metrics] for name in names
+    }

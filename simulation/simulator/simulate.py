@@ -36,7 +36,7 @@ from simulation.simulator.first_model import first_model
 from simulation.simulator.options import AllSimulateOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
-from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source
+from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source, counted, metrics_of
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.simulation import Simulation
 
@@ -244,9 +244,11 @@ def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, f
     model, shown = simulation.model(), {}
     found: dict[str, Score] = {}
     if inputs.test is not None:
-        found[CENTRAL] = _central(learner, inputs, model)
+        central = _central(learner, inputs, model)
+        found[CENTRAL] = counted(central, [central], metrics_of(learner))
     if inputs.scored:
-        held_out = by_source(inputs.scored, simulation.engine.score(model, inputs.scored), inputs.class_of)
+        scores = simulation.engine.score(model, inputs.scored)
+        held_out = by_source(inputs.scored, scores, inputs.class_of, metrics_of(learner))
         if not held_out:
             raise ValueError(
                 f"score_clients asks for the scores of {len(inputs.scored)} clients, and none of them has held-out "

@@ -7,7 +7,7 @@ device is the same whatever happened before and whoever else takes part.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 
@@ -30,6 +30,10 @@ class Behaviour:
     """Probability that a device finishes only part of its task in a round: in the time of the whole task it does a
     fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
     arXiv:1812.06127, section 5.2). The plan decides about such work: ``aggregation.partial``. 0 to 1."""
+    straggler_share: float = 0.0
+    """The same with an exact number in place of a probability: in each round this share of the selected devices of the
+    class, rounded to the nearest device, finishes only part of its task (rounded up to whole steps), as in the experiments of FedProx (0, 0.5 and
+    0.9 there). Not together with ``stragglers``. 0 to 1."""
     step_s: float = 0.05
     """Median virtual seconds that one optimizer step takes. Above 0."""
     speed_sigma: float = 0.0
@@ -45,9 +49,11 @@ class Behaviour:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ValueError(f"{field.name}={value!r} must be a number")
-        for name in ("dropout", "stragglers"):
+        for name in ("dropout", "stragglers", "straggler_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} is a probability: from 0 to 1")
+                raise ValueError(f"{name}={getattr(self, name)} must be from 0 to 1")
+        if self.stragglers and self.straggler_share:
+            raise ValueError("stragglers= is a probability and straggler_share= an exact share: give one of them")
         for name in ("speed_sigma", "jitter_sigma"):
             if not 0.0 <= getattr(self, name) <= 5.0:
                 raise ValueError(f"{name}={getattr(self, name)} must be from 0 (all alike) to 5")
@@ -70,7 +76,7 @@ class Conduct:
 
 
 class Habits:
-    """Behaviour by class of device: ``conduct(device, round)``.
+    """Behaviour by class of device: ``conducts(cohort, round)``.
 
     ``behaviour``: one for all, or one for each class; ``class_of``: device -> its class.
     """
@@ -83,25 +89,54 @@ class Habits:
         self._class_of = class_of
         self._seed = seed
 
-    def conduct(self, device: str, round: int) -> Conduct:
-        """Returns the behaviour of this device in this round. ValueError where its class has none."""
+    @property
+    def by_share(self) -> bool:
+        """Whether a device's conduct depends on who else is selected: see ``Behaviour.straggler_share``."""
+        known = self._classes.values() if self._one is None else (self._one,)
+        return any(own.straggler_share for own in known)
+
+    def conducts(self, cohort: Collection[str], round: int) -> dict[str, Conduct]:
+        """Returns the behaviour of each selected device in this round. ValueError where the class of one has none."""
+        behaviours = {device: self._of(device) for device in cohort}
+        slow = self._stragglers(behaviours, round)
+        return {device: self._conduct(device, own, device in slow, round) for device, own in behaviours.items()}
+
+    def _of(self, device: str) -> Behaviour:
         own = self._one or self._classes.get(self._class_of(device))
         if own is None:
             known = ", ".join(sorted(self._classes))
             raise ValueError(f"no behaviour is given for the class {self._class_of(device)!r}; given are: {known}")
+        return own
+
+    def _stragglers(self, behaviours: Mapping[str, Behaviour], round: int) -> set[str]:
+        """The devices that finish only part of their task: by chance each, or an exact share of those of a class: the
+        ones with the smallest draws."""
+        drawn = {
+            device: self.unit("straggles", device, round)
+            for device, own in behaviours.items()
+            if own.stragglers or own.straggler_share
+        }
+        found = {device for device, chance in drawn.items() if chance < behaviours[device].stragglers}
+        shared: dict[str, list[str]] = {}
+        for device in drawn:
+            if behaviours[device].straggler_share:
+                shared.setdefault("" if self._one else self._class_of(device), []).append(device)
+        for devices in shared.values():
+            count = math.floor(behaviours[devices[0]].straggler_share * len(devices) + 0.5)
+            found.update(sorted(devices, key=lambda device: (drawn[device], device))[:count])
+        return found
+
+    def _conduct(self, device: str, own: Behaviour, slow: bool, round: int) -> Conduct:
         spread = 0.0
         if own.speed_sigma:
             spread += own.speed_sigma * self._normal("speed", device, 0)
         if own.jitter_sigma:
             spread += own.jitter_sigma * self._normal("jitter", device, round)
-        share = 1.0
-        if own.stragglers and self.unit("straggles", device, round) < own.stragglers:
-            share = self.unit("share", device, round)
         return Conduct(
             step_s=own.step_s * math.exp(spread),
             network_s=own.network_s,
             vanishes=bool(own.dropout) and self.unit("vanishes", device, round) < own.dropout,
-            share=share,
+            share=self.unit("share", device, round) if slow else 1.0,
         )
 
     def unit(self, what: str, device: str, round: int) -> float:

@@ -36,8 +36,7 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
     """Returns the parts of a cohort that begins now, by device; devices that will vanish have none."""
     plan, found = state.plan, {}
     due_s = due_in_s(now, state)
-    for name in state.current.members:
-        conduct = habits.conduct(name, state.round_number)
+    for name, conduct in habits.conducts(state.current.members, state.round_number).items():
         if conduct.vanishes:
             continue
         whole = planned(clients.examples(name))

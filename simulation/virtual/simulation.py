@@ -39,6 +39,7 @@ from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
+from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
@@ -94,11 +95,13 @@ class Simulation:
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
                 manifest = Manifest.of(self._tensors(before.init))
                 body = b""
+                unit = current_state(self.store, before).weight_unit
             else:
                 tensors = init()
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
+                unit = plan.weight_unit
             self.resumed = before is not None
-            self.kernel = Kernel(plan, learner, clients, manifest.select(plan.task.averaged))
+            self.kernel = Kernel(plan, learner, clients, manifest.select(plan.task.averaged), weight_unit=unit)
             self.engine = make_engine(self.kernel)
             self._exits.callback(self.engine.close)
             self.coordinator = Coordinator(

@@ -38,20 +38,23 @@ def unfinished(
     row = store.run(run)
     events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
     left: dict[int, tuple[float, dict[str, None]]] = {}
+    cohorts: dict[int, list[str]] = {}
     for event in events:
         body: dict[str, Any] = event.body
         if event.kind == "Drawn":
-            left[body["round"]] = event.at, {device: None for device, _ in body["cohort"]}
+            cohorts[body["round"]] = [device for device, _ in body["cohort"]]
+            left[body["round"]] = event.at, dict.fromkeys(cohorts[body["round"]])
         elif event.kind in ("Reported", "Withdrew") and body["round"] in left:
             left[body["round"]][1].pop(body["device"], None)
     open_rounds = {item.round for item in store.rounds(run, max(left, default=1) - 1) if item.status == "open"}
     found: list[Unfinished] = []
     for number, (began, devices) in left.items():
         late = {item.device for item in store.refusals(run, number)}
-        for device in devices.keys() - late if number not in open_rounds else ():
-            if device not in clients:
-                continue
-            conduct = habits.conduct(device, number)
+        if number in open_rounds:
+            continue
+        conducts = habits.conducts([device for device in cohorts[number] if device in clients], number)
+        for device in devices.keys() & conducts.keys() - late:
+            conduct = conducts[device]
             if not conduct.vanishes:
                 due_s = (began + plan.cohort.collect_s) - began
                 steps = planned(clients.examples(device))

@@ -66,7 +66,7 @@ def told(history: History) -> list[tuple[Any, ...]]:
         {},
         {"pool": 12},
         {"select": 14, "goal": 14, "quorum": 0.3, "select_s": 4.0, "collect_s": 9.0},
-        {"choose": "by_examples", "min_examples": 3},
+        {"choose": "by_examples", "pool": 9, "min_examples": 3},
     ],
     ids=lambda cohort: ",".join(cohort) or "late devices",
 )

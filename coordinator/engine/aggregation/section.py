@@ -36,7 +36,8 @@ class Aggregation(BaseModel):
     """The most that one device weighs, in examples: sizes are self-reported."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
-    fraction of its examples that were seen, or not at all."""
+    fraction of its steps that were done (*examples_seen*; to 1/64 of an example or better, in a plan with the default
+    cap and goal), or not at all."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
     server_optimizer: str = Field(

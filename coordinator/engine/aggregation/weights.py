@@ -1,8 +1,9 @@
 """The weight of an update: an integer, since the exact sum adds integers.
 
 FedAvg weighs a device by its examples n_k (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1). Sizes are
-self-reported, so they are capped. Only the ratios of weights matter: an equal-weight plan that counts partial work by
-the fraction seen gives whole work ``UNIT`` and cut-short work less.
+self-reported, so they are capped. A plan that counts partial work by the examples seen weighs it by a fraction of an
+example, so it counts in parts of an example: ``unit_of`` says how many parts there are. Only the ratios of weights
+matter, so the unit is in no result.
 """
 
 from __future__ import annotations
@@ -10,14 +11,30 @@ from __future__ import annotations
 from coordinator.engine.aggregation.section import Aggregation
 
 UNIT = 1024
-"""Weight of whole work in an equal-weight plan that counts partial work by the fraction done: resolution about 0.1 %.
-"""
+"""The most parts of a whole. Weight of whole work in an equal-weight plan that counts partial work by the fraction
+done: resolution about 0.1 %."""
+MOST_WEIGHT = 2**28
+"""The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
 
 
-def heaviest(aggregation: Aggregation) -> int:
+def unit_of(aggregation: Aggregation, goal: int) -> int:
+    """In how many parts of an example this plan counts; 1 where partial work has no fraction.
+
+    The largest power of two up to ``UNIT`` with which ``goal`` devices of the heaviest weight stay within
+    ``MOST_WEIGHT``: 64 for the default cap of 10,000 examples and a goal of 256.
+    """
+    if aggregation.weighting != "examples" or aggregation.partial != "examples_seen":
+        return 1
+    unit = UNIT
+    while unit > 1 and aggregation.weight_cap * goal * unit > MOST_WEIGHT:
+        unit //= 2
+    return unit
+
+
+def heaviest(aggregation: Aggregation, unit: int) -> int:
     """The most that one update can weigh under this plan."""
     if aggregation.weighting == "examples":
-        return aggregation.weight_cap
+        return aggregation.weight_cap * unit
     return UNIT if aggregation.partial == "examples_seen" else 1
 
 
@@ -32,14 +49,18 @@ def reason_against(
     return None
 
 
-def weight_of(aggregation: Aggregation, *, examples: int, steps: int, steps_planned: int, complete: bool) -> int:
-    """The integer weight of an update, at least 1.
+def weight_of(
+    aggregation: Aggregation, unit: int, *, examples: int, steps: int, steps_planned: int, complete: bool
+) -> int:
+    """The integer weight of an update, at least 1: min(examples, cap) * unit, times the fraction of the work, rounded
+    down.
 
-    ``examples``: of the device, after the cap of its enrolment. ``steps`` of ``steps_planned``: how much of the task
-    was done; used when ``complete`` is false and the plan weighs by the examples seen.
+    ``unit``: the run's (``RunState.weight_unit``). ``examples``: of the device, after the cap of its enrolment.
+    ``steps`` of ``steps_planned``: how much of the task was done; used when ``complete`` is false and the plan weighs
+    by the examples seen.
     """
-    most = heaviest(aggregation)
-    whole = min(examples, most) if aggregation.weighting == "examples" else most
+    most = heaviest(aggregation, unit)
+    whole = min(examples * unit, most) if aggregation.weighting == "examples" else most
     if complete or aggregation.partial != "examples_seen" or steps >= steps_planned:
         return max(1, whole)
     return max(1, whole * steps // steps_planned)

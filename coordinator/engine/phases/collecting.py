@@ -39,7 +39,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     against = _against_update(state, member, event)
     if against is not None:
         return refuse(state, *against, None if member.status == "refused" else event)
-    weight = weight_of(state.plan.aggregation, **_work(event))
+    weight = weight_of(state.plan.aggregation, state.weight_unit, **_work(event))
     member = altered(
         member,
         status="reported",

@@ -17,6 +17,7 @@ from coordinator.engine.state import Round, RunState
 def created(state: RunState, event: ev.Created) -> Step:
     """The run begins; nothing where it has begun, or was paused or stopped before."""
     new = state.round_number == 0 and state.status == "running"
+    state = replace(state, weight_unit=event.weight_unit)
     return open_next(state, event.at) if new else (state, [])
 
 

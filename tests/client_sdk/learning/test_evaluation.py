@@ -115,3 +115,24 @@ def test_no_examples_no_score(learner, data):
         learner.evaluate(learner.initial(0), data, batch=0)
     with pytest.raises(DataError):
         learner.evaluate(learner.initial(0), None)
+
+
+def undefined_on_one_label(outputs, targets):
+    """Recall of class 2, which has no value where no example has that label."""
+    positive = targets == 2
+    return (outputs.argmax(1)[positive] == 2).float().mean()
+
+
+def test_repro_a_metric_without_a_value_is_left_out_and_blames_no_weights(data, task):
+    """It was ``The model's recall on the held-out data is nan: its weights or the data are not finite``."""
+    learner = Learner(
+        model=lambda: nn.Linear(6, 3),
+        loss=nn.functional.cross_entropy,
+        metrics={"recall": undefined_on_one_label},
+        training_metrics=True,
+    )
+    start, (x, y) = learner.initial(0), data
+    without = (x[y != 2], y[y != 2])
+    assert set(learner.evaluate(start, data).metrics) == {"loss", "recall"}
+    assert set(learner.evaluate(start, without).metrics) == {"loss"}
+    assert set(learner.train(start, without, task(), **WHO).metrics) == {"loss"}

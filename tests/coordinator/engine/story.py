@@ -84,7 +84,7 @@ class Story:
     # ------------------------------------------------------------ happenings
 
     def created(self) -> list[fx.Effect]:
-        return self.happens(ev.Created(at=self.at))
+        return self.happens(ev.Created(at=self.at, weight_unit=self.state.plan.weight_unit))
 
     def drawn(self, *devices: str, examples: int = 10, waiting: int | None = None) -> list[fx.Effect]:
         return self.happens(

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.protocol.workers import LATER_FIELDS, DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention
+from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import PlanError
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
@@ -60,6 +60,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("aggregation", "rule_parameters", [{}], [{"fraction": 0.1}, {"a": "b"}, {"a": True}, [], None]),
     ("aggregation", "weighting", ["examples", "equal"], ["steps"]),
     ("aggregation", "weight_cap", [1, 2**20], [0, 2**20 + 1]),
+    ("task", "drop_last", [True, False], [1, "yes"]),
     ("aggregation", "partial", ["full", "examples_seen", "refuse"], ["half"]),
     ("aggregation", "clip_norm", [None, 1e-6, 1e6], [0, -1, INF, NAN]),
     (
@@ -172,6 +173,17 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 def test_the_error_for_a_plan_that_contradicts_itself_names_the_fix(sections: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         plan(**sections)
+
+
+def test_repro_a_draw_by_examples_from_a_pool_of_the_cohorts_size_is_refused_for_new_runs() -> None:
+    """Every waiting device was drawn, so the choice was uniform, without a word. A run that has begun so goes on."""
+    equal = {"weighting": "equal"}
+    all_of_them = plan(cohort={"choose": "by_examples", "select": 300, "pool": 300}, aggregation=equal)
+    for one in (all_of_them, plan(cohort={"choose": "by_examples"}, aggregation=equal)):
+        assert chosen(one)
+        with pytest.raises(PlanError, match=r"cohort: .*draws 300 of 300 waiting .*set cohort.pool above cohort.select"):
+            chosen_for_new_run(one)
+    assert chosen_for_new_run(plan(cohort={"choose": "by_examples", "pool": 301}, aggregation=equal))
 
 
 def test_the_same_plans_with_the_contradiction_taken_away_are_fine() -> None:
@@ -362,6 +374,7 @@ OTHERS: dict[tuple[str, str], object] = {
     ("cohort", "pool"): 400,
     ("cohort", "select_s"): 61,
     ("cohort", "collect_s"): 601,
+    ("task", "drop_last"): True,
     ("cohort", "choose"): "by_examples",
     ("cohort", "min_examples"): 2,
     ("aggregation", "rule"): "median",

@@ -9,11 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import UNIT, heaviest, weight_of
+from coordinator.engine.aggregation.weights import MOST_WEIGHT, UNIT, heaviest, unit_of, weight_of
 
 
 def weigh(examples: int, steps: int = 4, complete: bool = True, *, planned: int = 4, **rule: Any) -> int:
-    return weight_of(Aggregation(**rule), examples=examples, steps=steps, steps_planned=planned, complete=complete)
+    """With a goal of one device, in parts of an example."""
+    aggregation = Aggregation(**rule)
+    return weight_of(
+        aggregation,
+        unit_of(aggregation, 1),
+        examples=examples,
+        steps=steps,
+        steps_planned=planned,
+        complete=complete,
+    )
 
 
 def test_whole_work_weighs_its_examples_up_to_the_cap() -> None:
@@ -33,11 +42,35 @@ def test_an_equal_plan_that_counts_what_was_seen_gives_whole_work_a_unit() -> No
 
 @pytest.mark.parametrize(("steps", "planned"), [(0, 0), (5, 4), (4, 4)])
 def test_work_called_incomplete_that_took_all_its_steps_is_whole(steps: int, planned: int) -> None:
-    assert weigh(80, steps=steps, planned=planned, complete=False, partial="examples_seen") == 80
+    assert weigh(80, steps=steps, planned=planned, complete=False, partial="examples_seen") == 80 * UNIT
 
 
 def test_the_cap_comes_before_the_fraction() -> None:
-    assert weigh(1000, steps=1, complete=False, partial="examples_seen", weight_cap=100) == 25
+    assert weigh(1000, steps=1, complete=False, partial="examples_seen", weight_cap=100) == 25 * UNIT
+
+
+def test_repro_partial_work_of_few_examples_counts_with_its_fraction() -> None:
+    """3 examples at 26 of 40 steps weighed 1, a third of the whole, instead of 1.95."""
+    part = weigh(3, 26, complete=False, planned=40, partial="examples_seen")
+    whole = weigh(3, 40, planned=40, partial="examples_seen")
+    assert whole == 3 * UNIT
+    assert part / whole == pytest.approx(26 / 40, abs=1 / whole)
+
+
+def test_a_fraction_is_rounded_down_never_up() -> None:
+    """So a device gains nothing from work that it has not done: 1 of 3 steps is 341.33 parts of 1,024."""
+    assert weigh(1, 1, complete=False, planned=3, partial="examples_seen") == 341
+    assert weigh(1, 2, complete=False, planned=3, partial="examples_seen") == 682
+    assert weigh(9, 1, complete=False, planned=3, partial="examples_seen", weighting="equal") == 341
+
+
+@pytest.mark.parametrize(("cap", "goal", "unit"), [(10_000, 256, 64), (10_000, 10, UNIT), (2**20, 256, 1)])
+def test_the_unit_is_as_fine_as_the_exact_sum_allows(cap: int, goal: int, unit: int) -> None:
+    rule = Aggregation(partial="examples_seen", weight_cap=cap)
+    assert unit_of(rule, goal) == unit
+    assert heaviest(rule, unit) * goal <= MOST_WEIGHT
+    assert unit_of(Aggregation(weight_cap=cap), goal) == 1
+    assert unit_of(Aggregation(partial="examples_seen", weighting="equal"), goal) == 1
 
 
 @given(
@@ -53,7 +86,8 @@ def test_a_weight_is_at_least_one_and_never_above_the_heaviest(
     examples: int, steps: int, planned: int, complete: bool, weighting: Any, partial: Any, cap: int
 ) -> None:
     rule = Aggregation(weighting=weighting, partial=partial, weight_cap=cap)
-    weight = weight_of(rule, examples=examples, steps=steps, steps_planned=planned, complete=complete)
-    assert 1 <= weight <= heaviest(rule)
-    whole = weight_of(rule, examples=examples, steps=1, steps_planned=1, complete=True)
+    unit = unit_of(rule, 1)
+    weight = weight_of(rule, unit, examples=examples, steps=steps, steps_planned=planned, complete=complete)
+    assert 1 <= weight <= heaviest(rule, unit)
+    whole = weight_of(rule, unit, examples=examples, steps=1, steps_planned=1, complete=True)
     assert weight <= whole, "work cut short never weighs more"

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine import state as states
 from tests.coordinator.engine.story import Story, digest_of, only, refusal
 
 # ---------------------------------------------------------------- what does not count
@@ -115,8 +117,8 @@ def test_an_update_without_examples_is_refused() -> None:
     [
         ("full", "examples", 1, 1000),
         ("full", "equal", 1, 1),
-        ("examples_seen", "examples", 1, 250),
-        ("examples_seen", "examples", 3, 750),
+        ("examples_seen", "examples", 1, 250 * 1024),
+        ("examples_seen", "examples", 3, 750 * 1024),
         ("examples_seen", "examples", 0, 1),
         ("examples_seen", "equal", 1, 256),
         ("examples_seen", "equal", 3, 768),
@@ -127,6 +129,24 @@ def test_partial_work_counts_as_the_plan_says(partial: str, weighting: str, step
     effects = story.reported("a", examples=1000, steps=steps, steps_planned=4, complete=False)
     assert only(effects, fx.Accepted).weight == weight
     assert rounds.public_body(story.state)["partial"] == 1
+
+
+def test_a_log_of_an_older_version_keeps_its_weights() -> None:
+    """Its first event names no unit, so its updates weigh whole examples, as they did when they were acknowledged."""
+    story = Story(aggregation={"partial": "examples_seen"})
+    story.happens(ev.from_json("Created", 100.0, {}))
+    story.drawn("a", "b", "c", "d")
+    effects = story.reported("a", examples=3, steps=26, steps_planned=40, complete=False)
+    assert only(effects, fx.Accepted).weight == 1
+    assert states.to_json(story.state).keys() == states.to_json(Story().state).keys(), "stored as before"
+
+
+def test_the_unit_of_a_run_is_in_its_log_and_its_snapshot() -> None:
+    story = Story(aggregation={"partial": "examples_seen"}).collecting()
+    assert ev.to_json(story.log[0]) == {"weight_unit": 1024}
+    assert ev.to_json(Story().collecting().log[0]) == {}
+    again = states.from_json(states.to_json(story.state))
+    assert again == story.state
 
 
 def test_partial_work_is_refused_where_the_plan_says_so() -> None:

@@ -130,7 +130,7 @@ def test_a_value_that_is_no_number_anywhere_is_found(tmp_path: Path, value: floa
 def test_the_largest_value_that_a_round_can_hold_is_taken_and_the_next_is_not(tmp_path: Path) -> None:
     """sum_k w_k |x_k| of a full round of the heaviest devices stays in the exact sum's range."""
     heavy = {"aggregation": {"weight_cap": 2**20}, "cohort": {"select": 256, "goal": 256}}
-    most = range_for(heaviest(plan(**heavy).aggregation), 256)
+    most = range_for(heaviest(plan(**heavy).aggregation, 1), 256)
     assert 7.9 < most <= 8.0
     values = np.zeros(4, np.float32)
     values[2] = np.nextafter(np.float32(most), np.float32(0), dtype=np.float32)

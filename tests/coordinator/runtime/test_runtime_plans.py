@@ -30,7 +30,7 @@ def test_the_cap_of_enrolment_holds_without_a_cap_of_the_plan(world: World) -> N
 
 def test_partial_work_in_the_three_modes(make_world: MakeWorld) -> None:
     half = Work(steps=2, steps_planned=4, epochs=0.5, examples_seen=50, complete=False)
-    for partial, weight in (("full", 100), ("examples_seen", 50)):
+    for partial, weight in (("full", 100), ("examples_seen", 50 * 1024)):
         world = make_world(4)
         world.create(aggregation={"partial": partial})
         world.check_in()
