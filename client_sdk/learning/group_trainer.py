@@ -197,9 +197,7 @@ def group_sgd(
     whole = for_group(module, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
     gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unreached=unreached)
-    batches = batch_order(
-        count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last
-    )
+    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)

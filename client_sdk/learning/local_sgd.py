@@ -60,9 +60,7 @@ def local_sgd(
     generator.
     """
     count, planned = len(examples), planned_steps(task, len(examples))
-    batches = batch_order(
-        count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last
-    )
+    batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)

@@ -62,9 +62,9 @@ class Task(BaseModel):
     batch_size: int = Field(default=32, ge=1, le=1_000_000)
     """Examples per optimizer step; the last batch of an epoch may be smaller."""
     drop_last: bool = False
-    """Leaves out an epoch's last batch where it is smaller than the others: BatchNorm cannot train on one example. Other
-    examples are left out in each epoch. A device with fewer examples than a batch uses them all; to leave out devices
-    with a single example, set ``cohort.min_examples = 2``."""
+    """Leaves out an epoch's last batch where it is smaller than the others: BatchNorm cannot train on one example. In
+    each epoch other examples are left out. A device with fewer examples than a batch uses them all;
+    ``cohort.min_examples = 2`` leaves out devices with a single one."""
     learning_rate: float = Field(default=0.1, gt=0, le=1000, allow_inf_nan=False)
     """Step size of the device's optimizer."""
     mu: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)

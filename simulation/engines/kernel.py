@@ -56,7 +56,7 @@ class Kernel:
         self.needs_all = chosen(plan, installed(plan)).rule.needs == "all"
         """Whether the plan's rule needs all updates at once, rather than their sum."""
         self.delta = delta.as_float32()
-        self._learner = learner
+        self.learner = learner
         self._clients = clients
         self._codec = codecs.get(plan.task.codec)
         self._task = plan.task.model_copy(update={"time_budget_s": None})
@@ -84,7 +84,7 @@ class Kernel:
         if data.test is None:
             return None
         with one_thread():
-            return evaluate(self._learner, self.plan.task.learner, model, data.test)
+            return evaluate(self.learner, self.plan.task.learner, model, data.test)
 
     def update(self, model: Tensors, job: Job) -> Update:
         """Returns the learner's update from the client's data. Errors of the learner pass through."""
@@ -96,14 +96,14 @@ class Kernel:
         return update
 
     def _trained(self, model: Tensors, data: ClientData, job: Job) -> Any:
-        if not hasattr(self._learner, "train"):
+        if not hasattr(self.learner, "train"):
             if job.steps is not None:
                 raise OutOfTime(
                     "The time ran out before the whole task was done, and a learner that is a function cannot stop "
                     "early: an object with train(..., deadline=) can."
                 )
-            return self._learner(model, data.train, self._task)
-        return self._learner.train(
+            return self.learner(model, data.train, self._task)
+        return self.learner.train(
             model,
             data.train,
             self._task,

@@ -197,6 +197,8 @@ def _result(answer: Answer) -> Result:
     body = answer.body
     if "report" in body:
         return Done(report=UpdateReport.model_validate_json(body["report"]), weight=body["weight"])
+    if "remembers" in body:
+        raise SimulationError(body["remembers"])
     return CannotTrain(reason=body["reason"], trace=body["trace"])
 
 

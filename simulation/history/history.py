@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from coordinator.blobs import Missing
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
 from simulation.history.ledger import copy_run
@@ -72,7 +73,13 @@ class History(RecordedRun):
         """
         path = Path(folder)
         with folders.writing(path) as (store, blobs):
-            copy_run(self._store, store, self.run, blobs=(self._blobs, blobs))
+            try:
+                copy_run(self._store, store, self.run, blobs=(self._blobs, blobs))
+            except Missing:
+                raise HistoryError(
+                    f"Run {self.run} cannot be saved, since its older checkpoints are not stored any more: simulate() "
+                    'keeps all of them with folder=, or with keep_checkpoints="all".'
+                ) from None
         return path
 
     # ------------------------------------------------------------ for people

@@ -241,7 +241,10 @@ class RecordedRun:
             with self._blobs.open(row.digest) as file:
                 return file.read()
         except Missing:
-            raise HistoryError(f"The bytes of version {wanted} of run {self.run} are not kept here.") from None
+            raise HistoryError(
+                f"The bytes of version {wanted} of run {self.run} are not stored any more: simulate() keeps all "
+                'checkpoints with folder=, or with keep_checkpoints="all".'
+            ) from None
         except (BlobError, StoreError) as error:
             raise HistoryError(f"Version {wanted} of run {self.run} cannot be read: {error}") from error
 

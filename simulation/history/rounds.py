@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from client_sdk.protocol.operators import RoundView
 from coordinator.engine import events, rounds
+from coordinator.engine.phases.lifecycle import NOT_NEEDED
 from coordinator.engine.state import RunState
 from coordinator.runtime import views
 from coordinator.runtime.run_log import start_of
@@ -73,10 +74,13 @@ class DeviceWithdrawal:
 def read_rounds(
     reader: Reader, run: str, now: RunState, wall: Mapping[int, float] | None = None
 ) -> Iterator[RoundSummary]:
-    """All rounds in order. ``wall``: seconds by round, for the measured ones."""
+    """All rounds in order, without one that was open and not needed when a score finished the run. ``wall``: seconds by
+    round, for the measured ones."""
     after = 0
     while page := reader.rounds(run, after):
         for row in page:
+            if row.reason.startswith(NOT_NEEDED):
+                continue
             yield _round(views.round_view(reader, row, now), (wall or {}).get(row.round))
         after = page[-1].round
 

@@ -19,6 +19,7 @@ PlanLike = Plan | Mapping[str, Any] | str | PathLike[str]
 ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
 BehaviourLike = Behaviour | Mapping[str, Behaviour] | None
 ClassesLike = Mapping[str, str] | Callable[[str], str] | None
+Keep = int | Literal["all"] | None
 InitLike = Tensors | str | PathLike[str] | None
 
 
@@ -35,6 +36,7 @@ class SimulateOptions(TypedDict, total=False):
     init: InitLike
     seed: int
     folder: str | PathLike[str] | None
+    keep_checkpoints: Keep
     progress: bool | None
 
 

@@ -88,9 +88,7 @@ def class_source(name: str) -> str:
 def _mean(scores: Sequence[Score]) -> Score:
     """The mean over all examples of all these scores, each metric over the scores that have it."""
     examples = sum(score.examples for score in scores)
-    return Score(
-        examples=examples, metrics={name: _weighted(having) for name, having in _by_metric(scores).items()}
-    )
+    return Score(examples=examples, metrics={name: _weighted(having) for name, having in _by_metric(scores).items()})
 
 
 def _weighted(having: Sequence[tuple[float, int]]) -> float:

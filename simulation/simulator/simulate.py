@@ -33,9 +33,18 @@ from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
-from simulation.simulator.options import AllSimulateOptions, BehaviourLike, ClassesLike, ClientsLike, InitLike, PlanLike
+from simulation.simulator.options import (
+    AllSimulateOptions,
+    BehaviourLike,
+    ClassesLike,
+    ClientsLike,
+    InitLike,
+    Keep,
+    PlanLike,
+)
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
+from simulation.simulator.retention import Retained, newest_to_keep
 from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source, counted, metrics_of
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.simulation import Simulation
@@ -75,6 +84,7 @@ def simulate(
     init: InitLike = None,
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
+    keep_checkpoints: Keep = None,
     rounds: int | None = None,
     progress: bool | None = None,
     only: str | None = None,
@@ -103,6 +113,9 @@ def simulate(
     - ``folder``: a coordinator's data folder, in which the run is stored after each round: ``quorate serve --data``
       opens it. A run of the same plan that the folder has already is continued. None: a temporary folder, which
       exists as long as the history.
+    - ``keep_checkpoints``: without a folder, how many of the newest checkpoints stay, besides the first and the best
+      one, or ``"all"``; None: as many as fit in 1 GiB. Of the others the history has digests, sizes and scores. A
+      folder keeps all.
     - ``rounds``: the most rounds to play in this call, with abandoned ones; None: until the plan's ``finish``.
     - ``progress``: True: a line for each round; False: none; None: live lines on a terminal and in a
       notebook.
@@ -132,6 +145,7 @@ def simulate(
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
     checks.require_datacenter(inputs.plan, datacenter or {}, learner)
+    newest_to_keep(keep_checkpoints, folder is not None, 1)
     first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
     try:
@@ -159,7 +173,9 @@ def simulate(
         failing.model = simulation.model
         left = inputs.plan.finish.rounds - simulation.state.version
         shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
-        return _played(simulation, learner, inputs, rounds, shown)
+        size = simulation.blobs.size(simulation.state.checkpoint)
+        retained = Retained(newest_to_keep(keep_checkpoints, folder is not None, size), inputs.plan.finish)
+        return _played(simulation, learner, inputs, rounds, shown, retained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +211,33 @@ def _checked(
     return _Inputs(whole, known, as_given(test), scored, score_every, of, habits)
 
 
-def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int | None, shown: RoundProgress) -> History:
+def _played(
+    simulation: Simulation,
+    learner: Any,
+    inputs: _Inputs,
+    rounds: int | None,
+    shown: RoundProgress,
+    retained: Retained,
+) -> History:
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
     interrupted = False
     try:
         if not simulation.resumed:
-            _score(simulation, learner, inputs)
+            retained.added(simulation.state.checkpoint, _score(simulation, learner, inputs))
             checks.require_watched(inputs.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state
             state = simulation.play_round(shown.training)
-            scores = {}
+            scores: dict[str, Score] = {}
             if state.version != before.version and (state.over or state.version % inputs.score_every == 0):
                 scores = _score(simulation, learner, inputs)
+            if state.version != before.version:
+                simulation.drop(retained.added(state.checkpoint, scores))
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
-            shown.ended(simulation.ended(before.round_number), scores)
+            shown.ended(simulation.ended(before.round_number), _shown(scores))
             stalled = state.status == "paused"
             if inputs.plan.finish.abandoned is None:
                 stalled = state.fallback.abandoned_in_a_row >= ABANDONED_MOST
@@ -239,9 +264,9 @@ def _played(simulation: Simulation, learner: Any, inputs: _Inputs, rounds: int |
     return simulation.history(wall, interrupted=interrupted)
 
 
-def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, float]:
-    """Scores the newest checkpoint. Returns the scores that a progress line shows."""
-    model, shown = simulation.model(), {}
+def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, Score]:
+    """Scores the newest checkpoint. Returns the scores by source."""
+    model = simulation.model()
     found: dict[str, Score] = {}
     if inputs.test is not None:
         central = _central(learner, inputs, model)
@@ -257,11 +282,13 @@ def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, f
         found |= held_out
     for source, score in found.items():
         simulation.score(source, score)
-    for source in (CENTRAL, CLIENTS):
-        if source in found:
-            shown = found[source].metrics
-            break
-    return dict(shown)
+    return found
+
+
+def _shown(scores: Mapping[str, Score]) -> dict[str, float]:
+    """The scores that a progress line shows."""
+    shown = next((scores[source] for source in (CENTRAL, CLIENTS) if source in scores), None)
+    return {} if shown is None else dict(shown.metrics)
 
 
 def _central(learner: Any, inputs: _Inputs, model: Tensors) -> Score:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -164,6 +164,11 @@ class Simulation:
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
         """Returns the history so far, which outlives this simulation. ``wall``: seconds by round."""
         return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted)
+
+    def drop(self, checkpoints: Collection[str]) -> None:
+        """Deletes the bytes of these checkpoints, by digest, of a run without a folder."""
+        for name in checkpoints:
+            self.blobs.delete(name)
 
     def keep(self) -> None:
         """Writes the state of the run to the folder in one transaction; then deletes blobs that its rows name no

@@ -160,6 +160,8 @@ def test_target_on_clients_scores_ends_the_run() -> None:
     history = simulate({**plan(), "finish": more}, NET, clients(held_out=0.25), score_clients=5, progress=False)
     assert history.status == "finished"
     assert len(history) < 50
+    assert {found.status for found in history.rounds} == {"committed"}, "no round that nobody began"
+    assert "abandoned" not in history.summary()
 
 
 # ------------------------------------------------------------ behaviour

@@ -13,6 +13,10 @@ from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.state import Round, RunState
 
+NOT_NEEDED = "not needed: "
+"""How the reason of a round begins that was open when a score finished the run, and in which nobody had begun: a round
+opens with the commit of the last one, and the score of that model comes later."""
+
 
 def created(state: RunState, event: ev.Created) -> Step:
     """The run begins; nothing where it has begun, or was paused or stopped before."""
@@ -102,7 +106,8 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
         return state, []
     if state.round is None:
         return after_round(state, at)
-    return abandon(state, at, f"the run ended: {reason}")
+    unused = status == "finished" and state.phase in ("selecting", "leasing") and not state.current.members
+    return abandon(state, at, f"{NOT_NEEDED}{reason}" if unused else f"the run ended: {reason}")
 
 
 def forget(state: RunState) -> list[fx.Effect]:

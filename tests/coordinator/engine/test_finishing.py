@@ -43,6 +43,17 @@ def test_abandoned_rounds_do_not_count_as_rounds() -> None:
     assert (story.state.status, story.state.round_number, story.state.version) == ("running", 4, 1)
 
 
+def test_repro_a_round_that_nobody_began_was_not_needed_where_a_score_finishes_the_run() -> None:
+    """It stood in the history as an abandoned round after each target that was reached."""
+    story = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round().whole_round()
+    assert (story.state.phase, story.state.round_number) == ("selecting", 3)
+    effects = story.scored(2, 0.95)
+    assert only(effects, fx.RecordRound).reason == "not needed: accuracy 0.95 reached the target 0.9 at version 2"
+    under_way = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round().collecting()
+    effects = under_way.scored(1, 0.95)
+    assert only(effects, fx.RecordRound).reason == "the run ended: accuracy 0.95 reached the target 0.9 at version 1"
+
+
 def test_the_target_finishes_the_run_and_abandons_the_round_under_way() -> None:
     story = Story(finish={"metric": "accuracy", "target": 0.9}).whole_round()
     story.collecting()
