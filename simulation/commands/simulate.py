@@ -65,8 +65,8 @@ def simulate(
         str | None,
         typer.Option(
             rich_help_panel=_SPREAD,
-            help="natural, dirichlet, iid, shards, labels, quantity or noise. (default: natural where the data has "
-            "users, else dirichlet)",
+            help="natural, dirichlet, iid, shards, labels, quantity, noise, or NIID-Bench's niid-labels, "
+            "niid-dirichlet, niid-quantity. (default: natural where the data has users, else dirichlet)",
         ),
     ] = None,
     alpha: Annotated[

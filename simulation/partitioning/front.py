@@ -50,6 +50,9 @@ def partition(
     | `noise`     | like the whole; `noise_sigma` on the features    | equal, or `size_sigma`     | arXiv:2102.02079 |
     | `natural`   | its user's                                       | its user's                 |                  |
 
+    `niid-labels`, `niid-dirichlet` and `niid-quantity` follow the code of NIID-Bench (arXiv:2102.02079) to the letter:
+    see `simulation.partitioning.niid_bench`.
+
     - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, a list of pairs, or an object
       whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when used.
     - `clients`: how many; with `natural` it may be left out, as each user is a client.
@@ -57,7 +60,8 @@ def partition(
       client about three of ten labels that matter, 0.01 mostly one. The label mixture of a client is
       q ~ Dir(alpha * C * p) with p the labels' shares in the whole and C their number, so that balanced labels give
       the common Dir(alpha, ..., alpha). Hsu et al. write Dir(α p): their α is `alpha * C`.
-      For `quantity` (0.5) clients' shares of the whole are ~ Dir(alpha, ..., alpha).
+      For `quantity` (0.5) clients' shares of the whole are ~ Dir(alpha, ..., alpha). For `niid-dirichlet` and
+      `niid-quantity` (0.5) it is the paper's beta.
     - `seed`: any integer from 0; PCG64's stream. Equal arguments give equal answers with one release of numpy.
     - `min_examples`: how few a client may get, from 0, held-out ones included.
     - `size_sigma`: 0 gives sizes that differ by at most one. Above 0 (to 5), what clients hold beyond `min_examples` is

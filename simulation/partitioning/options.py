@@ -9,7 +9,18 @@ from typing import Literal, get_args
 
 import numpy as np
 
-By = Literal["iid", "dirichlet", "shards", "labels", "quantity", "noise", "natural"]
+By = Literal[
+    "iid",
+    "dirichlet",
+    "shards",
+    "labels",
+    "quantity",
+    "noise",
+    "natural",
+    "niid-labels",
+    "niid-dirichlet",
+    "niid-quantity",
+]
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "iid": {"size_sigma": 0.0},
@@ -19,10 +30,13 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "quantity": {"alpha": 0.5},
     "noise": {"noise_sigma": 0.1, "size_sigma": 0.0},
     "natural": {},
+    "niid-labels": {"labels_per_client": 2},
+    "niid-dirichlet": {"alpha": 0.5},
+    "niid-quantity": {"alpha": 0.5},
 }
 """Method -> its options and their defaults. ``quantity`` takes ``size_sigma`` in place of ``alpha``."""
 
-NEEDS_LABELS = ("dirichlet", "shards", "labels")
+NEEDS_LABELS = ("dirichlet", "shards", "labels", "niid-labels", "niid-dirichlet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +99,9 @@ class PartitionOptions:
             "quantity": "Sizes uneven, labels alike",
             "noise": "Noise on the features, labels alike",
             "natural": "One client per user",
+            "niid-labels": "NIID-Bench, a few labels each",
+            "niid-dirichlet": "NIID-Bench, Dirichlet for each label",
+            "niid-quantity": "NIID-Bench, sizes uneven",
         }[self.by]
         names = ["size_sigma"] if self.by == "quantity" and self.size_sigma is not None else list(DEFAULTS[self.by])
         for name in names:

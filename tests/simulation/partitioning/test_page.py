@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "partitioning.md"
 
 def sections() -> dict[str, str]:
     """Way -> what the page says of it."""
-    pieces = re.split(r"^## `(\w+)`:", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pieces = re.split(r"^## `([\w-]+)`:", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(pieces[1::2], pieces[2::2], strict=True))
 
 
@@ -46,6 +46,22 @@ def test_the_page_has_no_other_method() -> None:
 def test_the_pages_probabilities_are_those_of_the_formula() -> None:
     told = {100.0: 0.10, 0.3: 0.33, 0.01: 0.92}
     assert {alpha: round((alpha + 1) / (10 * alpha + 1), 2) for alpha in told} == told
+    rng = np.random.default_rng(0)
+    shares_C = np.array([0.4, 0.3, 0.2, 0.05, 0.05])
+    for alpha in told:
+        mixtures = rng.dirichlet(alpha * 5 * shares_C, 40_000)
+        wanted = (alpha * 5 * float(np.sum(shares_C**2)) + 1) / (alpha * 5 + 1)
+        assert float(np.mean(np.sum(mixtures**2, axis=1))) == pytest.approx(wanted, abs=0.01)
+
+
+@pytest.mark.parametrize(("clients", "told"), [(100, {100.0: 0.10, 0.3: 0.37, 0.01: 0.91}), (1000, {0.3: 0.33})])
+def test_few_clients_differ_from_the_formula_since_labels_are_used_up(clients: int, told: dict[float, float]) -> None:
+    """Of balanced labels; the page's numbers are MNIST's."""
+    y = np.repeat(np.arange(10), 6000)
+    for alpha, frequency in told.items():
+        counts = [np.bincount(y[part], minlength=10) for part in split_indices(y, clients, alpha=alpha, seed=1)]
+        same = [float((one * (one - 1)).sum() / (one.sum() * (one.sum() - 1))) for one in counts]
+        assert float(np.mean(same)) == pytest.approx(frequency, abs=0.02)
 
 
 def test_the_script_draws_every_picture_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

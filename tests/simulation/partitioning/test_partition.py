@@ -103,7 +103,7 @@ def test_with_a_tiny_alpha_a_client_takes_another_label_whole_where_its_own_is_u
 
 @given(
     by=st.sampled_from([way for way in get_args(By) if way != "natural"]),
-    clients=st.integers(5, 40),
+    clients=st.integers(10, 40),
     seed=st.integers(0, 2**40),
     held_out=st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.99]),
 )

@@ -178,7 +178,7 @@ def test_skew_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"by": "random"}, "known are: iid, dirichlet, shards, labels, quantity, noise, natural"),
+        ({"by": "random"}, "known are: iid, dirichlet, shards, labels, quantity, noise, natural, niid-labels"),
         ({"clients": 0}, "at least one client"),
         ({"clients": 7, "min_examples": 2}, "10 examples cannot give each of 7 clients 2"),
         ({"min_examples": -1}, "0 or more"),
