@@ -27,7 +27,7 @@ def draw(folder: Path = IMAGES) -> list[Path]:
         "natural": partition(load("shakespeare"), by="natural"),
         "niid-labels": partition(mnist, 100, "niid-labels", labels_per_client=3),
         "niid-dirichlet": partition(mnist, 100, "niid-dirichlet", alpha=0.5),
-        "niid-quantity": partition(mnist, 100, "niid-quantity", alpha=0.5, min_examples=1),
+        "niid-quantity": partition(mnist, 10, "niid-quantity", alpha=0.5),
     }
     paths = []
     for way, clients in made.items():

@@ -72,7 +72,8 @@ kept in [recipes.json](recipes.json), from which this page is generated. *Publis
 settings are not equal. The papers chose the best learning rate of a grid for each row; here each learning rate is
 one plausible value. Our runs are short, and one seed does not show the spread between seeds. A dash means: not
 reached in the rounds that were run. Accuracy is on the test set unless stated otherwise; "last 5" is the mean of
-the last five rounds, or the last score of clients that train alone.
+the last five rounds, or the last score of clients that train alone. A curve that ends with a dot, at the round that
+its legend names, was stopped at its target, or was not run for longer.
 """
 MNIST = """Perceptron 784-200-200-10 (the paper's *2NN*), 100 clients, 10 of them in a round (C = 0.1), E = 1, B =
 10. Labels alike, or two shards of the sorted digits each. A tenth of each client's 600 examples is held out. FedAvg
@@ -84,7 +85,7 @@ STRAGGLERS = """Logistic regression, 1,000 clients of two digits each, 10 of the
 learning rate 0.03, as in Li et al. 2020, section 5. A straggler gets through a uniformly drawn share of its steps.
 FedAvg drops stragglers, FedProx counts their work in full. Two differences: our clients all hold about 60 examples
 (the paper's follow a power law), and each selected client is a straggler with this probability (the paper's are an
-exact share). So a round may have no device left, and is abandoned: the curves are over committed rounds."""
+exact share, `Behaviour(straggler_share=)`). So a round may have no device left, and is abandoned: the curves are over committed rounds."""
 STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absolute test accuracy over FedAvg by 22
 % on average (abstract; five data sets). The paper shows curves, and no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with

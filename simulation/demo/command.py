@@ -22,8 +22,9 @@ from rich.console import Console
 from client_sdk.commands.long_running import handling
 from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import StoppedByUser
+from simulation.demo.curve import plot
 from simulation.demo.director import Result, direct
-from simulation.demo.screen import Json, Plain, Screen, Terminal, plot
+from simulation.demo.screen import Json, Plain, Screen, Terminal
 from simulation.demo.setting import Setting
 
 CLOSE_ENOUGH = 0.005
@@ -89,7 +90,7 @@ def _folder(folder: Path | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise Failure(f"The folder {folder} is not empty: a demo starts afresh; name a new one by --folder.")
-    return folder.resolve()
+    return folder
 
 
 def _screen(as_json: bool) -> Screen:

@@ -16,7 +16,21 @@ from matplotlib.figure import Figure
 
 from simulation.history.folder import HistoryError
 from simulation.history.metrics_panel import metrics_panel
-from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, YELLOW, finish, legend, note
+from simulation.history.panel import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    TEXT,
+    TITLE,
+    YELLOW,
+    finish,
+    legend,
+    note,
+)
 from simulation.history.recorded_run import RecordedRun
 from simulation.history.rounds import RoundSummary
 from simulation.history.tables import standing
@@ -35,11 +49,11 @@ class HistoryFigure(Figure):
 
 
 def draw(history: RecordedRun) -> HistoryFigure:
-    """The picture; 13 by 4.4 inches."""
-    figure = HistoryFigure(figsize=(13, 4.4), layout="constrained")
+    """The picture; 12 by 5.4 inches."""
+    figure = HistoryFigure(figsize=(12, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
-    funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 5, 4))
-    figure.suptitle(f"{history.run}: {standing(history)}", fontsize=11, fontweight="bold")
+    funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 6, 4))
+    figure.suptitle(f"{history.run}: {standing(history)}", fontsize=TITLE, fontweight="bold")
     _funnel(funnel, history.rounds)
     metrics_panel(metrics, history)
     _participation(devices, history)
@@ -59,9 +73,9 @@ def write(figure: Figure, path: Path) -> None:
 
 def _funnel(axes: Axes, rounds: tuple[RoundSummary, ...]) -> None:
     """The outcome of the devices of each cohort: the parts are stacked up to the number selected."""
-    axes.set_title("Funnel: what became of each cohort", fontsize=10)
-    axes.set_xlabel("round")
-    axes.set_ylabel("devices")
+    axes.set_title("Funnel: what became of each cohort", fontsize=TITLE)
+    axes.set_xlabel("round", fontsize=TEXT)
+    axes.set_ylabel("devices", fontsize=TEXT)
     if not rounds:
         note(axes, "no round yet")
         return
@@ -105,7 +119,7 @@ def _funnel(axes: Axes, rounds: tuple[RoundSummary, ...]) -> None:
     axes.set_ylim(-0.07 * most if abandoned else 0, 1.04 * most)
     axes.set_xlim(edges[0], edges[-1])
     finish(axes)
-    legend(axes, *axes.get_legend_handles_labels(), columns=4)
+    legend(axes, *axes.get_legend_handles_labels(), columns=3)
 
 
 # ------------------------------------------------------------ participation
@@ -113,9 +127,9 @@ def _funnel(axes: Axes, rounds: tuple[RoundSummary, ...]) -> None:
 
 def _participation(axes: Axes, history: RecordedRun) -> None:
     """Devices in order of how often they counted."""
-    axes.set_title("Participation", fontsize=10)
-    axes.set_xlabel("devices, the most frequent first")
-    axes.set_ylabel("rounds in which the device counted")
+    axes.set_title("Participation", fontsize=TITLE)
+    axes.set_xlabel("devices, the most frequent first", fontsize=TEXT)
+    axes.set_ylabel("rounds in which the device counted", fontsize=TEXT)
     counts = np.sort(np.array(list(history.participation.values()), np.int64))[::-1]
     if not len(counts):
         note(axes, "no device has counted yet")

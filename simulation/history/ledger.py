@@ -212,7 +212,9 @@ def _require_same(source: Reader, row: RunRow, have: Copied) -> None:
     mine, theirs = _identity(row), _identity(have.row)
     if mine != theirs:
         raise StoreError(f"The target holds another run named {row.run}: give another folder, or rename the plan.")
-    if have.last is not None and source.events(row.run, have.seq - 1, 1) != [have.last]:  # a shorter log has no such row
+    if have.last is not None and source.events(row.run, have.seq - 1, 1) != [
+        have.last
+    ]:  # a shorter log has no such row
         raise StoreError(f"Run {row.run} has gone on in the target, apart from the one to copy: their logs differ.")
 
 

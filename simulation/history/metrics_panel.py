@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, finish, legend, note
-from simulation.history.recorded_run import Curve, RecordedRun
+from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, TEXT, TITLE, finish, legend, note
+from simulation.history.recorded_run import UNDEFINED, Curve, RecordedRun
 
 Key = tuple[str, str]
 """(source, name)."""
@@ -33,9 +33,9 @@ _LEGEND = 12
 
 def metrics_panel(axes: Axes, history: RecordedRun) -> None:
     """Draws it."""
-    axes.set_title("Metrics of the model", fontsize=10)
-    axes.set_xlabel("version (committed rounds)")
-    curves = history.curves
+    axes.set_title("Metrics of the model", fontsize=TITLE)
+    axes.set_xlabel("version (committed rounds)", fontsize=TEXT)
+    curves = {key: curve for key, curve in history.curves.items() if not key[1].endswith(UNDEFINED)}
     if not curves:
         note(axes, "no metric yet")
         return
@@ -47,7 +47,7 @@ def metrics_panel(axes: Axes, history: RecordedRun) -> None:
     styles = cycle(_STYLES)
     for where, group in zip(places, groups, strict=True):
         if group:
-            where.set_ylabel(", ".join(group[:_NAMES]))
+            where.set_ylabel(", ".join(group[:_NAMES]), fontsize=TEXT)
             for name in group[:_NAMES]:
                 lines = _metric(where, curves, name, next(styles), first=name == group[0])
                 drawn += [one for one in lines if where is axes or not _of_class(one)]
@@ -104,7 +104,7 @@ def _band(axes: Axes, curves: Mapping[Key, Curve], name: str, *, high: bool) -> 
     """A band from the 10th percentile of the clients to the 90th; to the mean where there is no 90th."""
     low, top = curves[_LOW, name], curves[_HIGH if high else _CLIENTS, name]
     versions, at_low, at_top = np.intersect1d(low.versions, top.versions, return_indices=True)
-    label = f"{name}, clients: 10th percentile to {'90th' if high else 'mean'}"
+    label = f"{name}, {_LOW} to {'p90' if high else 'mean'}"
     return axes.fill_between(
         versions, low.values[at_low], top.values[at_top], color=GREEN, alpha=0.18, linewidth=0, label=label
     )

@@ -15,6 +15,8 @@ BLUE, SKY, ORANGE, YELLOW, RED, GREEN, PINK = (
     "#0072B2", "#56B4E9", "#E69F00", "#F0E442", "#D55E00", "#009E73", "#CC79A7",
 )  # fmt: skip
 GREY = "#B8B8B8"
+TITLE, TEXT = 12.0, 10.0
+"""Sizes of letters in points, for a figure of 12 inches: on a page of 850 pixels they are as large as its text."""
 
 
 def finish(axes: Axes, *, whole: bool = True) -> None:
@@ -23,7 +25,7 @@ def finish(axes: Axes, *, whole: bool = True) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6, min_n_ticks=1 if whole else 2))
     axes.grid(visible=True, axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=TEXT)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
@@ -33,13 +35,13 @@ def legend(axes: Axes, handles: list[Any], labels: list[str], columns: int) -> N
     axes.legend(
         handles,
         labels,
-        fontsize=7.5,
+        fontsize=TEXT,
         ncols=columns,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.15),
+        bbox_to_anchor=(0.5, -0.14),
         frameon=False,
-        columnspacing=1.2,
-        handlelength=1.8,
+        columnspacing=1.0,
+        handlelength=1.4,
     )
 
 

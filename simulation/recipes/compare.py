@@ -30,7 +30,8 @@ def draw(
     path: str | Path | None = None,
 ) -> HistoryFigure:
     """The metric of each run over its rounds, in one picture of 6.5 by 4 inches; ``path``: the file to which it
-    is also written.
+    is also written. A run that has fewer rounds than the longest ends with a dot, and its entry in the legend says at
+    which round.
 
     HistoryError for a run without this metric, or where matplotlib is not installed.
     """
@@ -48,10 +49,15 @@ def draw(
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     colours, styles = (BLUE, RED, GREEN, ORANGE, PINK, SKY), ("-", "--", ":")
-    for place, (name, run) in enumerate(runs.items()):
-        versions, values = run.metric(metric, source)
+    curves = {name: run.metric(metric, source) for name, run in runs.items()}
+    longest = max(int(curve.versions[-1]) for curve in curves.values())
+    for place, (name, (versions, values)) in enumerate(curves.items()):
         style = styles[place // len(colours) % len(styles)]
-        axes.plot(versions, values, style, color=colours[place % len(colours)], linewidth=1.6, label=name)
+        colour, ends = colours[place % len(colours)], int(versions[-1])
+        label = name if ends == longest else f"{name} (to round {ends})"
+        axes.plot(versions, values, style, color=colour, linewidth=1.6, label=label)
+        if ends < longest:
+            axes.plot(versions[-1:], values[-1:], "o", color=colour, markersize=5)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("rounds")
     axes.set_ylabel(metric if source == "evaluator" else f"{metric} ({source})")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from client_sdk.protocol.devices import Score
+from simulation.history.recorded_run import UNDEFINED
 
 CENTRAL = "evaluator"
 CLIENTS = "clients"
@@ -34,10 +35,6 @@ _LONGEST = 64
 """Characters of a metric's name, at most."""
 DEVICES = "devices"
 """The source of scores that devices report themselves, where the plan's task requires it."""
-
-
-UNDEFINED = ".undefined"
-"""The end of the name of the metric that counts where another metric is undefined."""
 
 
 def metrics_of(learner: Any) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,8 +27,9 @@ from simulation.demo import screen as screens
 from simulation.demo.children import CommandChildren, StoppedByUser
 from simulation.demo.command import loading
 from simulation.demo.compare import recipe_of
+from simulation.demo.curve import plot
 from simulation.demo.journal import Journal, read
-from simulation.demo.screen import plot
+from simulation.demo.screen import wrapped
 from simulation.demo.setting import Setting
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
@@ -204,14 +206,35 @@ def test_a_terminal_gets_a_table_of_rounds(width: int):
     assert ("━" in text) == (width > 72)
 
 
-def test_the_curve_has_each_point_at_its_height():
+def test_the_curve_has_each_bar_at_its_height():
     lines = plot([0.5, 0.76, None, 1.0])
-    assert len(lines) == 11 + 2, "from 50 % to 100 % in lines of 5 %"
-    assert [line.split("┤")[0].strip() for line in lines[:11]] == [f"{level} %" for level in range(100, 49, -5)]
-    points = {(row, at - 9) for row, line in enumerate(lines) for at, letter in enumerate(line) if letter == "•"}
-    assert points == {(10, 2), (5, 5), (0, 11)}
+    labels = [line.split("┤")[0].split("└")[0].strip() for line in lines[:-1]]
+    assert labels == [f"{level} %" for level in range(100, 49, -5)], "lines of 5 %, each label at its lower edge"
+    bars = [
+        "".join(line[9 + 3 * place + 2 : 9 + 3 * place + 3] or " " for line in lines[-2:0:-1]) for place in range(4)
+    ]
+    assert [bar.rstrip() for bar in bars] == ["▁", "█████▂", "", "█" * 10]
     assert lines[-1].split() == ["1", "2", "3", "4"]
-    assert [len(plot([low])) - 2 for low in (0.93, 0.71, 0.69, 0.49, 0.0)] == [5, 13, 9, 7, 11]
+
+
+def test_repro_the_progress_of_the_last_rounds_is_seen():
+    """Lines of 2.5 % had one point for 91.9 % and for 93.6 %."""
+    last = [0.9194, 0.9232, 0.9243, 0.9282, 0.9298, 0.9316, 0.9338, 0.9356]
+    lines = plot([0.7375, 0.8644, 0.8853, 0.8964, 0.9045, 0.9091, 0.9155, *last])
+    assert len(lines) <= 13
+    heights = ["".join(line[9 + 3 * place + 1 : 9 + 3 * place + 2] for line in lines[:-1]) for place in (7, 10, 14)]
+    assert len(set(heights)) == 3
+
+
+def test_commands_are_broken_before_options_and_can_be_copied():
+    line = "$ quorate evaluate mnist --data mnist --coordinator http://127.0.0.1:38287 --source evaluator"
+    parts = wrapped(line, 60)
+    assert parts == [
+        "$ quorate evaluate mnist --data mnist \\",
+        "    --coordinator http://127.0.0.1:38287 --source evaluator",
+    ]
+    assert shlex.split("\n".join(parts)) == [*shlex.split(line)]
+    assert wrapped(line, 200) == [line]
 
 
 def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
@@ -220,7 +243,7 @@ def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
     assert lines[-1].split()[-1] == "250"
     assert "".join(lines).isascii()
     assert plot([None, None]) == []
-    assert "•" in "".join(plot([None, 0.3]))
+    assert "▁" in "".join(plot([None, 0.3]))
 
 
 # ------------------------------------------------------------ children

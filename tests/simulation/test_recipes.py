@@ -316,3 +316,19 @@ def test_clients_without_examples_are_not_trained_alone():
     alone = recipes.local_only(LEARNER, {"empty": (x[:0], y[:0]), "full": (x, y)}, test=TEST, rounds=1, progress=False)
     assert alone.scores[1, "evaluator"].examples == len(TEST.y), "of one model"
     assert repr(alone).startswith("<Baseline local only: 1 round · accuracy 0.")
+
+
+def test_repro_a_curve_that_ends_early_says_so() -> None:
+    """It stopped in the middle of the picture without a word."""
+
+    class Run:
+        def __init__(self, rounds: int) -> None:
+            self.rounds = rounds
+
+        def metric(self, name: str, source: str = "evaluator") -> Curve:
+            return Curve(np.arange(self.rounds + 1), np.linspace(0, 1, self.rounds + 1))
+
+    axes = recipes.draw({"short": Run(3), "long": Run(9)}).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["short (to round 3)", "long"]
+    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    assert [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in dots] == [([3], [1.0])]
