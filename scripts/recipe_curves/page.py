@@ -85,7 +85,8 @@ STRAGGLERS = """Logistic regression, 1,000 clients of two digits each, 10 of the
 learning rate 0.03, as in Li et al. 2020, section 5. A straggler gets through a uniformly drawn share of its steps.
 FedAvg drops stragglers, FedProx counts their work in full. Two differences: our clients all hold about 60 examples
 (the paper's follow a power law), and each selected client is a straggler with this probability (the paper's are an
-exact share, `Behaviour(straggler_share=)`). So a round may have no device left, and is abandoned: the curves are over committed rounds."""
+exact share, `Behaviour(straggler_share=)`). So a round may have no device left, and is abandoned: the curves are over
+committed rounds."""
 STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absolute test accuracy over FedAvg by 22
 % on average (abstract; five data sets). The paper shows curves, and no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with

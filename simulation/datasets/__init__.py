@@ -8,11 +8,11 @@ clients = load("shakespeare").clients()     # of data with users: a client for e
 clients["hamlet.ham"].train.x   # windows of 80 characters
 ```
 
-| name                                  | an example is                             | clients          | classes       |
-|---------------------------------------|-------------------------------------------|------------------|---------------|
-| `mnist`, `fashion-mnist`              | an image                                  | none             | 10            |
-| `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,001, 927 roles | 80 characters |
-| `adult`                               | a person of the US census                 | 15 occupations   | 2 incomes     |
+| name                                  | an example is                             | clients         | classes       |
+|---------------------------------------|-------------------------------------------|-----------------|---------------|
+| `mnist`, `fashion-mnist`              | an image                                  | none            | 10            |
+| `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,001/927 roles | 80 characters |
+| `adult`                               | a person of the US census                 | 15 occupations  | 2 incomes     |
 
 The plays have 1,125 roles of at least two speeches. `.clients()` has those with at least two training examples: 1,001 of
 `shakespeare`, where each character is an example, and 927 of `shakespeare-unrolled`, where 80 are one.

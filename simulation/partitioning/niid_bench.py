@@ -48,8 +48,8 @@ def labels(y: Indices, clients: int, each: int, rng: np.random.Generator) -> Ind
     for label, sharers in enumerate(chosen):
         if not sharers:
             raise ValueError(
-                f"{clients} client{'s' * (clients > 1)} with {each} of {len(kinds)} labels each leave labels to nobody: "
-                "more clients, or more labels_per_client"
+                f"{clients} client{'s' * (clients > 1)} with {each} of {len(kinds)} labels each leave labels to "
+                "nobody: more clients, or more labels_per_client"
             )
         for client, part in zip(sharers, np.array_split(_shuffled(codes, label, rng), len(sharers)), strict=True):
             owner_N[part] = client
