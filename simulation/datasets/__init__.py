@@ -14,8 +14,8 @@ clients["hamlet.ham"].train.x   # windows of 80 characters
 | `shakespeare`, `shakespeare-unrolled` | 80 characters and the next (or each next) | 1,001/927 roles | 80 characters |
 | `adult`                               | a person of the US census                 | 15 occupations  | 2 incomes     |
 
-The plays have 1,125 roles of at least two speeches. `.clients()` has those with at least two training examples: 1,001 of
-`shakespeare`, where each character is an example, and 927 of `shakespeare-unrolled`, where 80 are one.
+The plays have 1,125 roles of at least two speeches. `.clients()` has those with at least two training examples: 1,001
+of `shakespeare`, where each character is an example, and 927 of `shakespeare-unrolled`, where 80 are one.
 
 `fcube()` makes the synthetic data set of NIID-Bench, which is not fetched: four clients with different features.
 
