@@ -51,7 +51,7 @@ class Behaviour:
                 raise ValueError(f"{field.name}={value!r} must be a number")
         for name in ("dropout", "stragglers", "straggler_share"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be from 0 to 1")
+                raise ValueError(f"{name}={getattr(self, name)} is a probability or a share: from 0 to 1")
         if self.stragglers and self.straggler_share:
             raise ValueError("stragglers= is a probability and straggler_share= an exact share: give one of them")
         for name in ("speed_sigma", "jitter_sigma"):

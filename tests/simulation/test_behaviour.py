@@ -64,7 +64,7 @@ def test_the_share_is_of_each_class_and_the_order_of_the_cohort_is_nothing() -> 
 def test_share_and_probability_together_are_refused() -> None:
     with pytest.raises(ValueError, match="is a probability and straggler_share= an exact share: give one"):
         Behaviour(stragglers=0.1, straggler_share=0.5)
-    with pytest.raises(ValueError, match=r"straggler_share=1\.5 must be from 0 to 1"):
+    with pytest.raises(ValueError, match=r"straggler_share=1\.5 is a probability or a share: from 0 to 1"):
         Behaviour(straggler_share=1.5)
 
 

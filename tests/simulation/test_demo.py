@@ -228,7 +228,7 @@ def test_repro_the_progress_of_the_last_rounds_is_seen():
 
 def test_commands_are_broken_before_options_and_can_be_copied():
     line = "$ quorate evaluate mnist --data mnist --coordinator http://127.0.0.1:38287 --source evaluator"
-    parts = wrapped(line, 60)
+    parts = wrapped(line, 62)
     assert parts == [
         "$ quorate evaluate mnist --data mnist \\",
         "    --coordinator http://127.0.0.1:38287 --source evaluator",

@@ -219,7 +219,7 @@ def test_device_too_slow_for_one_step_withdraws_and_the_run_stalls() -> None:
 
 
 def test_plan_says_after_how_many_abandoned_rounds_the_run_stalls(tmp_path: Path) -> None:
-    asked = plan(2, finish={"abandoned": 2})
+    asked = plan(finish={"rounds": 2, "abandoned": 2})
     for after in (2, 4):
         with pytest.raises(Stalled, match=r"^2 rounds in a row were abandoned, the last one because 3 of 4") as stalled:
             simulate(asked, NET, clients(), behaviour=Behaviour(step_s=100.0), progress=False, folder=tmp_path)
