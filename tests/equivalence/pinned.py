@@ -67,6 +67,7 @@ _TASK = {
     "averaged": ["head.*", "tail.*"],
     "seed": 7,
     "score_held_out": True,
+    "drop_last": True,
 }
 _DATACENTER_TASK = {
     "data": "mnist",

@@ -158,5 +158,5 @@ def test_inputs_of_another_width_say_where_it_failed(learner, data, task):
 
 def test_batch_norm_on_a_last_batch_of_one_says_so(data, task):
     learner = Learner(model=lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), loss=nn.functional.cross_entropy)
-    with pytest.raises(LearnerFailed, match="at step 2, on a batch of 1 .*: ValueError: Expected more than 1 value"):
+    with pytest.raises(LearnerFailed, match=r"at step 2, on a batch of 1 .*: ValueError: Expected more than 1 value"):
         learner.train(learner.initial(0), data, task(batch_size=20), **WHO)
