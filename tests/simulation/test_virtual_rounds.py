@@ -3,6 +3,8 @@ if it had not been."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from coordinator.datafolder import DATABASE_FILE
 from simulation import Behaviour, History, simulate
 from simulation.virtual import simulation as virtual
 from simulation.virtual.behaviour import Conduct, work_done
@@ -167,3 +170,18 @@ def test_order_of_clients_with_everybody_selected_changes_nothing() -> None:
     assert told(simulate(asked, Stepping(), held, progress=False)) == told(
         simulate(asked, Stepping(), turned, progress=False)
     )
+
+
+def test_a_run_of_an_older_version_goes_on_with_its_own_weights(tmp_path: Path) -> None:
+    """Its log names no unit: updates weigh whole examples, in the engine that trains and in the coordinator."""
+    wanted = plan(3, aggregation={"partial": "examples_seen"})
+    asked: dict[str, Any] = {"behaviour": Behaviour(stragglers=0.8), "folder": tmp_path, "progress": False}
+    first = simulate(wanted, Stepping(), clients(10), rounds=1, **asked)
+    assert first.rounds[0].weight > 1024
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+        database.execute("UPDATE events SET body = '{}' WHERE kind = 'Created'")
+        database.execute("UPDATE runs SET snapshot = NULL, snapshot_seq = 0")
+        database.commit()
+    history = simulate(wanted, Stepping(), clients(10), **asked)
+    assert history.status == "finished"
+    assert all(5 <= found.weight <= 5 * 9 for found in history.rounds[1:])
