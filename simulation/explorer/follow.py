@@ -33,6 +33,7 @@ class Followed(FollowedRun):
             case "Created":
                 if self.round:
                     raise self._odd(event, "the run has begun already")
+                self.in_parts = True
                 self._open()
             case "Drawn":
                 return self._drawn(event, body)
@@ -135,7 +136,7 @@ class Followed(FollowedRun):
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.left:
             raise self._odd(event, "the device had left the round")
-        self.reported[device] = (body["digest"], weight_of(self.plan, body))
+        self.reported[device] = (body["digest"], weight_of(self.plan, body, in_parts=self.in_parts))
         return self._close_if_complete()
 
     def _has_left(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:

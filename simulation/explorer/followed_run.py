@@ -26,6 +26,9 @@ class FollowedRun:
     withdrawn: set[str] = field(default_factory=set)
     invalid: set[str] = field(default_factory=set)
     """Devices that left the round because their update was refused as invalid."""
+    in_parts: bool = False
+    """Whether the run's first event says in how many parts of an example it counts: a run that was paused before it
+    began has no such event, and counts whole examples."""
     ended: dict[int, RoundEnding] = field(default_factory=dict)
     ending: str = ""
     pools: dict[int, str] = field(default_factory=dict)

@@ -26,12 +26,12 @@ class RoundEnding:
     """Devices whose update was refused as invalid."""
 
 
-def weight_of(plan: dict[str, Any], report: dict[str, Any]) -> int:
-    """The integer weight of an update under the plan, from the event of its report."""
+def weight_of(plan: dict[str, Any], report: dict[str, Any], *, in_parts: bool) -> int:
+    """The integer weight of an update under the plan, from the event of its report. ``in_parts``: of an example."""
     aggregation, goal = plan["aggregation"], plan["cohort"]["goal"]
     fraction = aggregation["partial"] == "examples_seen"
     by_examples = aggregation["weighting"] == "examples"
-    parts = 1024 if fraction else 1
+    parts = 1024 if fraction and (in_parts or not by_examples) else 1
     while by_examples and parts > 1 and aggregation["weight_cap"] * goal * parts > 2**28:
         parts //= 2
     whole = parts * (min(report["examples"], aggregation["weight_cap"]) if by_examples else 1)

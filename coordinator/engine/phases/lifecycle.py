@@ -21,9 +21,7 @@ opens with the commit of the last one, and the score of that model comes later."
 def created(state: RunState, event: ev.Created) -> Step:
     """The run begins; nothing where it has begun, or was paused or stopped before."""
     new = state.round_number == 0 and state.status == "running"
-    if not state.round_number and not state.over and state.weight_unit != event.weight_unit:
-        state = replace(state, weight_unit=event.weight_unit)
-    return open_next(state, event.at) if new else (state, [])
+    return open_next(replace(state, weight_unit=event.weight_unit), event.at) if new else (state, [])
 
 
 def open_next(state: RunState, at: float) -> Step:

@@ -141,6 +141,15 @@ def test_a_log_of_an_older_version_keeps_its_weights() -> None:
     assert states.to_json(story.state).keys() == states.to_json(Story().state).keys(), "stored as before"
 
 
+def test_repro_a_run_that_was_paused_before_it_began_has_no_such_event() -> None:
+    """The unit was set by an event that opened no round, which so became a part of the log."""
+    story = Story(aggregation={"partial": "examples_seen"})
+    story.paused()
+    before = story.state
+    story.created()
+    assert story.state is before
+
+
 def test_the_unit_of_a_run_is_in_its_log_and_its_snapshot() -> None:
     story = Story(aggregation={"partial": "examples_seen"}).collecting()
     assert ev.to_json(story.log[0]) == {"weight_unit": 1024}
