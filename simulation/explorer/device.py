@@ -57,6 +57,8 @@ class ExplorerDevice:
         self.trainings = 0
         self._session: Session | None = None
         self._waiting_for = 0
+        self._read = ""
+        """Digest of the checkpoint that this process fetched last."""
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
         self._offer = CheckIn(examples=self.examples, learners={LEARNER: "1"}, hold_s=HOLD_S)
@@ -68,6 +70,7 @@ class ExplorerDevice:
             return
         self.life += 1
         self.up = True
+        self._read = ""
         self._session = participate(
             self.storage.load(),
             coordinator=URL,
@@ -198,6 +201,7 @@ class ExplorerDevice:
         assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
             return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
+        self._read = action.checkpoint.digest
         return Fetched(at)
 
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:
@@ -236,6 +240,7 @@ class ExplorerDevice:
             partial=partial,
             variant=variant,
             mark=mark,
+            parent=self._read or "none",
         )
 
     @property

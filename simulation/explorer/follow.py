@@ -42,6 +42,7 @@ class Followed(FollowedRun):
                     return self._time_passed(event)
                 if self.phase != "collecting":
                     raise self._odd(event, f"the run is {self.phase}")
+                self._require_deadline(event, "closed")
                 return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
             case "Reported":
                 return self._reported(event, body)
@@ -68,11 +69,16 @@ class Followed(FollowedRun):
             case "Stopped":
                 return self._stopped(event)
             case "ClockFell":
+                if self.deadline is not None:
+                    self.deadline -= body["by_s"]
+                    self.deadlines.append(self.deadline)
                 self.renewed_at -= body["by_s"]
                 if self.give_up_at is not None:
                     self.give_up_at -= body["by_s"]
                 if self.rests_until is not None:
                     self.rests_until -= body["by_s"]
+            case "Started" if self.phase == "collecting":
+                self.began.add(body["device"])
             case "Started" | "Scored":
                 pass
             case _:
@@ -85,6 +91,8 @@ class Followed(FollowedRun):
         self.phase = "leasing" if self.kind == "datacenter" else "selecting"
         self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
         self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
+        self.waiting, self.began, self.reports = 0, set(), {}
+        self.set_deadline(self.at + self.plan["cohort"]["select_s"] if self.phase == "selecting" else None)
 
     def _turn(self) -> str:
         turn = self._wanted()
@@ -110,18 +118,23 @@ class Followed(FollowedRun):
             self._open()
         else:
             self.phase = "idle"
+            self.set_deadline(None)
             self.cohort, self.withdrawn, self.invalid = {}, set(), set()
 
     def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
             raise self._odd(event, f"the run is {self.phase}")
         cohort = dict(body["cohort"])
+        self.waiting = body["waiting"]
+        if self.waiting < self.plan["cohort"]["pool"]:
+            self._require_deadline(event, "drawn")
         if len(cohort) < self.quorum:
             return self._abandon()
         if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase = cohort, "collecting"
         self.pools[self.round] = body["pool"]
+        self.set_deadline(event.at + self.plan["cohort"]["collect_s"])
         return []
 
     def _reported(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
@@ -136,6 +149,7 @@ class Followed(FollowedRun):
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.left:
             raise self._odd(event, "the device had left the round")
+        self.reports[device] = body
         self.reported[device] = (body["digest"], weight_of(self.plan, body, in_parts=self.in_parts))
         return self._close_if_complete()
 
@@ -158,6 +172,7 @@ class Followed(FollowedRun):
 
     def _close(self) -> list[RoundEnding]:
         self.phase = "committing"
+        self.set_deadline(None)
         return []
 
     def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
@@ -194,7 +209,9 @@ class Followed(FollowedRun):
 
     def _ending(self, committed: bool) -> RoundEnding:
         ending = RoundEnding(self.round, committed, self.reported, self.version, kind=self.kind, lease=self.lease)
-        ending.invalid = frozenset(self.invalid)
+        ending.invalid, ending.withdrawn = frozenset(self.invalid), frozenset(self.withdrawn)
+        ending.cohort, ending.began = frozenset(self.cohort), frozenset(self.began)
+        ending.waiting, ending.reports = self.waiting, self.reports
         return ending
 
     def _pause_after_failures(self) -> None:
@@ -275,6 +292,11 @@ class Followed(FollowedRun):
     def _give_up(self, returned: bool = False) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True
         return self._abandon(returned=returned)
+
+    def _require_deadline(self, event: EventRow, what: str) -> None:
+        if self.deadline is None or event.at < self.deadline:
+            early_s = (self.deadline or float("inf")) - event.at
+            raise Broken("deadline", f"round {self.round} of {self.run} was {what} {early_s:.3f} s early")
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

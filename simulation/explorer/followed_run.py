@@ -55,6 +55,16 @@ class FollowedRun:
     renewed_at: float = 0.0
     """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
     give_up_at: float | None = None
+    deadline: float | None = None
+    """When the phase under way ends, by the clock of the log; None where nothing ends it, or in the datacenter."""
+    deadlines: list[float] = field(default_factory=list)
+    """Every value that the deadline of the phase under way has had."""
+    waiting: int = 0
+    """Eligible devices at the draw."""
+    began: set[str] = field(default_factory=set)
+    """Devices that began to train."""
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The events of the updates in ``reported``, by device."""
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
@@ -70,6 +80,11 @@ class FollowedRun:
     def left(self) -> set[str]:
         """Devices that have left the round without an update."""
         return self.withdrawn | self.invalid
+
+    def set_deadline(self, at: float | None) -> None:
+        """A phase begins, which ends at this time at the latest."""
+        self.deadline = at
+        self.deadlines = [] if at is None else [at]
 
     @property
     def over(self) -> bool:

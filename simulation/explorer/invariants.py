@@ -17,6 +17,7 @@ from client_sdk.protocol.devices import Enrolled
 from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
+from simulation.explorer import public_rows
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -40,6 +41,12 @@ INVARIANTS: dict[str, str] = {
     "fence": "A round is committed by the replica that took the commit last.",
     "refusal": "A refused request leaves the state as it was.",
     "lease": "A datacenter round is one worker's at a time; its fence only rises; the last lease's result counts.",
+    "offer": "What a device or a worker is offered, or gets as its outcome, is what the log says.",
+    "permission": "A worker that was revoked, and a token that was replaced, get nothing.",
+    "parent": "An update is made from the checkpoint that its round began with.",
+    "draw": "A draw is repeated from its pool, seed and round; the pool has the devices that wait and are free.",
+    "deadline": "A phase ends at its deadline, or when it is complete: not before.",
+    "public": "The public record and the scores of a round are what its log says.",
     "claims": "A device works on one round at a time, and each selected device without an answer has its assignment.",
     "retention": "Raw updates are stored only until their round's end plus the plan's retention.",
     "log": "A run's log follows the rules.",
@@ -83,6 +90,8 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     recorded = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
     if ending.kind == "federated" and recorded != sorted(ending.invalid):
         raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
+    if ending.kind == "federated":
+        public_rows.shown(durable, run, ending, row)
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
         if rows:
@@ -125,6 +134,9 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: RoundE
         made = register.made.get(digest)
         if made is None or (made.run, made.round) != (run.run, ending.round):
             raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
+        if made.parent not in ("", parent.digest):
+            was = f"was made from {made.parent[:8]}, not from {parent.digest[:8]}"
+            raise Broken("parent", f"{device}'s update in round {ending.round} of {run.run} {was}")
     model, found = marks_in(read(durable, parent.digest)), marks_in(read(durable, ending.digest))
     wanted = next_model(model, ending, register.made, rule, run.moments)
     if found.tobytes() != wanted.tobytes():

@@ -1,9 +1,9 @@
 """Updates that can be distinguished in the model: one lane for each device and round, and a register of all bodies.
 
-The model is ``marks`` [devices * ROUNDS + SHARED] float32 and an integer that is not averaged. A device's update for a
+The model is ``marks`` [devices * ROUNDS + EXTRA] float32 and an integer that is not averaged. A device's update for a
 round is a mark in lane (device, round mod ROUNDS), so an update that is counted twice, or in another round, is visible
 in the model; the shared lanes have values with long fractions, where the sum of many depends on its order unless it is
-exact. The register stores the content of each body by its digest, so that a committed checkpoint can be computed again
+exact. The last lane has a number from the digest of the checkpoint that the device read. The register stores the content of each body by its digest, so that a committed checkpoint can be computed again
 without reading what the coordinator stored.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.protocol.devices import Work
+from client_sdk.chance import blake2b_word
+from client_sdk.protocol.devices import Score, Work
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update, encode_update
 from simulation.explorer.round_ending import RoundEnding
@@ -26,6 +27,9 @@ from simulation.explorer.shape import Shape
 
 ROUNDS = 8
 SHARED = 2
+PARENT = 1
+"""The last lane: a number from the digest of the checkpoint that the device read."""
+EXTRA = SHARED + PARENT
 STEPS = 4
 
 Lanes = NDArray[np.float32]
@@ -38,10 +42,12 @@ class Made:
     run: str
     round: int
     lanes: dict[int, float]
+    parent: str = ""
+    """Digest of the checkpoint that the device had read; empty where it does not say (a lie)."""
 
 
 def first_model(devices: int) -> Tensors:
-    return {"marks": np.zeros(devices * ROUNDS + SHARED, np.float32), "steps": np.array(7, np.int64)}
+    return {"marks": np.zeros(devices * ROUNDS + EXTRA, np.float32), "steps": np.array(7, np.int64)}
 
 
 class Register:
@@ -67,22 +73,26 @@ class Register:
         partial: bool,
         variant: int,
         mark: float,
+        parent: str = "",
     ) -> bytes:
-        """Returns the bytes of an update, and adds it to the register."""
+        """Returns the bytes of an update, and adds it to the register. ``parent``: digest of what the device read."""
         devices = self._shape.devices
-        values = np.zeros(devices * ROUNDS + SHARED, np.float32)
+        values = np.zeros(devices * ROUNDS + EXTRA, np.float32)
         lanes = {number * ROUNDS + round % ROUNDS: mark}
         if self._shape.plan["aggregation"]["clip_norm"] is None:
             for place in range(SHARED):
                 value = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
                 lanes[devices * ROUNDS + place] = float(np.float16(value) if "16" in codec else np.float32(value))
+            if parent:
+                lanes[devices * ROUNDS + SHARED] = parent_lane(parent)
         for lane, value in lanes.items():
             values[lane] = value
         steps = 1 + variant % (STEPS - 1) if partial else STEPS
         work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
-        update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant})
+        scored = Score(examples=1 + number % 4, metrics={"accuracy": (1 + number % 7) / 8})
+        update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant}, held_out=scored)
         body = encode_update(update, codec, run, round, attempt)
-        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes)
+        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent)
         self.bodies.setdefault((run, round), []).append(body)
         return body
 
@@ -102,6 +112,11 @@ class Register:
         digest = hashlib.sha256(body).hexdigest()
         self.results.setdefault(digest, set()).add((run, round, fence))
         return body
+
+
+def parent_lane(digest: str) -> float:
+    """A number of 11 bits, which every codec represents exactly."""
+    return (blake2b_word(digest.encode()) % 2048 - 1024) / 2048
 
 
 def marks_in(checkpoint: bytes) -> Lanes:

@@ -12,11 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from coordinator.store.port import Json, Store, StoreError, Transaction
+from coordinator.store.port import ClaimRow, Json, Store, StoreError, Transaction
+from simulation.explorer.draws import EVER
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
 
@@ -44,6 +45,8 @@ class FaultyStore:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
             fenced = Fenced(replica, inner) if run is not None else None
+            if run is None:
+                _watch_tokens(replica, inner)
             yield transaction
             if isinstance(transaction, _Torn):
                 transaction.require_valid()
@@ -52,6 +55,8 @@ class FaultyStore:
             replica.die_at("before commit")
         if fenced is not None and fenced.raised:
             replica.world.fences[fenced.run] = replica.fences[fenced.run] = fenced.raised
+        if fenced is not None and fenced.used:
+            replica.world.used_fences[fenced.run] = fenced.used
         replica.point("commit")
         if replica.strikes("store-lost-ack", "commit"):
             raise StoreError("The connection was lost while the transaction was committed (explorer).")
@@ -69,26 +74,55 @@ class FaultyStore:
 
 
 class Fenced:
-    """Watches one transaction: which fence it raises, and that a commit is written under the newest one."""
+    """Watches one transaction of a run: which fence it raises, that a commit is written under the newest one, and who
+    waits when a cohort is claimed."""
 
     def __init__(self, replica: Process, transaction: Any) -> None:
         self.run = ""
         self.raised = 0
-        raise_fence, append = transaction.raise_fence, transaction.append
+        self.used = 0
+        """The fence of the commit that it has."""
+        world = replica.world
+        raise_fence, append, put_claims = transaction.raise_fence, transaction.append, transaction.put_claims
 
         def raised(run: str) -> int:
             self.run, self.raised = run, raise_fence(run)
             return self.raised
 
         def appended(run: str, events: Sequence[tuple[float, str, Json]]) -> Any:
-            newest = replica.world.fences.get(run, 0)
-            if any(kind == "Committed" for _, kind, _ in events) and replica.fences.get(run, 0) != newest:
-                raise Broken(
-                    "fence", f"{replica.name} commits {run} under fence {replica.fences.get(run)}, not {newest}"
-                )
+            newest, mine = world.fences.get(run, 0), replica.fences.get(run, 0)
+            if any(kind in ("Committed", "CommitFailed") for _, kind, _ in events):
+                if mine != newest:
+                    raise Broken("fence", f"{replica.name} commits {run} under fence {mine}, not {newest}")
+                if mine <= world.used_fences.get(run, 0):
+                    raise Broken("fence", f"{replica.name} commits {run} again under fence {mine}")
+                self.run, self.used = run, mine
             return append(run, events)
 
-        transaction.raise_fence, transaction.append = raised, appended
+        def claimed(claims: Iterable[ClaimRow]) -> None:
+            rows = list(claims)
+            for row in rows:
+                other = transaction.claim(row.device)
+                if other is not None:
+                    raise Broken("draw", f"{row.device} was drawn for {row.run}, and works for {other.run}")
+            for row in rows[:1]:
+                world.waiting[row.run] = transaction.waiting(EVER)
+            put_claims(rows)
+
+        transaction.raise_fence, transaction.append, transaction.put_claims = raised, appended, claimed
+
+
+def _watch_tokens(replica: Process, transaction: Any) -> None:
+    """Watches one transaction of no run: when a token is replaced."""
+    set_token = transaction.set_token
+
+    def replaced(device: str, token_hash: str) -> None:
+        row = transaction.device(device)
+        if row is not None:
+            replica.world.replaced[row.token_hash] = replica.world.agenda.now
+        set_token(device, token_hash)
+
+    transaction.set_token = replaced
 
 
 class _Torn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -24,6 +24,14 @@ class RoundEnding:
     """(worker, attempt, fence) of a datacenter round's last lease."""
     invalid: frozenset[str] = frozenset()
     """Devices whose update was refused as invalid."""
+    withdrawn: frozenset[str] = frozenset()
+    cohort: frozenset[str] = frozenset()
+    began: frozenset[str] = frozenset()
+    """Devices that began to train."""
+    waiting: int = 0
+    """Eligible devices at the draw."""
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The events of the updates in ``reported``, by device."""
 
 
 def weight_of(plan: dict[str, Any], report: dict[str, Any], *, in_parts: bool) -> int:

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from client_sdk.device.actions import Fetch, Send
+from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.problems import problem
 from coordinator import requests
 from coordinator.requests import Body, Direct, Entry, Held, NotYet, Shape, identify
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
-from simulation.explorer import holds
+from simulation.explorer import draws, holds, offers
 from simulation.explorer.replica import Replica
 from simulation.explorer.request import Respond, SentRequest
 from simulation.explorer.world import World
@@ -31,7 +32,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
 
     def answer(result: Any) -> None:
         if result is not None:
-            replica.watch.answered(request, result, replica.disturbed)
+            replica.watch.answered(request, result, replica.disturbed, replica.now())
         respond(result)
 
     if isinstance(send, Fetch):
@@ -43,7 +44,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             call = entry.shape.call
             answer(
                 replica.attempt(
-                    entry.name, lambda coordinator: _request_of(coordinator, entry, send).call(call, coordinator)
+                    entry.name, lambda coordinator: _request_of(replica, coordinator, entry, send).call(call, coordinator)
                 )
             )
         case Held():
@@ -54,16 +55,18 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             assert_never(entry.shape)
 
 
-def _request_of(coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
-    """Returns the request with its caller."""
-    return requests.Request(entry, identify(coordinator, entry.permission, send.token or ""), send.message, send.path)
+def _request_of(replica: Replica, coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
+    """Returns the request with its caller, who may be served."""
+    caller = identify(coordinator, entry.permission, send.token or "")
+    offers.served(replica.world, replica.durable, caller, send.token or "")
+    return requests.Request(entry, caller, send.message, send.path)
 
 
 def _held(
     replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
 ) -> None:
     def first(coordinator: Coordinator) -> tuple[requests.Request, Any]:
-        admitted_request = _request_of(coordinator, entry, send)
+        admitted_request = _request_of(replica, coordinator, entry, send)
         return admitted_request, admitted_request.call(shape.first, coordinator)
 
     result = replica.attempt(entry.name, first)
@@ -75,9 +78,16 @@ def _held(
         answer(found)
         return
     named = (found.hold,) if isinstance(found, NotYet) else ()
+    if isinstance(send.message, CheckIn) and not replica.disturbed:
+        draws.checked_in(replica.durable, admitted_request.caller.device, send.message)
 
     def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
         return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator, *more)
+
+    def gone(coordinator: Coordinator, handler: Callable[..., Any]) -> None:
+        admitted_request.call(handler, coordinator, *named)
+        for hold in named:
+            draws.left(replica.durable, hold.device, hold.expires)
 
     replica.holds.hold(
         holds.HeldRequest(
@@ -88,7 +98,7 @@ def _held(
             answer,
             look=step(shape.again),
             over=step(shape.expired),
-            on_gone=None if shape.gone is None else step(shape.gone, *named),
+            on_gone=None if shape.gone is None else (step_name(shape.gone), lambda to, leave=shape.gone: gone(to, leave)),
         )
     )
 
@@ -99,7 +109,7 @@ def _upload(
     """Serves a request with a body: its limit, its transfer, and the stored body."""
 
     def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
-        admitted_request = _request_of(coordinator, entry, send)
+        admitted_request = _request_of(replica, coordinator, entry, send)
         return admitted_request, admitted_request.call(shape.limit, coordinator)
 
     admitted = replica.attempt(step_name(shape.limit), admit)

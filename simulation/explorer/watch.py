@@ -11,17 +11,21 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from client_sdk.protocol.devices import Enrolled, Noted, Receipt
+from client_sdk.protocol.devices import Assignment, Enrolled, Noted, Outcome, Receipt
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt
 from coordinator.store.port import EventRow
-from simulation.explorer import invariants
+from simulation.explorer import draws, invariants, offers
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.request import SentRequest
 from simulation.explorer.world import World
+
+
+RECORDED = ("late", "duplicate", "withdrawn", "invalid-update")
+"""Refusals of an update that leave a row."""
 
 
 class InvariantWatch:
@@ -67,6 +71,9 @@ class InvariantWatch:
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
             self._log(run, event)
+            if event.kind == "Drawn":
+                waiting = self.world.waiting.pop(run.run, None)
+                draws.drawn(self.durable, run, event, self.durable.store.waiting(draws.EVER) if waiting is None else waiting)
             if event.kind == "Drawn" and run.phase == "collecting":
                 self._cohort_drawn(run)
             for ending in ended:
@@ -95,8 +102,8 @@ class InvariantWatch:
             invariants.spooled(self.durable, run)
             invariants.whole_blobs(self.durable, run)
 
-    def answered(self, request: SentRequest, answer: Any, disturbed: bool) -> None:
-        """Checks an answer of a replica: what it acknowledges is durable at this moment.
+    def answered(self, request: SentRequest, answer: Any, disturbed: bool, now: float) -> None:
+        """Checks an answer of a replica: what it acknowledges is durable at this moment. ``now``: by its clock.
 
         ``disturbed``: others were served meanwhile, so a token may have been replaced by a newer one since.
         """
@@ -122,6 +129,15 @@ class InvariantWatch:
                 self._refused_result(request, answer)
             case Lease() | LeaseRenewed() if not disturbed:
                 self._lease_held(request, answer)
+                if isinstance(answer, Lease):
+                    worker = self.durable.worker_of(request.send.token)
+                    offers.leased(self.run(answer.run), worker, answer, now)
+            case Assignment() if not disturbed:
+                device = self.durable.device_of(request.send.token) or answer.device
+                offers.assigned(self.run(answer.run), device, answer, now)
+            case Outcome() if not disturbed:
+                device = self.durable.device_of(request.send.token) or answer.device
+                offers.outcome(self.durable, self.run(answer.run), device, answer)
             case Enrolled() if not disturbed:
                 invariants.enrolled(self.durable, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
@@ -146,6 +162,9 @@ class InvariantWatch:
         is_open = run.round == number and run.phase == "collecting" and device in run.cohort and known is None
         if answer.kind == "invalid-update" and is_open and device not in run.left:
             raise Broken("left-once", f"an update of {device} was refused as invalid, and it has not left the round")
+        refused = {row.device for row in self.durable.store.refusals(run.run, number)} if answer.kind in RECORDED else ()
+        if answer.kind in RECORDED and device and device not in refused and run.counted(number, device) is None:
+            raise Broken("named", f"an update of {device} in round {number} was {answer.kind}, and no row says so")
         if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":
             raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 

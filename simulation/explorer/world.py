@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from coordinator.settings import Settings
+from coordinator.store.port import WaitingRow
 from simulation.explorer.chance import Chance
 from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.marks import Register
@@ -39,6 +40,12 @@ class World:
         """Phase of the first run, as ``watch`` follows it; ``idle`` before there is one."""
         self.fences: dict[str, int] = {}
         """The newest fence of each run."""
+        self.used_fences: dict[str, int] = {}
+        """The fence under which each run was committed last."""
+        self.replaced: dict[str, float] = {}
+        """When the tokens of these hashes were replaced, in the world's time."""
+        self.waiting: dict[str, list[WaitingRow]] = {}
+        """For each run: who waited, and was free, when its last cohort was claimed."""
         self.interruptions = 0
         """How often a call was suspended."""
         self.lost_replicas = shape.lost_replicas

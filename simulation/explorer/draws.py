@@ -1,0 +1,64 @@
+"""Checks each draw of a cohort: the pool had exactly the devices that waited and were free, with their examples as far
+as their caps allow, and the cohort is what the pool, the run's seed and the round give again.
+"""
+
+from __future__ import annotations
+
+import json
+
+from client_sdk.protocol.devices import CheckIn
+from coordinator.engine.selection import draw
+from coordinator.store.port import EventRow, WaitingRow
+from simulation.explorer import invariants
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
+from simulation.explorer.follow import Followed
+
+EVER = float("-inf")
+"""A time at which no row has expired."""
+
+
+def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:
+    """Checks the draw of this event. ``waiting``: the unclaimed rows of the pool before it, expired ones too."""
+    body, cohort = event.body, run.plan["cohort"]
+    pool = sorted((row.device, row.examples) for row in waiting if row.expires > event.at)
+    for device, examples in pool:
+        found = durable.store.device(device)
+        if found is None or examples > found.examples_cap:
+            raise Broken("draw", f"{device} waits with {examples} examples, above its cap")
+    if body["waiting"] != len(pool):
+        raise Broken("draw", f"round {body['round']} of {run.run} counted {body['waiting']} devices, {len(pool)} wait")
+    if body["pool"] is None:
+        return
+    digest = str(body["pool"])
+    listed = [(device, examples) for device, examples in json.loads(invariants.read(durable, digest, "a pool"))]
+    if listed != pool:
+        wrong = sorted(set(listed) ^ set(pool))
+        raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
+    seed, round = run.row.selection_seed, int(str(body["round"]))
+    chosen = draw(pool, cohort["select"], choose=cohort["choose"], seed=seed, round=round)
+    sizes = dict(pool)
+    again = [[device, sizes[device]] for device in chosen]
+    if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
+        raise Broken("draw", f"round {round} of {run.run} drew {body['cohort']}; its pool gives {again}")
+
+
+def checked_in(durable: Durable, device: str, message: CheckIn) -> None:
+    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows."""
+    row, found = durable.store.device(device), _waiting(durable, device)
+    if found is None or row is None:
+        if durable.store.claim(device) is None:
+            raise Broken("draw", f"{device} was taken into the pool, and is not there")
+    elif found.examples != min(message.examples, row.examples_cap):
+        raise Broken("draw", f"{device} waits with {found.examples} examples; its cap is {row.examples_cap}")
+
+
+def left(durable: Durable, device: str, expires: float) -> None:
+    """A device that has disconnected waits no more, unless it has checked in again."""
+    found = _waiting(durable, device)
+    if found is not None and found.expires == expires:
+        raise Broken("draw", f"{device} has gone, and waits in the pool until {expires}")
+
+
+def _waiting(durable: Durable, device: str) -> WaitingRow | None:
+    return next((row for row in durable.store.waiting(EVER) if row.device == device), None)
