@@ -48,6 +48,10 @@ class HeldRequests:
     def of(self, peer: str) -> HeldRequest | None:
         return self._held.get(peer)
 
+    def waiting_for(self, key: str) -> list[HeldRequest]:
+        """The held requests that the signal of this key wakes."""
+        return [held for held in self._held.values() if held.key == key]
+
     def cut(self) -> None:
         """Closes every connection: the process has ended."""
         held, self._held = self._held, {}
@@ -65,7 +69,7 @@ class HeldRequests:
 
     def woken(self, key: str) -> None:
         """Calls the requests again that wait for this key."""
-        for held in [held for held in self._held.values() if held.key == key]:
+        for held in self.waiting_for(key):
             self._replica.world.agenda.after(0.001, self._look, held)
 
     def _reread(self, held: HeldRequest) -> None:

@@ -22,7 +22,7 @@ from simulation.explorer.replica import Replica
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
-ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score")
+ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score", "op-revoke")
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
@@ -89,6 +89,9 @@ class ExplorerOperator:
                 view, status = self._ask("pause", lambda coordinator: coordinator.operators.pause(name)), ("paused",)
             case "op-resume":
                 view, status = self._ask("resume", lambda coordinator: coordinator.operators.resume(name)), ("running",)
+            case "op-revoke":
+                self._revoke()
+                return
             case "op-stop":
                 view, status = self._ask("stop", lambda coordinator: coordinator.operators.stop(name)), ("stopped",)
             case _:
@@ -101,6 +104,16 @@ class ExplorerOperator:
             raise Broken(
                 "ack-durable", f"the operator's {action[3:]} of {name} was answered, the log says {run.status}"
             )
+
+    def _revoke(self) -> None:
+        workers = self._durable.store.workers()
+        if not workers:
+            return
+        worker = self._world.chance.pick("revoked", workers).worker
+        view = self._ask("revoke", lambda coordinator: coordinator.workers.revoke(worker))
+        row = self._durable.store.worker(worker)
+        if view is not None and (row is None or row.revoked_at is None):
+            raise Broken("ack-durable", f"the operator revoked {worker}, and its row does not say so")
 
     def _score(self, name: str) -> None:
         run = self._watch.runs[name]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from coordinator.store.port import ClaimRow, Json, Store, StoreError, Transaction
+from coordinator.store.port import ClaimRow, Json, Store, StoreError, Transaction, WaitingRow
 from simulation.explorer.draws import EVER
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
@@ -82,6 +82,7 @@ class Fenced:
         self.raised = 0
         self.used = 0
         """The fence of the commit that it has."""
+        before_claims: list[WaitingRow] = []
         world = replica.world
         raise_fence, append, put_claims = transaction.raise_fence, transaction.append, transaction.put_claims
 
@@ -97,6 +98,9 @@ class Fenced:
                 if mine <= world.used_fences.get(run, 0):
                     raise Broken("fence", f"{replica.name} commits {run} again under fence {mine}")
                 self.run, self.used = run, mine
+            for _, kind, body in events:
+                if kind == "Drawn":
+                    world.waiting[run, body["round"]] = before_claims or transaction.waiting(EVER)
             return append(run, events)
 
         def claimed(claims: Iterable[ClaimRow]) -> None:
@@ -105,8 +109,7 @@ class Fenced:
                 other = transaction.claim(row.device)
                 if other is not None:
                     raise Broken("draw", f"{row.device} was drawn for {row.run}, and works for {other.run}")
-            for row in rows[:1]:
-                world.waiting[row.run] = transaction.waiting(EVER)
+            before_claims.extend(transaction.waiting(EVER))
             put_claims(rows)
 
         transaction.raise_fence, transaction.append, transaction.put_claims = raised, appended, claimed

@@ -50,6 +50,8 @@ class Process(ABC):
         """Whether a transaction is open: a call that stands still in one would block the whole store."""
         self.disturbed = False
         """Whether the world went on while the last call stood still."""
+        self._queued = 0
+        """How many proposals wait for their turn: another call may commit them with its own."""
         self.life = 0
         self.fences: dict[str, int] = {}
         """The fence that this process raised last, by run."""
@@ -58,6 +60,10 @@ class Process(ABC):
     @abstractmethod
     def boot(self) -> None:
         """Starts the process on what is durable."""
+
+    @abstractmethod
+    def before_call(self) -> None:
+        """Called before each call of the coordinator."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -107,6 +113,18 @@ class Process(ABC):
         if self._condemned or life != self.life or not self.up:
             raise Crash(where)
 
+    def queued(self) -> None:
+        """A thread has queued a proposal and waits for its turn: it may stand still while another commits it."""
+        world, life = self.world, self.life
+        if "queued" not in world.possible or not world.stormy or self.writing:
+            return
+        if self._stacks.suspended < DEEPEST and not self._locked() and self.strikes("queued", "turn"):
+            self._queued += 1
+            self._stand_still("turn", "halted", world.chance.between("queued-s", 0.01, 3.0))
+            self._queued -= 1
+            if self._condemned or life != self.life or not self.up:
+                raise Crash("turn")
+
     def _stand_still(self, where: str, how: str, seconds: float) -> None:
         world, life = self.world, self.life
         self.watch.step()
@@ -147,13 +165,14 @@ class Process(ABC):
             return None
         life = self.life
         world.met(event)
+        self.before_call()
         before = world.interruptions
         try:
             result: T | Problem = work(self.coordinator)
             self._die_before_answer(event)
         except ProblemError as error:
             world.log(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
-            if before == world.interruptions:
+            if before == world.interruptions and not self._queued:
                 self.watch.require_unmoved(event, error.problem)
             result = error.problem
         except (StoreError, BlobError) as error:

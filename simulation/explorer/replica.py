@@ -17,11 +17,12 @@ from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
-from simulation.explorer.faults import Crash
+from simulation.explorer.faults import Broken, Crash
 from simulation.explorer.holds import HeldRequests
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
 from simulation.explorer.stacks import Stacks
+from simulation.explorer.turns import watch_turns
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
@@ -71,6 +72,9 @@ class Replica(Process):
             return
         self._tick_after(0.0)
         self._work_after(0.0)
+
+    def before_call(self) -> None:
+        watch_turns(self, self.coordinator)
 
     def stop(self) -> None:
         """Ends the process, while none of its calls stands still."""
@@ -151,7 +155,13 @@ class ReplicaSignals(Signals):
         self._replica = replica
 
     def wake(self, key: str) -> None:
+        self._require_durable(key)
         self._replica.woken((key,))
 
     def wake_many(self, keys: Iterable[str]) -> None:
+        self._require_durable("work")
         self._replica.woken(keys)
+
+    def _require_durable(self, what: str) -> None:
+        if self._replica.writing:
+            raise Broken("ack-durable", f"{what} is handed out before its transaction has ended")

@@ -23,14 +23,13 @@ from simulation.explorer import invariants
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.faults import Broken
-from simulation.explorer.follow import Followed
-from simulation.explorer.holds import HeldRequest
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
 from simulation.explorer.replica import Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.stacks import Stacks
+from simulation.explorer.wakes import Wakes
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import BEGINNING, World
@@ -53,6 +52,7 @@ class Schedule:
         self.workers: list[ExplorerWorker] = []
         self.replicas: list[Replica] = []
         self.durable: Durable
+        self.wakes: Wakes
         self.watch: InvariantWatch
         self.network: Network
         self.operator: ExplorerOperator
@@ -67,7 +67,8 @@ class Schedule:
         world, shape = self.world, self.shape
         with opened(world) as self.durable:
             self.stacks = Stacks(self._loop)
-            self.watch = InvariantWatch(world, self.durable, self._expect_wake_ups)
+            self.wakes = Wakes(world, self.durable, self.replicas)
+            self.watch = InvariantWatch(world, self.durable, self.wakes)
             for number in range(shape.replicas):
                 self.replicas.append(Replica(world, self.durable, self.watch, self.stacks, f"r{number}"))
             self.network = Network(world, self.replicas)
@@ -76,18 +77,6 @@ class Schedule:
             self.stacks.run()
             self._settle()
             self._check_everything()
-
-    def _expect_wake_ups(self, run: Followed) -> None:
-        """A cohort was drawn. Without faults a signal reaches at once the devices that wait at the only replica."""
-        if not self.world.stormy and len(self.replicas) == 1:
-            held = [self.replicas[0].holds.of(device) for device in run.cohort]
-            waiting = [one for one in held if one is not None]
-            self.world.agenda.after(1.0, self._require_woken, run, run.round, waiting)
-
-    def _require_woken(self, run: Followed, round: int, waiting: list[HeldRequest]) -> None:
-        for held in waiting:
-            if run.round == round and run.phase == "collecting" and self.replicas[0].holds.of(held.peer) is held:
-                raise Broken("liveness", f"{held.peer} waits for work, has been selected, and is not woken")
 
     # ------------------------------------------------------------ the schedule
 
@@ -159,6 +148,7 @@ class Schedule:
 
     def _heal(self) -> None:
         self.world.stormy = False
+        self.world.calm_since = max(self.world.calm_since, self.world.agenda.now)
         if self.stacks.suspended:
             self.world.agenda.after(0.5, self._heal)
             return

@@ -80,6 +80,7 @@ def _held(
     named = (found.hold,) if isinstance(found, NotYet) else ()
     if isinstance(send.message, CheckIn) and not replica.disturbed:
         draws.checked_in(replica.durable, admitted_request.caller.device, send.message)
+        replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
     def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
         return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator, *more)

@@ -135,7 +135,7 @@ def _side_by_side(shape: Shape) -> Shape:
     plan, second = (fleet, center) if phase in FLEET_PHASES else (center, fleet)
     if phase == "leasing" and fault not in OF_DEVICES:
         second = center
-    disturbing = ("fleet-away", "op-stop", *OF_WORKERS, *(("op-pause",) if phase != "idle" else ()))
+    disturbing = ("fleet-away", "op-stop", "op-revoke", *OF_WORKERS, *(("op-pause",) if phase != "idle" else ()))
     rates = {name: rate for name, rate in shape.rates.items() if name not in disturbing}
     return replace(
         shape,

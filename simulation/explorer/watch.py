@@ -8,8 +8,8 @@ log has grown costs one small read for each run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from client_sdk.protocol.devices import Assignment, Enrolled, Noted, Outcome, Receipt
 from client_sdk.protocol.names import Route
@@ -28,13 +28,20 @@ RECORDED = ("late", "duplicate", "withdrawn", "invalid-update")
 """Refusals of an update that leave a row."""
 
 
+class PhaseWatch(Protocol):
+    """What is required of a phase after its beginning."""
+
+    def moved(self, run: Followed) -> None: ...
+    def pool_grew(self, runs: Sequence[Followed]) -> None: ...
+
+
 class InvariantWatch:
     """``runs``: the model of each run; ``acknowledged``: the updates with a receipt."""
 
-    def __init__(self, world: World, durable: Durable, cohort_drawn: Callable[[Followed], None]) -> None:
+    def __init__(self, world: World, durable: Durable, phases: PhaseWatch) -> None:
         self.world = world
         self.durable = durable
-        self._cohort_drawn = cohort_drawn
+        self.phases = phases
         self.runs: dict[str, Followed] = {}
         self.written = True
         """Whether a transaction has begun since the last look."""
@@ -67,15 +74,15 @@ class InvariantWatch:
 
     def _read(self, run: Followed) -> None:
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
+            before = (run.round, run.phase)
             ended = run.follow(event)
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
             self._log(run, event)
             if event.kind == "Drawn":
-                waiting = self.world.waiting.pop(run.run, None)
-                draws.drawn(self.durable, run, event, self.durable.store.waiting(draws.EVER) if waiting is None else waiting)
-            if event.kind == "Drawn" and run.phase == "collecting":
-                self._cohort_drawn(run)
+                draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.body["round"])))
+            if (run.round, run.phase) != before:
+                self.phases.moved(run)
             for ending in ended:
                 self.world.tally.commits += ending.committed
                 self.world.tally.abandoned += not ending.committed

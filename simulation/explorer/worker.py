@@ -142,6 +142,10 @@ class ExplorerWorker:
         except StopIteration:
             raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
         except ProblemError as error:
+            row = self.watch.durable.store.worker(self.worker)
+            if error.problem.kind == "unauthenticated" and row is not None and row.revoked_at is not None:
+                self.vanish(None)
+                return
             raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
         except Exception as error:
             raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error

@@ -36,6 +36,8 @@ class World:
         self.register = Register(shape)
         self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
         self.stormy = False
+        self.calm_since = BEGINNING if shape.rates else float("-inf")
+        """When the storm ended, in the world's time."""
         self.phase = "idle"
         """Phase of the first run, as ``watch`` follows it; ``idle`` before there is one."""
         self.fences: dict[str, int] = {}
@@ -44,8 +46,8 @@ class World:
         """The fence under which each run was committed last."""
         self.replaced: dict[str, float] = {}
         """When the tokens of these hashes were replaced, in the world's time."""
-        self.waiting: dict[str, list[WaitingRow]] = {}
-        """For each run: who waited, and was free, when its last cohort was claimed."""
+        self.waiting: dict[tuple[str, object], list[WaitingRow]] = {}
+        """For each draw, by run and round: who waited, and was free."""
         self.interruptions = 0
         """How often a call was suspended."""
         self.lost_replicas = shape.lost_replicas

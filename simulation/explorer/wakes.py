@@ -1,0 +1,79 @@
+"""Liveness within a phase: in calm weather nobody who waits for work, and no full pool, waits for a deadline.
+
+Without faults, and with one replica, a signal reaches at once the devices that were drawn and the workers that wait,
+and a full pool is drawn at once. After a storm this is required only when what the storm has delayed is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulation.explorer.draws import EVER
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
+from simulation.explorer.follow import Followed
+from simulation.explorer.holds import HeldRequest
+from simulation.explorer.replica import Replica
+from simulation.explorer.world import World
+
+SOON_S = 1.0
+"""Virtual seconds within which a signal has its effect."""
+CALM_S = 20.0
+"""Seconds after the storm in which tasks and threads that it delayed may still be late."""
+
+
+class Wakes:
+    """``replicas`` is filled by the schedule."""
+
+    def __init__(self, world: World, durable: Durable, replicas: Sequence[Replica]) -> None:
+        self._world = world
+        self._durable = durable
+        self._replicas = replicas
+
+    def moved(self, run: Followed) -> None:
+        """A run has come to another phase."""
+        if self._world.stormy or len(self._replicas) != 1:
+            return
+        holds = self._replicas[0].holds
+        match run.phase:
+            case "collecting":
+                held = [holds.of(device) for device in run.cohort]
+                self._expect(run, [one for one in held if one is not None])
+            case "leasing" if self._calm:
+                self._expect(run, holds.waiting_for("workers"))
+            case "selecting":
+                self.pool_grew([run])
+            case _:
+                pass
+
+    def pool_grew(self, runs: Sequence[Followed]) -> None:
+        """A device has come to the pool, or a run begins to draw from it."""
+        if not self._calm or len(self._replicas) != 1:
+            return
+        at = self._replicas[0].now()
+        for run in runs:
+            if run.phase == "selecting" and self._is_full(run, at):
+                self._world.agenda.after(SOON_S, self._require_drawn, run, run.round, at)
+
+    @property
+    def _calm(self) -> bool:
+        world = self._world
+        return not world.stormy and world.agenda.now >= world.calm_since + CALM_S
+
+    def _expect(self, run: Followed, held: Sequence[HeldRequest]) -> None:
+        self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
+
+    def _require_woken(self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest]) -> None:
+        for one in held:
+            if (run.round, run.phase) == (round, phase) and self._replicas[0].holds.of(one.peer) is one:
+                raise Broken("liveness", f"{one.peer} waits for work, there is some ({phase}), and it is not woken")
+
+    def _require_drawn(self, run: Followed, round: int, at: float) -> None:
+        if (run.round, run.phase) == (round, "selecting") and self._is_full(run, at):
+            raise Broken("liveness", f"enough devices wait for round {round} of {run.run}, and none is drawn")
+
+    def _is_full(self, run: Followed, at: float) -> bool:
+        """Whether the devices that have waited since then, or longer, fill the pool."""
+        now = self._replicas[0].now()
+        rows = [row for row in self._durable.store.waiting(EVER) if row.since <= at and row.expires > now]
+        return len(rows) >= run.plan["cohort"]["pool"]
