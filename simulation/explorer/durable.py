@@ -31,6 +31,10 @@ class Durable:
     def __init__(self, world: World, folder: Path | None, files: UnsyncedFiles | None) -> None:
         self._files = files
         self.store = _store(world.shape, folder)
+        self._database = None if folder is None or world.shape.store != "sqlite-file" else folder / "q.db"
+        self._copies = 0
+        self._left: list[Store] = []
+        """Stores of files that were copied, and are not written any more."""
         self.blobs: Blobs = QuickBlobs()
         if files is not None and folder is not None:
             self.folder = folder / "blobs"
@@ -43,10 +47,19 @@ class Durable:
         self._files.die_at = die_at
         return FileBlobs(self.folder)
 
-    def crash(self) -> None:
-        """Lets the machine of the disk lose power."""
+    def crash(self, *, alone: bool) -> None:
+        """Lets the machine of the disk lose power. ``alone``: no other process has the database open, so it is copied
+        as it lies on the disk at this moment, and the copy is opened."""
         if self._files is not None:
             self._files.lose_power(self.folder)
+        if alone and self._database is not None:
+            self._copies += 1
+            copy = self._database.with_name(f"q{self._copies}.db")
+            for tail in ("", "-wal"):
+                if Path(f"{self._database}{tail}").exists():
+                    shutil.copyfile(f"{self._database}{tail}", f"{copy}{tail}")
+            self._left.append(self.store)
+            self._database, self.store = copy, open_store(f"sqlite:///{copy}", lock_timeout_s=1.0)
 
     def device_of(self, token: str | None) -> str:
         row = self.store.device_by_token(hashlib.sha256((token or "").encode()).hexdigest())
@@ -57,7 +70,8 @@ class Durable:
         return row.worker if row is not None else ""
 
     def close(self) -> None:
-        self.store.close()
+        for store in (*self._left, self.store):
+            store.close()
 
 
 class _Bytes(bytes):

@@ -48,7 +48,7 @@ INVARIANTS: dict[str, str] = {
     "deadline": "A phase ends at its deadline, or when it is complete: not before.",
     "public": "The public record and the scores of a round are what its log says.",
     "claims": "A device works on one round at a time, and each selected device without an answer has its assignment.",
-    "retention": "Raw updates are stored only until their round's end plus the plan's retention.",
+    "retention": "Raw updates are stored until their round's end plus the plan's retention, and no longer.",
     "log": "A run's log follows the rules.",
     "rows": "The rows are those that the log gives.",
     "snapshot": "The snapshot is the state after its event.",
@@ -268,6 +268,18 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
             raise Broken(
                 "retention", f"an update made for round {made.round} of {run.run} is stored after round {ended}"
             )
+
+
+def still_retained(durable: Durable, run: Followed) -> None:
+    """The updates of the plan's last rounds are still there: none is deleted early."""
+    ended = run.round - (run.phase != "idle")
+    for number in range(max(1, ended - int(run.plan["retention"]["rounds"]) + 1), ended + 1):
+        ending = run.ended.get(number)
+        if ending is None or not ending.committed or ending.kind != "federated":
+            continue
+        for device, (digest, _) in ending.reported.items():
+            if not durable.blobs.has(digest):
+                raise Broken("retention", f"the update of {device} in round {number} of {run.run} was deleted early")
 
 
 def verified(durable: Durable) -> None:

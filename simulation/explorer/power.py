@@ -62,15 +62,16 @@ class UnsyncedFiles:
             vars(files)["os"] = real
 
     def lose_power(self, folder: Path) -> None:
-        """Each name that was not synced may be gone, each content that was not synced may be torn."""
+        """Each name that was not synced may be gone, each content that was not synced may be torn: independently, so a
+        name may survive its bytes."""
         root = self._names.get(os.fspath(folder), {})
         for prefix in sorted(entry.name for entry in os.scandir(folder) if len(entry.name) == 2):
             inside = folder / prefix
             synced = self._names.get(os.fspath(inside), {}) if prefix in root else {}
             for entry in sorted(os.scandir(inside), key=lambda entry: entry.name):
-                if self._chance.unit("power") < 0.3:
-                    continue  # the kernel had written it back by itself
-                if synced.get(entry.name) != entry.inode():
+                # The kernel may have written either back by itself, without the other.
+                name_written, bytes_written = self._chance.unit("power") < 0.3, self._chance.unit("power bytes") < 0.3
+                if synced.get(entry.name) != entry.inode() and not name_written:
                     Path(entry.path).unlink()
-                elif self._contents.get(entry.inode()) != entry.stat().st_size:
+                elif self._contents.get(entry.inode()) != entry.stat().st_size and not bytes_written:
                     os.truncate(entry.path, entry.stat().st_size // 2)

@@ -75,7 +75,7 @@ class Process(ABC):
         world.tally.crashes += 1
         world.log(f"{self.name} dies at: {crash}")
         self.stop()
-        self.durable.crash()
+        self.durable.crash(alone=world.shape.replicas == 1 and not self._stacks.suspended)
         self.watch.crashed()
         if world.lost_replicas > 0 and world.stormy and world.replicas_left > 1:
             world.lost_replicas -= 1

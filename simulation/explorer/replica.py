@@ -70,6 +70,7 @@ class Replica(Process):
         except Crash as crash:
             self.fall(crash)
             return
+        self.watch.discarded()
         self._tick_after(0.0)
         self._work_after(0.0)
 
@@ -128,6 +129,8 @@ class Replica(Process):
         result = self.attempt(kind, lambda coordinator: coordinator.perform(task))
         if not self.up or life != self.life:
             return
+        if kind == "discard":
+            self.watch.discarded()
         if isinstance(result, Problem):
             self.world.agenda.after(RETRY_S, self._put_back, life, task)
         self._work_after(0.002)

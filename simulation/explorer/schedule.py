@@ -22,7 +22,7 @@ from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer import invariants
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
-from simulation.explorer.faults import Broken
+from simulation.explorer.faults import FAULTS, Broken
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
@@ -195,11 +195,13 @@ class Schedule:
         )
 
     def _settle(self) -> None:
-        """Where one process has the disk to itself: it is started once more, so that it sweeps the disk."""
+        """Where one process has the disk to itself: what it should delete is deleted. Where a fault of the process, the
+        store or the disk may have lost a deletion, it is started once more, so that it sweeps the disk."""
         if len(self.replicas) > 1:
             return
         self.world.stormy = False
-        if self.shape.rates:
+        struck = {FAULTS[name.partition("@")[0]].family for name in self.world.chance.struck}
+        if struck & {"coordinator", "store", "blobs"}:
             self.replicas[0].stop()
             self.replicas[0].boot()
         ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}

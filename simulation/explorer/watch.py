@@ -109,6 +109,12 @@ class InvariantWatch:
             invariants.spooled(self.durable, run)
             invariants.whole_blobs(self.durable, run)
 
+    def discarded(self) -> None:
+        """After each task that deletes updates, and each start, which may delete some too."""
+        self.step()
+        for run in self.runs.values():
+            invariants.still_retained(self.durable, run)
+
     def answered(self, request: SentRequest, answer: Any, disturbed: bool, now: float) -> None:
         """Checks an answer of a replica: what it acknowledges is durable at this moment. ``now``: by its clock.
 
