@@ -8,7 +8,7 @@ import json
 
 from client_sdk.protocol.devices import CheckIn
 from coordinator.engine.selection import draw
-from coordinator.store.port import EventRow, WaitingRow
+from coordinator.store.port import EventRow, Reader, WaitingRow
 from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
@@ -16,6 +16,11 @@ from simulation.explorer.follow import Followed
 
 EVER = float("-inf")
 """A time at which no row has expired."""
+
+
+def free(reader: Reader) -> list[WaitingRow]:
+    """The rows of the pool whose device works for no run, also expired ones."""
+    return [row for row in reader.waiting(EVER) if reader.claim(row.device) is None]
 
 
 def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:

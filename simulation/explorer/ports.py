@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from coordinator.store.port import ClaimRow, Json, Store, StoreError, Transaction, WaitingRow
-from simulation.explorer.draws import EVER
+from simulation.explorer.draws import free
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
 
@@ -100,7 +100,7 @@ class Fenced:
                 self.run, self.used = run, mine
             for _, kind, body in events:
                 if kind == "Drawn":
-                    world.waiting[run, body["round"]] = before_claims or transaction.waiting(EVER)
+                    world.waiting[run, body["round"]] = before_claims or free(transaction)
             return append(run, events)
 
         def claimed(claims: Iterable[ClaimRow]) -> None:
@@ -109,7 +109,7 @@ class Fenced:
                 other = transaction.claim(row.device)
                 if other is not None:
                     raise Broken("draw", f"{row.device} was drawn for {row.run}, and works for {other.run}")
-            before_claims.extend(transaction.waiting(EVER))
+            before_claims.extend(free(transaction))
             put_claims(rows)
 
         transaction.raise_fence, transaction.append, transaction.put_claims = raised, appended, claimed

@@ -45,6 +45,8 @@ class Process(ABC):
         """How many of its calls stand still as a whole process."""
         self.halted = 0
         """How many of its threads stand still."""
+        self.skew_s = 0.0
+        """By how much this machine's clock differs from the world's as long as nothing makes it jump."""
         self.clock_offset_s = 0.0
         self.writing = False
         """Whether a transaction is open: a call that stands still in one would block the whole store."""

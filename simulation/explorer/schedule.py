@@ -13,11 +13,14 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from client_sdk.device.record import Record
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Enrolled
+from coordinator.runtime import run_log
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer import invariants
 from simulation.explorer.device import URL, ExplorerDevice
@@ -35,7 +38,11 @@ from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import BEGINNING, World
 
 STEPS_MOST = 200_000
+PAGE = 3
+"""Events of a page of the log."""
 SETTLE_S = 3.0
+SKEW_S = 2.0
+"""The clocks of two replicas differ by twice as much at most, for ever: less than the product allows."""
 RESUME_S = 5.0
 """Seconds between two looks of the operator after the storm."""
 IDLE_S = 12.0
@@ -65,12 +72,16 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable:
+        with opened(world) as self.durable, small_pages():
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
             for number in range(shape.replicas):
-                self.replicas.append(Replica(world, self.durable, self.watch, self.stacks, f"r{number}"))
+                replica = Replica(world, self.durable, self.watch, self.stacks, f"r{number}")
+                if shape.replicas > 1:
+                    replica.skew_s = world.chance.between("skew", -SKEW_S, SKEW_S)
+                replica.clock_offset_s = replica.skew_s
+                self.replicas.append(replica)
             self.network = Network(world, self.replicas)
             self.operator = ExplorerOperator(world, self.durable, self.watch, self.replicas)
             world.agenda.after(0.0, self._begin)
@@ -154,7 +165,8 @@ class Schedule:
             return
         self.world.log("the storm is over")
         for replica in self.replicas:
-            replica.clock_offset_s = self.replicas[0].clock_offset_s  # wrong perhaps, but the same
+            first = self.replicas[0]  # its clock is wrong perhaps; the others differ from it as at the beginning
+            replica.clock_offset_s = first.clock_offset_s - first.skew_s + replica.skew_s
             replica.boot()
         self.world.agenda.after(1.0, self._resume)
         for device in self.devices:
@@ -233,6 +245,17 @@ class Schedule:
         do, arguments = self.world.agenda.take()
         do(*arguments)
         self.watch.step()
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Replicas catch up with the log page by page, and a schedule's log is shorter than a page of the product."""
+    real = vars(run_log)["_PAGE"]
+    vars(run_log)["_PAGE"] = PAGE
+    try:
+        yield
+    finally:
+        vars(run_log)["_PAGE"] = real
 
 
 @cache

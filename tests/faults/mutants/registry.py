@@ -70,7 +70,8 @@ class BuggyProduct(Product):
         focus = mutant.focus or ("", "")
         more = dict(mutant.shape)
         plan = {**shape.plan, **more.pop("plan", {})}
-        return replace(shape, focus=focus, rates=shape.rates or {focus[0]: 0.0}, plan=plan, **more)
+        rates = more.pop("rates", shape.rates or {focus[0]: 0.0})
+        return replace(shape, focus=focus, rates=rates, plan=plan, **more)
 
     def running(self) -> AbstractContextManager[None]:
         return self.mutant.on()

@@ -1,0 +1,207 @@
+"""Bugs in what devices and workers are offered, who is served, and who is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from client_sdk.device.session import _Session
+from client_sdk.protocol.devices import Assignment, Outcome
+from client_sdk.protocol.problems import ProblemError
+from coordinator.engine import effects as fx
+from coordinator.engine.phases import selecting
+from coordinator.runtime import actions, cohort_selection
+from coordinator.runtime.core import Core
+from coordinator.runtime.devices import DeviceRequests
+from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.outcomes import Outcomes
+from coordinator.runtime.signals import Signals
+from coordinator.runtime.workers import WorkerRequests
+from coordinator.store.memory_reads import MemoryReads
+from coordinator.store.memory_tables import ALL
+from coordinator.store.port import DeviceRow, WaitingRow
+from tests.faults.mutants.datacenter import CENTER
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+_authenticate = Fleet.authenticate
+_drawn = selecting.drawn
+EVER = float("-inf")
+
+
+@mutant("checkpoint-not-fetched", "parent")
+def _checkpoint_not_fetched() -> Patches:
+    """A device does not fetch the checkpoint that it was assigned, and trains on what it has."""
+
+    def fetch(self: _Session, assignment: Assignment) -> Generator[Any, Any, str | None]:
+        return None
+        yield
+
+    return [(_Session, "_fetch", fetch)]
+
+
+@mutant("assignment-in-any-phase", "offer", "no-bug", replicas=3, focus=("pause", "collecting"))
+def _assignment_in_any_phase() -> Patches:
+    """A claim is an assignment whatever the run is doing, by the state that the replica has."""
+
+    def assignment(self: DeviceRequests, device: str) -> Assignment | None:
+        claim = self._core.store.claim(device)
+        if claim is None:
+            return None
+        log = self._core.log(claim.run)
+        return Assignment(
+            run=claim.run,
+            round=claim.round,
+            attempt=claim.attempt,
+            device=device,
+            checkpoint=self._checkpoint(log.state),
+            plan_digest=log.row.plan_digest,
+            task=log.state.plan.task,
+            report_within_s=log.state.plan.cohort.collect_s,
+            partial=log.state.plan.aggregation.partial,
+            max_update_bytes=self._limit(claim.run),
+        )
+
+    return [(DeviceRequests, "assignment", assignment)]
+
+
+@mutant("cap-not-applied", "draw")
+def _cap_not_applied() -> Patches:
+    """A device waits in the pool with all examples that it says it has."""
+    check_in_all = DeviceRequests.check_in_all
+
+    def uncapped(self: DeviceRequests, arrivals: Any) -> Any:
+        return check_in_all(self, [(replace(device, examples_cap=2**31), said) for device, said in arrivals])
+
+    return [(DeviceRequests, "check_in_all", uncapped)]
+
+
+@mutant("outcome-always-dropped", "offer")
+def _outcome_always_dropped() -> Patches:
+    """Each device gets the answer that its update was not received in time."""
+
+    def dropped(self: Outcomes, device: str, run: str, round: int) -> Outcome:
+        return Outcome(run=run, round=round, device=device, result="dropped")
+
+    return [(Outcomes, "outcome", dropped)]
+
+
+@mutant("deadline-third", "offer", "deadline")
+def _deadline_third() -> Patches:
+    """A round collects for a third of its time."""
+
+    def drawn(state: Any, event: Any) -> Any:
+        following, effects = _drawn(state, event)
+        if following.phase != "collecting":
+            return following, effects
+        early = event.at + state.plan.cohort.collect_s / 3
+        return following.with_round(replace(following.current, deadline=early)), effects
+
+    return [(selecting, "drawn", drawn)]
+
+
+@mutant("old-tokens-for-ever", "permission", focus=("redeliver-late", "selecting"), enrolments=3, storm_s=60.0)
+def _old_tokens_for_ever() -> Patches:
+    """A token that a new enrolment has replaced stays valid."""
+    known: dict[str, DeviceRow] = {}
+
+    def authenticate(self: Fleet, token: str) -> DeviceRow:
+        try:
+            known[token] = _authenticate(self, token)
+        except ProblemError:
+            if token not in known:
+                raise
+        return known[token]
+
+    return [(Fleet, "authenticate", authenticate)]
+
+
+@mutant("revoked-worker-served", "permission", plan=CENTER, workers=2, focus=("op-revoke", "training"))
+def _revoked_worker_served() -> Patches:
+    """A worker that an operator has revoked is served."""
+
+    def authenticate(self: WorkerRequests, token: str) -> Any:
+        row = self.known(token)
+        assert row is not None  # noqa: S101 - every worker of the explorer is registered
+        return row
+
+    return [(WorkerRequests, "authenticate", authenticate)]
+
+
+@mutant("claimed-drawn", "draw", "claims", focus=("interleave", "selecting"), two_runs=True)
+def _claimed_drawn() -> Patches:
+    """Devices that work for another run are in the pool."""
+
+    def everyone(self: MemoryReads, now: float) -> list[WaitingRow]:
+        return [row for _, row in sorted(self._t.waiting.rows(ALL).items()) if row.expires > now]
+
+    return [(MemoryReads, "waiting", everyone)]
+
+
+@mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))
+def _expired_drawn() -> Patches:
+    """Devices whose wait has expired are still in the pool."""
+    draw = cohort_selection.draw_cohort
+
+    class Everyone:
+        def __init__(self, transaction: Any) -> None:
+            self._transaction = transaction
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transaction, name)
+
+        def waiting(self, now: float) -> Any:
+            return self._transaction.waiting(EVER)
+
+    def draw_everyone(log: Any, fleet: Any, blobs: Any) -> None:
+        submit = log.submit
+
+        class Log:
+            row = log.row
+
+            def submit(self, make: Any) -> Any:
+                return submit(lambda tx, state, now: make(Everyone(tx), state, now))
+
+        draw(Log(), fleet, blobs)  # type: ignore[arg-type]
+
+    return [(actions, "draw_cohort", draw_everyone)]
+
+
+@mutant("left-devices-drawn", "draw")
+def _left_devices_drawn() -> Patches:
+    """A device that has disconnected stays in the pool."""
+    return [(Fleet, "stop_waiting", lambda self, place: None)]
+
+
+@mutant("round-one-again", "draw")
+def _round_one_again() -> Patches:
+    """Every round draws as the first one."""
+    draw = cohort_selection.selection.draw
+
+    def first(pool: Any, k: int, *, choose: Any, seed: int, round: int) -> list[str]:
+        return draw(pool, k, choose=choose, seed=seed, round=1)
+
+    return [(cohort_selection.selection, "draw", first)]
+
+
+@mutant("full-pool-waits", "liveness", rates={}, replicas=1)
+def _full_pool_waits() -> Patches:
+    """A check-in does not wake the clock: a full pool waits for the deadline."""
+    wait_all = Fleet.wait_all
+
+    def silent(self: Fleet, arrivals: Any) -> Any:
+        signals, self._signals = self._signals, Signals()
+        try:
+            return wait_all(self, arrivals)
+        finally:
+            self._signals = signals
+
+    return [(Fleet, "wait_all", silent)]
+
+
+@mutant("workers-not-woken", "liveness", rates={}, replicas=1, plan={**CENTER, "finish": {"rounds": 6}}, workers=2)
+def _workers_not_woken() -> Patches:
+    """A round that is offered to the datacenter wakes no worker."""
+    hint = Core.hint
+    return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Offer) else hint(self, action))]
