@@ -40,6 +40,8 @@ from simulation.explorer.world import BEGINNING, World
 STEPS_MOST = 200_000
 PAGE = 3
 """Events of a page of the log."""
+CALM_COMMITS = 3
+"""In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
 SKEW_S = 2.0
 """The clocks of two replicas differ by twice as much at most, for ever: less than the product allows."""
@@ -185,10 +187,11 @@ class Schedule:
             self.world.agenda.after(1.0, self._resume)
             return
         self._healed = True
-        self._wanted = {name: run.version + 1 for name, run in self.watch.runs.items()}
+        commits = 1 if self.shape.rates else CALM_COMMITS
+        self._wanted = {name: run.version + commits for name, run in self.watch.runs.items()}
         cohort = self.shape.plan["cohort"]
         rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
-        self._give_up_at = self.world.agenda.now + 330.0 + rounds_s
+        self._give_up_at = self.world.agenda.now + 330.0 + rounds_s * commits
         self.world.agenda.after(RESUME_S, self._look_after_runs)
 
     def _look_after_runs(self) -> None:
@@ -202,9 +205,10 @@ class Schedule:
             if not runs or not all(run.over for run in runs):
                 self._over_at = self.world.agenda.now
             return self.world.agenda.now > self._over_at + IDLE_S and not self.stacks.suspended
-        return all(run.over for run in runs) or any(
-            run.version >= self._wanted.get(run.run, 1) for run in runs if not run.over
-        )
+        if all(run.over for run in runs):
+            return True
+        arrived = [run.version >= self._wanted.get(run.run, 1) for run in runs if not run.over]
+        return any(arrived) if self.shape.rates else all(arrived)
 
     def _settle(self) -> None:
         """Where one process has the disk to itself: what it should delete is deleted. Where a fault of the process, the

@@ -58,7 +58,7 @@ def _assignment_in_any_phase() -> Patches:
             checkpoint=self._checkpoint(log.state),
             plan_digest=log.row.plan_digest,
             task=log.state.plan.task,
-            report_within_s=log.state.plan.cohort.collect_s,
+            report_within_s=max(0.0, (log.state.deadline or 0.0) - self._core.clock.now()),
             partial=log.state.plan.aggregation.partial,
             max_update_bytes=self._limit(claim.run),
         )
