@@ -74,4 +74,12 @@ class UnsyncedFiles:
                 if synced.get(entry.name) != entry.inode() and not name_written:
                     Path(entry.path).unlink()
                 elif self._contents.get(entry.inode()) != entry.stat().st_size and not bytes_written:
-                    os.truncate(entry.path, entry.stat().st_size // 2)
+                    _tear(Path(entry.path), short=self._chance.unit("power short") < 0.5)
+
+
+def _tear(file: Path, *, short: bool) -> None:
+    """The second half of the file's bytes is missing, or has zeros in its place."""
+    size = file.stat().st_size
+    os.truncate(file, size // 2)
+    if not short:
+        os.truncate(file, size)

@@ -129,7 +129,7 @@ def _revoked_worker_served() -> Patches:
     return [(WorkerRequests, "authenticate", authenticate)]
 
 
-@mutant("claimed-drawn", "draw", "claims", focus=("interleave", "selecting"), two_runs=True)
+@mutant("claimed-drawn", "draw", "claims", focus=("pause", "selecting"), two_runs=True, replicas=3, storm_s=60.0)
 def _claimed_drawn() -> Patches:
     """Devices that work for another run are in the pool."""
 

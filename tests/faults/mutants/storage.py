@@ -38,29 +38,6 @@ def _blob_before_fsync() -> Patches:
     return [(files.FileSpool, "commit", commit)]
 
 
-@mutant("bytes-synced-after-the-name", "ack-durable", "whole-blob", blobs="files", replicas=1)
-def _bytes_synced_after_the_name() -> Patches:
-    """A blob gets its name, then its bytes are synced, then its folder."""
-
-    def commit(self: files.FileSpool, expected: str | None = None) -> str:
-        digest = self.digest
-        check_digest(digest, expected)
-        if self._committed:
-            return digest
-        check_complete(self._complete)
-        target = self._owner.folder / digest[:2] / digest
-        self._owner.make_prefix(digest[:2])
-        if not files._is_file_of(target, self._size):
-            self._file.replace(target)
-            self._owner.sync(self._fd)
-        self._owner.sync_folder(target.parent)
-        self._discard()
-        self._file, self._committed = target, True
-        return digest
-
-    return [(files.FileSpool, "commit", commit)]
-
-
 @mutant("folder-not-synced", "ack-durable", "whole-blob")
 def _folder_not_synced() -> Patches:
     """A blob's bytes are on the disk, its name is not."""

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
@@ -71,15 +70,16 @@ def _retention_one_too_short() -> Patches:
     return [(owner, "forget", forget) for owner in (lifecycle, committing)]
 
 
-@mutant("refusal-ends-the-batch", "refusal", "log", "ack-durable", "no-bug", focus=("queued", "collecting"))
+@mutant("refusal-ends-the-batch", "receipt", "named", "left-once", "ack-durable", focus=("queued", "collecting"), liars=3)
 def _refusal_ends_the_batch() -> Patches:
-    """One proposer's error is the answer to every proposal of its batch, and those before it are appended."""
+    """One proposer's refusal is the answer to every proposal of its batch, and the others are appended."""
     commit = RunLog._commit
 
     def ended(self: RunLog, batch: Sequence[_Proposal]) -> Any:
         results = commit(self, batch)
-        error = next((result for result in results if isinstance(result, ProblemError)), None)
-        return results if error is None else [error] * len(results)
+        effects = [effect for result in results if isinstance(result, list) for effect in result]
+        refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
+        return results if refused is None else [[refused]] * len(results)
 
     return [(RunLog, "_commit", ended)]
 
@@ -140,7 +140,7 @@ def _commit_under_no_new_fence() -> Patches:
     return [(RunLog, "take_fence", take_fence)]
 
 
-@mutant("sql-commits-on-error", "log", "ack-durable", "one-end", "claims", "no-bug", "line", "named", store="sqlite")
+@mutant("sql-commits-on-error", "log", "ack-durable", "one-end", "claims", "no-bug", "line", "named", "draw", store="sqlite", focus=("store-torn", "collecting"))
 def _sql_commits_on_error() -> Patches:
     """A transaction that ends with an error is committed as far as it came."""
 
@@ -154,7 +154,6 @@ def _sql_commits_on_error() -> Patches:
                 yield tx
             except Exception as failed:  # noqa: BLE001 - raised again below, after the commit
                 error = failed
-                tx.require_valid = lambda: None  # type: ignore[method-assign]
         if error is not None:
             raise error
 
