@@ -40,12 +40,12 @@ def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[Waitin
     if listed != pool:
         wrong = sorted(set(listed) ^ set(pool))
         raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
-    seed, round = run.row.selection_seed, int(str(body["round"]))
-    chosen = draw(pool, cohort["select"], choose=cohort["choose"], seed=seed, round=round)
+    seed, number = run.row.selection_seed, int(str(body["round"]))
+    chosen = draw(pool, cohort["select"], choose=cohort["choose"], seed=seed, round=number)
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
-        raise Broken("draw", f"round {round} of {run.run} drew {body['cohort']}; its pool gives {again}")
+        raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
 
 
 def checked_in(durable: Durable, device: str, message: CheckIn) -> None:

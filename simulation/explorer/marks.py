@@ -3,8 +3,9 @@
 The model is ``marks`` [devices * ROUNDS + EXTRA] float32 and an integer that is not averaged. A device's update for a
 round is a mark in lane (device, round mod ROUNDS), so an update that is counted twice, or in another round, is visible
 in the model; the shared lanes have values with long fractions, where the sum of many depends on its order unless it is
-exact. The last lane has a number from the digest of the checkpoint that the device read. The register stores the content of each body by its digest, so that a committed checkpoint can be computed again
-without reading what the coordinator stored.
+exact. The last lane has a number from the digest of the checkpoint that the device read. The register stores the
+content of each body by its digest, so that a committed checkpoint can be computed again without reading what the
+coordinator stored.
 """
 
 from __future__ import annotations

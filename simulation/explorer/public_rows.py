@@ -44,9 +44,7 @@ def _scored(durable: Durable, run: Followed, ending: RoundEnding) -> None:
     if found:
         raise Broken("public", f"version {ending.version} of {run.run} has scores of devices that never had it")
     rows = [
-        row
-        for row in durable.store.metrics(run.run)
-        if row.source == "devices" and row.version == ending.version - 1
+        row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version == ending.version - 1
     ]
     _same(run, ending, {row.name: row.value for row in rows}, _means(scored))
     if any(row.examples != sum(examples for examples, _ in scored) for row in rows):

@@ -18,6 +18,7 @@ from coordinator import requests
 from coordinator.requests import Body, Direct, Entry, Held, NotYet, Shape, identify
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import DeviceRow
 from simulation.explorer import draws, holds, offers
 from simulation.explorer.replica import Replica
 from simulation.explorer.request import Respond, SentRequest
@@ -44,7 +45,8 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             call = entry.shape.call
             answer(
                 replica.attempt(
-                    entry.name, lambda coordinator: _request_of(replica, coordinator, entry, send).call(call, coordinator)
+                    entry.name,
+                    lambda coordinator: _request_of(replica, coordinator, entry, send).call(call, coordinator),
                 )
             )
         case Held():
@@ -78,17 +80,21 @@ def _held(
         answer(found)
         return
     named = (found.hold,) if isinstance(found, NotYet) else ()
-    if isinstance(send.message, CheckIn) and not replica.disturbed:
-        draws.checked_in(replica.durable, admitted_request.caller.device, send.message)
+    caller, message = admitted_request.caller, send.message
+    if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not replica.disturbed:
+        draws.checked_in(replica.durable, caller.device, message)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
     def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
         return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator, *more)
 
-    def gone(coordinator: Coordinator, handler: Callable[..., Any]) -> None:
-        admitted_request.call(handler, coordinator, *named)
-        for hold in named:
-            draws.left(replica.durable, hold.device, hold.expires)
+    def gone(handler: Callable[..., Any]) -> holds.Call:
+        def leave(coordinator: Coordinator) -> None:
+            admitted_request.call(handler, coordinator, *named)
+            for hold in named:
+                draws.left(replica.durable, hold.device, hold.expires)
+
+        return step_name(handler), leave
 
     replica.holds.hold(
         holds.HeldRequest(
@@ -99,7 +105,7 @@ def _held(
             answer,
             look=step(shape.again),
             over=step(shape.expired),
-            on_gone=None if shape.gone is None else (step_name(shape.gone), lambda to, leave=shape.gone: gone(to, leave)),
+            on_gone=None if shape.gone is None else gone(shape.gone),
         )
     )
 

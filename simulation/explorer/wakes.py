@@ -76,4 +76,4 @@ class Wakes:
         """Whether the devices that have waited since then, or longer, fill the pool."""
         now = self._replicas[0].now()
         rows = [row for row in self._durable.store.waiting(EVER) if row.since <= at and row.expires > now]
-        return len(rows) >= run.plan["cohort"]["pool"]
+        return len(rows) >= int(run.plan["cohort"]["pool"])

@@ -23,7 +23,6 @@ from simulation.explorer.follow import Followed
 from simulation.explorer.request import SentRequest
 from simulation.explorer.world import World
 
-
 RECORDED = ("late", "duplicate", "withdrawn", "invalid-update")
 """Refusals of an update that leave a row."""
 
@@ -175,7 +174,9 @@ class InvariantWatch:
         is_open = run.round == number and run.phase == "collecting" and device in run.cohort and known is None
         if answer.kind == "invalid-update" and is_open and device not in run.left:
             raise Broken("left-once", f"an update of {device} was refused as invalid, and it has not left the round")
-        refused = {row.device for row in self.durable.store.refusals(run.run, number)} if answer.kind in RECORDED else ()
+        refused = (
+            {row.device for row in self.durable.store.refusals(run.run, number)} if answer.kind in RECORDED else ()
+        )
         if answer.kind in RECORDED and device and device not in refused and run.counted(number, device) is None:
             raise Broken("named", f"an update of {device} in round {number} was {answer.kind}, and no row says so")
         if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":

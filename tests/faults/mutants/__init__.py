@@ -8,4 +8,16 @@ from __future__ import annotations
 from tests.faults.mutants import aggregation, datacenter, device, engine, offers, runtime, storage, written
 from tests.faults.mutants.registry import MUTANTS, BuggyProduct, Mutant
 
-__all__ = ["MUTANTS", "BuggyProduct", "Mutant", "aggregation", "datacenter", "device", "engine", "offers", "runtime", "storage", "written"]
+__all__ = [
+    "MUTANTS",
+    "BuggyProduct",
+    "Mutant",
+    "aggregation",
+    "datacenter",
+    "device",
+    "engine",
+    "offers",
+    "runtime",
+    "storage",
+    "written",
+]

@@ -10,6 +10,7 @@ from client_sdk.device.session import _Session
 from client_sdk.protocol.devices import Assignment, Outcome
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import effects as fx
+from coordinator.engine import selection
 from coordinator.engine.phases import selecting
 from coordinator.runtime import actions, cohort_selection
 from coordinator.runtime.core import Core
@@ -123,7 +124,7 @@ def _revoked_worker_served() -> Patches:
 
     def authenticate(self: WorkerRequests, token: str) -> Any:
         row = self.known(token)
-        assert row is not None  # noqa: S101 - every worker of the explorer is registered
+        assert row is not None
         return row
 
     return [(WorkerRequests, "authenticate", authenticate)]
@@ -177,12 +178,12 @@ def _left_devices_drawn() -> Patches:
 @mutant("round-one-again", "draw")
 def _round_one_again() -> Patches:
     """Every round draws as the first one."""
-    draw = cohort_selection.selection.draw
+    draw = selection.draw
 
     def first(pool: Any, k: int, *, choose: Any, seed: int, round: int) -> list[str]:
         return draw(pool, k, choose=choose, seed=seed, round=1)
 
-    return [(cohort_selection.selection, "draw", first)]
+    return [(selection, "draw", first)]
 
 
 @mutant("full-pool-waits", "liveness", rates={}, replicas=1)

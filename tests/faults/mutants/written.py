@@ -31,7 +31,7 @@ def _late_refusal_unrecorded() -> Patches:
     def refuse(state: RunState, kind: str, reason: str, report: Any = None) -> Any:
         return _refuse(state, kind, reason)
 
-    return [(collecting, "refuse", refuse), (Outcomes, "record_late", lambda self, device, run, round: None)]
+    return [(collecting, "refuse", refuse), (Outcomes, "record_late", lambda self, *late: None)]
 
 
 @mutant("scores-of-the-new-version", "public")
@@ -70,7 +70,9 @@ def _retention_one_too_short() -> Patches:
     return [(owner, "forget", forget) for owner in (lifecycle, committing)]
 
 
-@mutant("refusal-ends-the-batch", "receipt", "named", "left-once", "ack-durable", focus=("queued", "collecting"), liars=3)
+@mutant(
+    "refusal-ends-the-batch", "receipt", "named", "left-once", "ack-durable", focus=("queued", "collecting"), liars=3
+)
 def _refusal_ends_the_batch() -> Patches:
     """One proposer's refusal is the answer to every proposal of its batch, and the others are appended."""
     commit = RunLog._commit
@@ -102,7 +104,7 @@ def _handed_out_before_durable() -> Patches:
                     yield tx
                     self._hand_out(self.run, [])
 
-        self._store = Hasty()  # type: ignore[assignment]
+        self._store = Hasty()
         try:
             return commit(self, batch)
         finally:
@@ -111,7 +113,9 @@ def _handed_out_before_durable() -> Patches:
     return [(RunLog, "_commit", early)]
 
 
-@mutant("one-page-of-the-log", "log", "ack-durable", "claims", "liveness", "one-end", "no-bug", "offer", "draw", replicas=3)
+@mutant(
+    "one-page-of-the-log", "log", "ack-durable", "claims", "liveness", "one-end", "no-bug", "offer", "draw", replicas=3
+)
 def _one_page_of_the_log() -> Patches:
     """A replica that catches up reads one page of the log only."""
 
@@ -140,7 +144,19 @@ def _commit_under_no_new_fence() -> Patches:
     return [(RunLog, "take_fence", take_fence)]
 
 
-@mutant("sql-commits-on-error", "log", "ack-durable", "one-end", "claims", "no-bug", "line", "named", "draw", store="sqlite", focus=("store-torn", "collecting"))
+@mutant(
+    "sql-commits-on-error",
+    "log",
+    "ack-durable",
+    "one-end",
+    "claims",
+    "no-bug",
+    "line",
+    "named",
+    "draw",
+    store="sqlite",
+    focus=("store-torn", "collecting"),
+)
 def _sql_commits_on_error() -> Patches:
     """A transaction that ends with an error is committed as far as it came."""
 
@@ -152,7 +168,7 @@ def _sql_commits_on_error() -> Patches:
         with transaction(self, run) as tx:
             try:
                 yield tx
-            except Exception as failed:  # noqa: BLE001 - raised again below, after the commit
+            except Exception as failed:
                 error = failed
         if error is not None:
             raise error
