@@ -40,7 +40,7 @@ from simulation.explorer.world import BEGINNING, World
 STEPS_MOST = 200_000
 PAGE = 3
 """Events of a page of the log."""
-CALM_COMMITS = 3
+CALM_COMMITS = 2
 """In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
 SKEW_S = 2.0
