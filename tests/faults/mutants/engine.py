@@ -36,7 +36,7 @@ def _late_report() -> Patches:
     return [(collecting, "_against_update", against)]
 
 
-@mutant("second-update-wins", "counts-once")
+@mutant("second-update-wins", "counts-once", "log")
 def _second_update_wins() -> Patches:
     """A second, different update takes the place of the first."""
 
@@ -85,7 +85,7 @@ def _refusal_changes_state() -> Patches:
     return [(collecting, "refuse", refuse)]
 
 
-@mutant("receipt-forgotten", "receipt")
+@mutant("receipt-forgotten", "named", "receipt")
 def _receipt_forgotten() -> Patches:
     """The same bytes again are refused as a second update."""
 

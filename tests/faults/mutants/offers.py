@@ -155,7 +155,7 @@ def _expired_drawn() -> Patches:
         def waiting(self, now: float) -> Any:
             return self._transaction.waiting(EVER)
 
-    def draw_everyone(log: Any, fleet: Any, blobs: Any) -> None:
+    def draw_everyone(log: Any, *more: Any) -> None:
         submit = log.submit
 
         class Log:
@@ -164,7 +164,7 @@ def _expired_drawn() -> Patches:
             def submit(self, make: Any) -> Any:
                 return submit(lambda tx, state, now: make(Everyone(tx), state, now))
 
-        draw(Log(), fleet, blobs)  # type: ignore[arg-type]
+        draw(Log(), *more)  # type: ignore[arg-type]
 
     return [(actions, "draw_cohort", draw_everyone)]
 
