@@ -52,7 +52,6 @@ INVARIANTS: dict[str, str] = {
     "log": "A run's log follows the rules.",
     "rows": "The rows are those that the log gives.",
     "snapshot": "The snapshot is the state after its event.",
-    "draw": "A cohort is the draw from the list of who waited.",
     "fleet": "Who was selected is enrolled; who had a lease is registered.",
     "plan": "The plan is the one of the digest to which the devices agreed.",
     "chain": "Each event, refusal and action of the audit continues the chain of links.",

@@ -12,7 +12,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import effects as fx
 from coordinator.engine import selection
 from coordinator.engine.phases import selecting
-from coordinator.runtime import actions, cohort_selection
+from coordinator.runtime import cohort_selection
 from coordinator.runtime.core import Core
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
@@ -143,7 +143,7 @@ def _claimed_drawn() -> Patches:
 @mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))
 def _expired_drawn() -> Patches:
     """Devices whose wait has expired are still in the pool."""
-    draw = cohort_selection.draw_cohort
+    make = cohort_selection._Draw.make
 
     class Everyone:
         def __init__(self, transaction: Any) -> None:
@@ -155,18 +155,10 @@ def _expired_drawn() -> Patches:
         def waiting(self, now: float) -> Any:
             return self._transaction.waiting(EVER)
 
-    def draw_everyone(log: Any, *more: Any) -> None:
-        submit = log.submit
+    def of_everyone(self: Any, tx: Any, state: Any, now: float) -> Any:
+        return make(self, Everyone(tx), state, now)  # type: ignore[arg-type]
 
-        class Log:
-            row = log.row
-
-            def submit(self, make: Any) -> Any:
-                return submit(lambda tx, state, now: make(Everyone(tx), state, now))
-
-        draw(Log(), *more)  # type: ignore[arg-type]
-
-    return [(actions, "draw_cohort", draw_everyone)]
+    return [(cohort_selection._Draw, "make", of_everyone)]
 
 
 @mutant("left-devices-drawn", "draw")
