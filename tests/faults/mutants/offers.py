@@ -156,7 +156,7 @@ def _expired_drawn() -> Patches:
             return self._transaction.waiting(EVER)
 
     def of_everyone(self: Any, tx: Any, state: Any, now: float) -> Any:
-        return make(self, Everyone(tx), state, now)  # type: ignore[arg-type]
+        return make(self, Everyone(tx), state, now)
 
     return [(cohort_selection._Draw, "make", of_everyone)]
 
