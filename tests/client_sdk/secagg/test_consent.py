@@ -73,11 +73,14 @@ def test_terms_are_judged_before_anything_is_trained() -> None:
     ],
 )
 def test_the_owners_bounds_exclude_plans_that_ask_for_more(bound: str, term: str, words: str) -> None:
-    terms = header(minimum_cohort=64, **{term: 4}).terms
-    require_terms(terms, SecurePolicy(**{bound: 4}))
-    require_terms(replace(terms, **{term: 400}), SecurePolicy())
+    at_the_bound: dict[str, Any] = {term: 4}
+    above: dict[str, Any] = {term: 5 if term == "weight_cap" else 4.5}
+    bounded: dict[str, Any] = {bound: 4}
+    terms = header(minimum_cohort=64, **at_the_bound).terms
+    require_terms(terms, SecurePolicy(**bounded))
+    require_terms(replace(terms, **above), SecurePolicy())
     with pytest.raises(Refusal, match=f"owner allows {words}"):
-        require_terms(replace(terms, **{term: 5 if term == "weight_cap" else 4.5}), SecurePolicy(**{bound: 4}))
+        require_terms(replace(terms, **above), SecurePolicy(**bounded))
 
 
 def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:

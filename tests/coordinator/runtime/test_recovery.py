@@ -273,7 +273,7 @@ def test_a_snapshot_is_the_fold_of_exactly_the_events_up_to_its_number(world: Wo
         assert row is not None
         assert row.snapshot is not None
         state = rounds.begin(row.run, Plan.parse(row.plan), row.init)
-        before = ""
+        before: dict[str, object] = {}
         for logged in world.store.events("marks", 0):
             if logged.seq > row.snapshot_seq:
                 break
