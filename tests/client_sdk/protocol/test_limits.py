@@ -1,7 +1,7 @@
 """The limits of a message's fields: the outermost values that are read, and the nearest ones that are refused.
 
 Both ends rely on them: a coordinator of another version must take what this device sends, and refuse what it refused.
-The limits of a plan's fields are tested with the plan.
+The limits of the other fields of a plan are tested with the plan.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def learners(keys: int) -> dict[str, str]:
     return {f"package:learner{number}": "1" for number in range(keys)}
 
 
+WIDE = {"datacenter-task": {"steps": 10**8, "batch_size": 10**8, "nproc": 1, "accumulate": 1, "warmup_steps": 0}}
+"""Changes of a document whose fields limit each other."""
 LIMITS: list[tuple[str, str, tuple[list[Any], list[Any]]]] = [
     ("enrol", "public_key", (["0" * 64], ["0" * 63, "0" * 65, "G" * 64])),
     ("enrol", "enrolment_token", (["x", "x" * 512], ["", "x" * 513])),
@@ -73,6 +75,15 @@ LIMITS: list[tuple[str, str, tuple[list[Any], list[Any]]]] = [
     ("create-run", "origin", (["", "x" * 300], ["x" * 301])),
     ("advance-run", "by", (["x", "x" * 120], ["", "x" * 121])),
     ("metric-report", "version", NONE_NEGATIVE),
+    ("datacenter-task", "steps", ([1, 10**8], [0, 10**8 + 1])),
+    ("datacenter-task", "batch_size", ([1, 10**8], [0, 10**8 + 1])),
+    ("datacenter-task", "accumulate", ([1, 65_536], [0, 65_537])),
+    ("datacenter-task", "nproc", ([1, 65_536], [0, 65_537])),
+    ("datacenter-task", "learning_rate", ([1e-9, 1000], [0, 1000.5, math.nan])),
+    ("datacenter-task", "momentum", ([0, 0.999], [-0.001, 1, math.nan])),
+    ("datacenter-task", "weight_decay", ([0, 10], [-0.001, 10.5, math.nan])),
+    ("datacenter-task", "trust_coefficient", ([1e-9, 1000], [0, 1000.5, math.nan])),
+    ("datacenter-task", "warmup_steps", ([0, 10**8], [-1, 10**8 + 1])),
     ("worker-poll", "instance", (["x", "x" * 64], ["", "x" * 65])),
     ("worker-poll", "installation", WORD),
     ("worker-poll", "learners", ([{}, learners(256)], [learners(257)])),
@@ -105,6 +116,7 @@ def test_the_outermost_values_are_read_and_the_nearest_ones_beyond_are_refused(
     kind, document, _ = MESSAGES[name]
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     assert field in document
+    document = {**document, **WIDE.get(name, {})}
     read, refused = values
     for value in read:
         assert getattr(adapter.validate_python({**document, field: value}), field) == value
