@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from coordinator.requests.entry import AfterRound, Attempt, RoundNumber
+from coordinator.requests.entry import AfterRound, Attempt, Limit, RoundNumber
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,9 @@ from coordinator.requests.entry import AfterRound, Attempt, RoundNumber
         (AfterRound, [0, 2**63 - 1], [-1, 2**63]),
         (Attempt, [0, 1], [-1]),
         (RoundNumber, [1, 2], [0, -1]),
+        (Limit, [1, 10_000], [0, 10_001]),
     ],
-    ids=["after", "attempt", "round"],
+    ids=["after", "attempt", "round", "limit"],
 )
 def test_the_outermost_numbers_are_read(kind: Any, read: list[int], refused: list[int]) -> None:
     adapter: TypeAdapter[int] = TypeAdapter(kind)
