@@ -79,7 +79,7 @@ def peak(values: Array | Iterable[Array]) -> float:
 @np.errstate(over="ignore", invalid="ignore")
 def bound(blocks: Iterable[Array]) -> float:
     """An upper bound of the magnitudes in a stream of 1-d blocks, at half the cost of ``peak``; infinity where one may
-    be above RANGE, or is not finite.
+    be above RANGE, or is not finite. Values below 2^-60, which a sum counts as 0, may exceed it.
     """
     found = max((_bound(part) for block in blocks for part in pieces(widen(block), _BLOCK)), default=0.0)
     return found if found <= RANGE else math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,6 +55,25 @@ def test_an_unknown_codec_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UnknownCodec, match=r"float32@1, float16@1") as caught:
         codecs.get(name)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("versions", [(1,), (1, 2)])
+def test_a_package_brings_one_codec_or_several_versions_of_it(
+    monkeypatch: pytest.MonkeyPatch, versions: tuple[int, ...]
+) -> None:
+    brought = [SimpleNamespace(name=f"clinic:sketch@{version}") for version in versions]
+    entry = SimpleNamespace(version="1.2", load=lambda: brought if len(brought) > 1 else brought[0])
+    monkeypatch.setattr(codecs, "extensions", lambda group: {"clinic:sketch": entry})
+    codecs._of_package.cache_clear()
+    try:
+        assert [codecs.get(codec.name) for codec in brought] == brought
+        have = ", ".join(codec.name for codec in brought)
+        with pytest.raises(UnknownCodec, match=f"codec 'clinic:sketch@3', in version 1.2, has {have}$"):
+            codecs.get("clinic:sketch@3")
+        with pytest.raises(UnknownCodec, match="codec 'clinic:other@1' is not installed here: install its package"):
+            codecs.get("clinic:other@1")
+    finally:
+        codecs._of_package.cache_clear()
 
 
 def test_float32_gives_back_the_same_bits_and_float16_the_nearest_half() -> None:

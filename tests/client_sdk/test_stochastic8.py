@@ -82,6 +82,14 @@ def test_the_stream_is_a_golden_one() -> None:
     assert tensors[SCALES].tolist() == [pytest.approx(1 / 127, rel=3e-7)]
 
 
+@pytest.mark.parametrize(("size", "scales"), [(1023, 1), (1024, 1), (1025, 2), (65_536, 64), (65_537, 65)])
+def test_the_format_has_a_scale_for_every_1024_values(size: int, scales: int) -> None:
+    """Also for tensors of more than one piece of work: devices and coordinators of other versions count like this."""
+    values = np.linspace(1, 2, size, dtype=np.float32)
+    found = STOCHASTIC8.encode({"w": values}, ORIGIN)[SCALES]
+    assert found.tolist() == [pytest.approx(values[min(size, 1024 * n) - 1] / 127) for n in range(1, scales + 1)]
+
+
 @pytest.mark.parametrize("size", [1, RUN - 1, RUN, RUN + 1, 64 * RUN + 3])
 def test_each_run_has_a_scale_of_its_own(size: int) -> None:
     values = np.geomspace(1e-20, 1e3, size, dtype=np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,31 @@ def test_a_checkpoint_that_broke_off_is_fetched_from_where_it_was(tmp_path: Path
     assert server.script.rounds[0].update is not None
 
 
+@pytest.mark.parametrize("given", [f"bytes 0-{len(CHECKPOINT) - 1}/{len(CHECKPOINT)}", None])
+def test_a_part_that_begins_elsewhere_is_not_appended(tmp_path: Path, given: str | None) -> None:
+    """A cache between gives the whole file in answer to a range, with status 206: it takes the place of the part."""
+    with serving(script()) as server, FileStorage(tmp_path) as storage:
+
+        def answer(method: str, path: str, handler: Any) -> bool:
+            if "/checkpoints/" not in path:
+                return False
+            resumed = "Range" in handler.headers
+            handler.send_response(206 if resumed else 200)
+            if resumed and given is not None:
+                handler.send_header("Content-Range", given)
+            handler.send_header("Content-Length", str(len(CHECKPOINT)))
+            handler.end_headers()
+            handler.wfile.write(CHECKPOINT if resumed else CHECKPOINT[:20])
+            return True if resumed else cut(handler)
+
+        server.accident = answer
+        with client(server, storage) as device:
+            device.run(rounds=1)
+    asked = [sent.get("range") for _, path, sent in server.headers if "/checkpoints/" in path]
+    assert asked == [None, "bytes=20-"]
+    assert server.script.rounds[0].update is not None
+
+
 @pytest.mark.parametrize("body", [CHECKPOINT[:-1] + b"!", CHECKPOINT + b"!", CHECKPOINT[:-1]])
 def test_wrong_checkpoint_bytes_are_fetched_once_more_and_then_the_device_withdraws(body: bytes) -> None:
     coordinator = script()
@@ -209,3 +235,20 @@ def test_waits_are_drawn_from_their_window() -> None:
         device._stop = Stop()  # type: ignore[assignment]
         device._perform(Sleep(min_s=2, max_s=6, reason="wait"))
     assert slept == [3.0]
+
+
+@pytest.mark.parametrize(("report_within_s", "spare_s"), [(600, 10), (100, 5)])
+def test_training_ends_early_enough_to_send_the_update(report_within_s: float, spare_s: float) -> None:
+    """A twentieth of the time, at most 10 s, is left for encoding and sending: trained to the very end, it is late."""
+    left: list[float] = []
+
+    class Patient:
+        version = "1.0"
+
+        def train(self, model: Any, data: Any, task: Task, *, deadline: Callable[[], float], **others: Any) -> Update:
+            left.append(deadline())
+            return train(model, data, task)
+
+    with serving(script(report_within_s=report_within_s)) as server, client(server, learner=Patient()) as device:
+        assert device.run(rounds=1) == 1
+    assert report_within_s - spare_s - 4 < left[0] <= report_within_s - spare_s

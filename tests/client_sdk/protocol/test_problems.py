@@ -79,3 +79,9 @@ def test_retry_after_is_read_in_seconds_and_only_so() -> None:
 
 def test_a_redirect_counts_as_a_refusal() -> None:
     assert parse_problem(302, b"").status == 400
+
+
+@pytest.mark.parametrize("status", [600, 999])
+def test_a_status_beyond_those_of_http_is_the_servers_error(status: int) -> None:
+    found = parse_problem(status, b"")
+    assert (found.status, found.title, found.advice) == (599, f"HTTP status {status}", "retry")

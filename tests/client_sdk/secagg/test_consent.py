@@ -64,6 +64,25 @@ def test_terms_are_judged_before_anything_is_trained() -> None:
         require_terms(replace(terms, rule=replace(fast, sigma=79)), SecurePolicy())
 
 
+@pytest.mark.parametrize(
+    ("bound", "term", "words"),
+    [
+        ("largest_norm", "max_norm", "an L2 clip of at most 4; the plan asks for 4.5"),
+        ("largest_range", "max_abs", "a range of at most 4; the plan asks for 4.5"),
+        ("largest_weight_cap", "weight_cap", "a weight cap of at most 4; the plan asks for 5"),
+    ],
+)
+def test_the_owners_bounds_exclude_plans_that_ask_for_more(bound: str, term: str, words: str) -> None:
+    at_the_bound: dict[str, Any] = {term: 4}
+    above: dict[str, Any] = {term: 5 if term == "weight_cap" else 4.5}
+    bounded: dict[str, Any] = {bound: 4}
+    terms = header(minimum_cohort=64, **at_the_bound).terms
+    require_terms(terms, SecurePolicy(**bounded))
+    require_terms(replace(terms, **above), SecurePolicy())
+    with pytest.raises(Refusal, match=f"owner allows {words}"):
+        require_terms(replace(terms, **above), SecurePolicy(**bounded))
+
+
 def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:
     """Its bits are 128 and worth nothing: with nobody colluding two neighbours would do, and two sybils read all."""
     rule = GraphRule(profile="fast", drop=3, corrupt_millionths=0, sigma=80, eta=20)

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from client_sdk.tensors import ManifestMismatch, NotFinite, OutOfRange, TensorError
-from client_sdk.tensors.exact_sum import RANGE, TOTAL_LIMIT, WEIGHT_LIMIT, ExactSum, SumOverflow, peak, range_for
+from client_sdk.tensors.exact_sum import RANGE, TOTAL_LIMIT, WEIGHT_LIMIT, ExactSum, SumOverflow, bound, peak, range_for
 from tests.client_sdk.tensors.exact_totals import BLOCK, UNIT, quantized, state, vector
 
 # ---------------------------------------------------------------- what it refuses, and that nothing changes then
@@ -239,3 +239,15 @@ def test_range_for_by_hand() -> None:
     assert range_for(32767, 1) == RANGE
     assert range_for(1000, 256) == pytest.approx(2**31 / 256_000)
     assert range_for(2**62, 4) == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000])
+def test_the_cheap_bound_is_never_below_the_largest_magnitude(count: int) -> None:
+    """Also where float32 rounds the squares down: a bound below the true peak would let a sum wrap unnoticed."""
+    values = np.random.default_rng(5).uniform(1, 2, 3000).astype(np.float32) * np.float32(2.0**14)
+    below = values[np.sqrt((values * values).astype(np.float64)) < values]
+    assert below.size > 500
+    for value in below[:500]:
+        block = np.zeros(count, np.float32)
+        block[count // 2] = -value
+        assert bound([block]) >= float(value)

@@ -67,6 +67,15 @@ def test_bfloat16_is_rounded_to_nearest_even(value: float) -> None:
     assert bool(got & 0x8000) == (math.copysign(1, value) < 0)
 
 
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [(1 + 2**-8, 1.0), (1 + 3 * 2**-8, 1 + 2**-6), (-1 - 2**-8, -1.0), (1 + 2**-8 + 2**-20, 1 + 2**-7)],
+)
+def test_a_value_half_way_between_two_bfloat16_goes_to_the_even_one(value: float, rounded: float) -> None:
+    """Of ties that all go up, the mean of many updates is too large."""
+    assert widen(narrow(np.array([value], np.float32), "BF16")).tolist() == [rounded]
+
+
 @given(st.floats(width=32, min_value=-65519.0, max_value=65519.0))
 def test_float16_is_rounded_to_nearest_even(value: float) -> None:
     got = narrow(np.array([value], np.float32), np.dtype(np.float16))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 
 import pytest
 
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn, EnrolRequest, Wait, enrolment_bytes
-from coordinator.engine import selection
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.ineligible import Ineligible
 from coordinator.settings import Settings
@@ -117,6 +115,24 @@ def test_a_token_that_nobody_has_is_refused(world: World, token: str) -> None:
         world.coordinator.devices.authenticate(token)
 
 
+@pytest.mark.parametrize("clock_falls", [False, True])
+def test_a_token_that_another_replica_replaced_is_refused_after_five_seconds(
+    make_world: MakeWorld, clock_falls: bool
+) -> None:
+    """Also where the clock falls meanwhile: nobody knows then how long ago the token was read."""
+    world = make_world(0)
+    other = world.replica()
+    old = other.devices.enrol(request()).token
+    other.devices.authenticate(old)
+    world.clock.at += 4
+    new = world.coordinator.devices.enrol(request()).token
+    other.devices.authenticate(old)
+    world.clock.at += -1000 if clock_falls else 1.5
+    with world.refuses("unauthenticated", "enrol again"):
+        other.devices.authenticate(old)
+    other.devices.authenticate(new)
+
+
 # ---------------------------------------------------------------- waiting
 
 
@@ -191,16 +207,6 @@ def test_expired_rows_are_deleted_in_time(world: World) -> None:
     assert waiting(world) == [], "not only hidden"
 
 
-def test_the_pool_is_listed_by_device_and_drawn_again_from_its_list(world: World) -> None:
-    world.check_in()
-    listed = [tuple(entry) for entry in json.loads(world.pool())]
-    assert listed == sorted((row.device, 10) for row in world.rows)
-    row = world.store.run("marks")
-    assert row is not None
-    again = selection.draw(listed, 4, choose="uniform", seed=row.selection_seed, round=1)
-    assert sorted(world.index(device) for device in again) == world.cohort()
-
-
 def test_a_larger_pool_is_waited_for(make_world: MakeWorld) -> None:
     world = make_world(8)
     world.create(cohort={"pool": 6})
@@ -215,17 +221,6 @@ def test_selected_devices_leave_the_pool_and_the_rest_wait_on(world: World) -> N
     cohort = world.cohort()
     assert len(cohort) == 4
     assert waiting(world) == [number for number in range(8) if number not in cohort]
-
-
-def test_selection_by_examples_prefers_the_large(make_world: MakeWorld) -> None:
-    world = make_world(8)
-    world.create(
-        cohort={"choose": "by_examples", "select": 2, "goal": 2, "pool": 8}, aggregation={"weighting": "equal"}
-    )
-    for number, row in enumerate(world.rows):
-        world.coordinator.devices.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))
-    world.settle()
-    assert world.cohort() == [3, 6]
 
 
 def test_check_ins_that_arrive_together_share_a_transaction() -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from client_sdk.protocol.devices import Receipt
 from client_sdk.protocol.problems import ProblemError
-from coordinator.engine import rounds
+from coordinator.engine import events, rounds
+from coordinator.engine import state as states
+from coordinator.engine.plan import Plan
 from coordinator.runtime.run_log import RunLog
 from coordinator.store import MemoryStore, Store
 from tests.coordinator import databases
@@ -260,6 +262,27 @@ def test_the_state_is_the_fold_of_the_log_from_any_snapshot(world: World) -> Non
         folded.append(log.catch_up())
     assert folded == [known, known]
     assert rounds.pending(folded[0]) == rounds.pending(known)
+
+
+def test_a_snapshot_is_the_fold_of_exactly_the_events_up_to_its_number(world: World) -> None:
+    """One event more or less, and a reopened log would fold an event twice, or never."""
+    tags = []
+    for number in (1, 2, 3):
+        world.play_round(number)
+        row = world.store.run("marks")
+        assert row is not None
+        assert row.snapshot is not None
+        state = rounds.begin(row.run, Plan.parse(row.plan), row.init)
+        before: dict[str, object] = {}
+        for logged in world.store.events("marks", 0):
+            if logged.seq > row.snapshot_seq:
+                break
+            before = states.to_json(state)
+            state, _ = rounds.step(state, events.from_json(logged.kind, logged.at, logged.body))
+        assert states.to_json(state) == row.snapshot
+        assert before != row.snapshot
+        tags.append(row.snapshot_seq)
+    assert tags == sorted(set(tags))
 
 
 def test_repro_a_run_whose_first_event_was_lost_begins_at_the_next_start() -> None:

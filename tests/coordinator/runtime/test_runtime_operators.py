@@ -87,6 +87,19 @@ def test_devices_score_the_model_they_received(make_world: MakeWorld) -> None:
     assert row.value == pytest.approx(0.7)
 
 
+def test_a_device_outweighs_no_other_by_claiming_more_held_out_examples_than_it_enrolled_with(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(4)
+    world.create(task={"score_held_out": True})
+    world.check_in()
+    for number, examples, accuracy in zip(world.cohort()[:3], (10**9, 1000, 1000), (0.0, 0.9, 0.9), strict=True):
+        world.report(number, held_out=Score(examples=examples, metrics={"accuracy": accuracy}))
+    (row,) = world.coordinator.operators.metrics("marks")
+    assert row.examples == 3000, "each is capped at 1000"
+    assert row.value == pytest.approx(0.6)
+
+
 @pytest.mark.parametrize("examples", [2**31, 2**70])
 def test_a_device_that_claims_absurdly_many_held_out_examples_cannot_stop_the_round(
     make_world: MakeWorld, examples: int

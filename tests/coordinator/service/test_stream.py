@@ -128,6 +128,45 @@ def test_line_breaks_of_unicode_in_a_devices_words_break_no_event(reason: str) -
     assert sent.isascii()
 
 
+def streamed(operators: object) -> list[bytes]:
+    """The pieces of a stream of the run that these operators know."""
+
+    async def work(task: Any, *args: Any) -> Any:
+        return task(*args)
+
+    async def async_wait(key: str, seen: int, wait_s: float) -> bool:
+        return False
+
+    service: Any = SimpleNamespace(
+        coordinator=SimpleNamespace(operators=operators),
+        meters=SimpleNamespace(stream=nullcontext),
+        settings=SimpleNamespace(reread_s=1.0),
+        signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),
+        stopping=False,
+        work=work,
+    )
+
+    async def all_of_it() -> list[bytes]:
+        return [piece async for piece in stream._events(service, "idle", 0, True)]
+
+    return asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7])
+def test_an_ended_run_of_several_pages_is_streamed_to_its_end(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(stream, "_PAGE", 2)
+    logged = [EventView(seq=seq, at=1.0, kind="Tick", body={}) for seq in range(1, count + 1)]
+
+    class Ended:
+        def run(self, run: str) -> SimpleNamespace:
+            return SimpleNamespace(over=True)
+
+        def events(self, run: str, after: int, most: int) -> list[EventView]:
+            return [event for event in logged if event.seq > after][:most]
+
+    assert parse(b"".join(streamed(Ended())).decode()) == logged
+
+
 def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.0)
     looks: list[str] = []
@@ -142,25 +181,7 @@ def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatc
         def events(self, run: str, after: int, most: int) -> list[EventView]:
             return []
 
-    async def work(task: Any, *args: Any) -> Any:
-        return task(*args)
-
-    async def async_wait(key: str, seen: int, wait_s: float) -> bool:
-        return False
-
-    service: Any = SimpleNamespace(
-        coordinator=SimpleNamespace(operators=Idle()),
-        meters=SimpleNamespace(stream=nullcontext),
-        settings=SimpleNamespace(reread_s=1.0),
-        signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),
-        stopping=False,
-        work=work,
-    )
-
-    async def all_of_it() -> list[bytes]:
-        return [piece async for piece in stream._events(service, "idle", 0, True)]
-
-    first, *comments = asyncio.run(all_of_it())
+    first, *comments = streamed(Idle())
     assert first == b"retry: 2000\n\n"
     assert len(comments) == 2
     assert all(comment.startswith(b": ") and comment.endswith(b"\n\n") for comment in comments)

@@ -208,3 +208,30 @@ def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tm
     with store.transaction("r1") as tx:
         assert tx.append("r1", [(0.0, "afterwards", {})]).seq == 7 * done + 1
     store.close()
+
+
+ORDERS = {
+    "RUNS": ("runs.created_at", "runs.run"),
+    "EVENTS": ("events.seq",),
+    "DEVICES": ("devices.device",),
+    "WORKERS": ("workers.worker",),
+    "WAITING": ("waiting.device",),
+    "CLAIMS": ("claims.device",),
+    "CLAIMS_OF_RUN": ("claims.device",),
+    "CHECKPOINTS": ("checkpoints.version",),
+    "CONTRIBUTIONS": ("contributions.device",),
+    "ROUNDS": ("rounds.round",),
+    "REFUSALS": ("refusals.number",),
+    "REFUSALS_IN_ORDER": ("refusals.number",),
+    "AUDIT": ("audit.number",),
+    "METRICS": ("metrics.version", "metrics.source", "metrics.name"),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_list_is_ordered_by_its_statement(name: str) -> None:
+    """SQLite gives most of them in order by its index; PostgreSQL gives rows as they lie, and a commit as it read
+    them."""
+    sql = str(statements.all_statements("postgresql")[name].compile(dialect=postgresql.dialect()))
+    order = sql.partition(" ORDER BY ")[2].partition("\n")[0].strip()
+    assert order == ", ".join(ORDERS[name])
