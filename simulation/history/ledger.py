@@ -7,7 +7,7 @@ verify`` finds no error, and a coordinator that is started on it opens the next 
 ::
 
     read what is new (by sequence number, version and round) -> was the log still the same? -> carry the blobs
-        -> one transaction: devices, run, events, line, contributions, rounds, refusals, audit, metrics, claims
+        -> one transaction: devices, workers, run, events, line, contributions, rounds, refusals, audit, metrics, claims
 
 The pool of waiting devices belongs to the fleet, not to a run, and is not copied. A device is copied as it was when it
 first appeared in the run.
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from coordinator.blobs import Blobs
+from coordinator.engine.worker_events import Leased
 from coordinator.folding.refold import Readable
 from coordinator.store.port import (
     TERMINAL,
@@ -40,6 +41,7 @@ from coordinator.store.port import (
     Store,
     StoreError,
     Transaction,
+    WorkerRow,
 )
 
 _PAGE = 5000
@@ -89,6 +91,7 @@ class _News:
     metrics: list[MetricRow]
     claims: list[ClaimRow]
     devices: list[DeviceRow]
+    workers: list[WorkerRow]
 
 
 def copy_run(
@@ -188,6 +191,7 @@ def _read(source: Reader, run: str, have: Copied, *, whole: bool) -> _News:
         for item in source.refusals(run, number)[have.refusals.get(number, 0) :]
     ]
     claims = source.claims(run)
+    workers = {str(event.body["worker"]) for event in events if event.kind == Leased.kind}
     named = {str(device) for item in rounds for device in cast("list[str]", item.body.get("cohort", ()))}
     named.update(item.device for group in (claims, contributions, refusals) for item in group)
     found = (source.device(device) for device in sorted(named - have.devices))
@@ -202,6 +206,7 @@ def _read(source: Reader, run: str, have: Copied, *, whole: bool) -> _News:
         metrics=[item for item in source.metrics(run) if have.metrics.get(_key(item)) != item],
         claims=claims,
         devices=[item for item in found if item is not None],
+        workers=[item for name in sorted(workers) if (item := source.worker(name)) is not None],
     )
 
 
@@ -287,6 +292,9 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
     row, run = news.row, news.row.run
     for device in news.devices:
         tx.insert_device(device)
+    for worker in news.workers:
+        if tx.worker(worker.worker) is None:
+            tx.insert_worker(worker)
     if have.row is None:
         tx.insert_run(replace(row, seq=0, audits=0, refusals=0))
     else:

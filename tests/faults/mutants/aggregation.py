@@ -156,11 +156,11 @@ def _wrong_round_body() -> Patches:
 def _uncapped_weight() -> Patches:
     """A device's weight is not capped as the plan requires."""
 
-    def weight_of(aggregation: Any, *, examples: int, **work: Any) -> int:
+    def weight_of(aggregation: Any, unit: int, *, examples: int, **work: Any) -> int:
         return (
-            examples + 100_000
+            unit * (examples + 100_000)
             if aggregation.weighting == "examples"
-            else weights.weight_of(aggregation, examples=examples, **work)
+            else weights.weight_of(aggregation, unit, examples=examples, **work)
         )
 
     return [(collecting, "weight_of", weight_of)]

@@ -63,7 +63,7 @@ def _lease_never_ends() -> Patches:
     return [(training, "time_passes", lambda state, at: (state, []))]
 
 
-@mutant("two-results", "lease", "ack-durable", plan=CENTER, workers=2, focus=("worker-lie", "training"))
+@mutant("two-results", "lease", "ack-durable", "receipt", plan=CENTER, workers=2, focus=("worker-lie", "training"))
 def _two_results() -> Patches:
     """A result for the round before is committed while a worker trains the current round."""
 
