@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from coordinator.store import chain
 from coordinator.store.port import EventRow, Reader, RunRow, StoreError
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 
 class EventChain:
@@ -32,22 +32,22 @@ class EventChain:
         self._known = False
 
 
-def against_chains(reader: Reader, row: RunRow, now: int) -> Iterator[Finding]:
+def against_chains(reader: Reader, row: RunRow, now: int) -> Iterator[RunViolation]:
     """The chains of refusals and of the audit. ``now``: the latest round."""
     link, before = chain.refusals_beginning(row.run), now
     refusals = reader.refusals_in_order(row.run)
     for number, refusal in enumerate(refusals, start=1):
         if refusal.link != chain.refusal_link(link, number, refusal):
             what = f"the refusal of {refusal.device} does not follow the one before: one of them was changed or removed"
-            yield Finding("chain", refusal.round, what)
+            yield RunViolation("chain", refusal.round, what)
         link, before = refusal.link, refusal.round
     if len(refusals) != row.refusals:
-        yield Finding("chain", before, f"the run has {len(refusals)} refusals, and recorded {row.refusals}")
+        yield RunViolation("chain", before, f"the run has {len(refusals)} refusals, and recorded {row.refusals}")
     link = chain.audit_beginning(row.run)
     audit = reader.audit(row.run)
     for number, action in enumerate(audit, start=1):
         if action.link != chain.audit_link(link, number, action):
-            yield Finding("chain", now, f"the audit's {action.action} does not follow the action before")
+            yield RunViolation("chain", now, f"the audit's {action.action} does not follow the action before")
         link = action.link
     if len(audit) != row.audits:
-        yield Finding("chain", now, f"the audit has {len(audit)} actions, and recorded {row.audits}")
+        yield RunViolation("chain", now, f"the audit has {len(audit)} actions, and recorded {row.audits}")

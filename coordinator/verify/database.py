@@ -49,8 +49,8 @@ def verify(
             for finding in checks.files(HashedBlobs(blobs), store, extensions):
                 yield finding.of(checks.row.run)
         if note is not None:
-            for said in checks.notes():
-                note(said)
+            for text in checks.notes():
+                note(text)
         if checks.head is not None and reached is not None:
             reached(checks.head)
 

@@ -16,7 +16,7 @@ from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
 from coordinator.verify.fleet import is_simulated
 from coordinator.verify.replay import Replay
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 Still = Callable[[Reader], bool]
 """Whether the newest rows still need a blob."""
@@ -78,30 +78,30 @@ def wanted_blobs(
     yield from _updates(row.run, replay, forgotten, devices)
 
 
-def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iterator[Finding]:
+def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iterator[RunViolation]:
     """Findings for one blob. ``newest``: reads of committed data, also of what was committed since."""
     try:
         found, size = blobs.found(wanted.digest)
     except BlobError as error:
         if wanted.still is None or wanted.still(newest):
-            yield Finding("5", wanted.round, f"{wanted.what} cannot be read: {error}")
+            yield RunViolation("5", wanted.round, f"{wanted.what} cannot be read: {error}")
         return
     if found != wanted.digest or (wanted.size is not None and size != wanted.size):
-        yield Finding("5", wanted.round, f"{wanted.what} holds other bytes than were committed")
+        yield RunViolation("5", wanted.round, f"{wanted.what} holds other bytes than were committed")
         return
     if wanted.model:
         try:
             read_header(blobs.blobs.path(wanted.digest))
         except (TensorError, BlobError, OSError) as error:
-            yield Finding("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
+            yield RunViolation("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
 
 
 def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, DeviceRow]) -> Iterator[WantedBlob]:
     """Acknowledged updates of the open round, and of those whose retention is not over."""
     state = replay.state
-    kept: list[tuple[int, str, str]] = []
+    retained: list[tuple[int, str, str]] = []
     if state.round is not None and state.round.secure is None:
-        kept += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
+        retained += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
     elif state.round is not None and state.round.secure is not None:
         for digest in state.round.secure.blobs:
             still = _is_open(run, state.round.number)
@@ -109,10 +109,10 @@ def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, Device
     for number, row in replay.expected.rounds.items():
         if number <= forgotten or row.status not in TERMINAL or row.kind != "federated":
             continue
-        kept += [(number, item.device, item.digest) for item in replay.expected.contributions.get(number, [])]
+        retained += [(number, item.device, item.digest) for item in replay.expected.contributions.get(number, [])]
         refused = replay.expected.refusals.get(number, [])
-        kept += [(number, item.device, item.digest) for item in refused if item.digest and item.kind == "abandoned"]
-    for number, device, digest in kept:
+        retained += [(number, item.device, item.digest) for item in refused if item.digest and item.kind == "abandoned"]
+    for number, device, digest in retained:
         if not is_simulated(devices.get(device)):
             still = _is_retained(run, number, state.plan.retention.rounds)
             yield WantedBlob(digest, number, f"{device}'s update", still=still)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coordinator.store.port import DeviceRow, Reader
 from coordinator.verify.replay import Replay
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
 
@@ -27,18 +27,18 @@ def is_simulated(row: DeviceRow | None) -> bool:
     return row is not None and row.public_key == row.token_hash
 
 
-def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[Finding]:
+def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[RunViolation]:
     """Each device of a cohort is enrolled, with no more examples than its cap; each worker of a lease is registered."""
     missing: set[str] = set()
     for number, device, examples in replay.examples:
         row = devices.get(device)
         if row is None and device not in missing:
             missing.add(device)
-            yield Finding("fleet", number, f"{device} was selected, and is not enrolled")
+            yield RunViolation("fleet", number, f"{device} was selected, and is not enrolled")
         elif row is not None and examples > row.examples_cap:
             cap = f"its enrolment allows {row.examples_cap}"
-            yield Finding("fleet", number, f"{device} counts with {examples} examples, and {cap}")
+            yield RunViolation("fleet", number, f"{device} counts with {examples} examples, and {cap}")
     workers = {row.worker for row in reader.workers()}
     for number, worker in replay.leases:
         if worker not in workers:
-            yield Finding("fleet", number, f"worker {worker} had a lease, and is not registered")
+            yield RunViolation("fleet", number, f"worker {worker} had a lease, and is not registered")

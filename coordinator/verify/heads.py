@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.store.port import EventRow
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 _SHOWN = 12
 
@@ -61,20 +61,20 @@ def of_history(lines: Iterable[str]) -> Iterator[Head]:
             raise BadHead(f"Line {number} is not of 'quorate device history --json'.") from None
 
 
-def against_head(head: Head, event: EventRow | None, number: int, last: int) -> Iterator[Finding]:
+def against_head(head: Head, event: EventRow | None, number: int, last: int) -> Iterator[RunViolation]:
     """What speaks against a head. ``event``: the one of its number, of round ``number``; ``last``: where the log
     ends."""
     if head.update is not None:
         number = head.update[0]
     whose = f"the link {head.link[:_SHOWN]} of event {head.seq}" + (" in a receipt" if head.update else "")
     if event is None:
-        yield Finding("chain", number, f"the log ends at event {last}, before {whose}: it was cut")
+        yield RunViolation("chain", number, f"the log ends at event {last}, before {whose}: it was cut")
     elif event.link != head.link:
-        yield Finding("chain", number, f"event {head.seq} has another link than {whose}: the log was rewritten")
+        yield RunViolation("chain", number, f"event {head.seq} has another link than {whose}: the log was rewritten")
     elif head.update is not None:
         body = event.body
         if event.kind != "Reported" or (body.get("round"), body.get("device"), body.get("digest")) != head.update:
-            yield Finding("chain", number, f"event {head.seq} is not the report that {whose} acknowledges")
+            yield RunViolation("chain", number, f"event {head.seq} is not the report that {whose} acknowledges")
 
 
 def _is_hex(text: str) -> bool:

@@ -19,7 +19,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import records
 from coordinator.store.port import EventRow, RunRow
 from coordinator.verify.expected import ExpectedRows
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 _MOST_REFUSED = 2
 """Refused events after which the fold stops."""
@@ -59,21 +59,21 @@ class Replay:
     def round_number(self) -> int:
         return self.state.round_number
 
-    def add(self, row: EventRow) -> Iterator[Finding]:
+    def add(self, row: EventRow) -> Iterator[RunViolation]:
         if not self.whole:
             return
         try:
             event = ev.from_json(row.kind, row.at, row.body)
         except (ValueError, TypeError) as error:
             self.whole = False
-            yield Finding("log", self.round_number, f"event {row.seq} cannot be read: {_first_line(error)}")
+            yield RunViolation("log", self.round_number, f"event {row.seq} cannot be read: {_first_line(error)}")
             return
         before = self.state
         try:
             following, effects = rounds.step(before, event)
         except Exception as error:  # noqa: BLE001 - the engine is total over what it wrote; this it did not write
             self.whole = False
-            yield Finding("log", self.round_number, f"event {row.seq}, {row.kind}, cannot be applied: {error}")
+            yield RunViolation("log", self.round_number, f"event {row.seq}, {row.kind}, cannot be applied: {error}")
             return
         against = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
         recorded = [(event.at, effect) for effect in effects if isinstance(effect, records.RECORDS)]
@@ -81,7 +81,7 @@ class Replay:
             self._refused += 1
             self.whole = self._refused < _MOST_REFUSED
             why = against.reason if against is not None else "it changes nothing"
-            yield Finding("log", _round_of(event, before), f"event {row.seq}, {row.kind}, does not fit: {why}")
+            yield RunViolation("log", _round_of(event, before), f"event {row.seq}, {row.kind}, does not fit: {why}")
             return
         self.state = following
         self.expected.round_number = before.round_number or following.round_number

@@ -8,18 +8,18 @@ from coordinator.engine.plan import Plan
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RoundRow
 from coordinator.verify.logged_round import LoggedRound
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 
-def against_line(line: Sequence[CheckpointRow]) -> Iterator[Finding]:
+def against_line(line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
     before = 0
     for version, row in enumerate(line):
         parent = version - 1 if version else None
         if (row.version, row.parent_version) != (version, parent):
             named = f"version {row.version} names {row.parent_version} as its parent"
-            yield Finding("2", row.round or 1, f"{named}, where version {version} should name {parent}")
+            yield RunViolation("2", row.round or 1, f"{named}, where version {version} should name {parent}")
         if row.round is not None and row.round <= before:
-            yield Finding("2", row.round, f"version {row.version} is of round {row.round}, after round {before}")
+            yield RunViolation("2", row.round, f"version {row.version} is of round {row.round}, after round {before}")
         before = row.round or before
 
 
@@ -39,7 +39,7 @@ class RoundChecks:
         self.summed: dict[int, list[ContributionRow]] = {}
         """The contributions of each federated round whose updates were added up."""
 
-    def check(self, row: RoundRow) -> Iterator[Finding]:
+    def check(self, row: RoundRow) -> Iterator[RunViolation]:
         if row.status == "open":
             return
         logged = self._log.get(row.round, LoggedRound())
@@ -48,90 +48,96 @@ class RoundChecks:
             yield from self._check_abandoned(row.round, logged, counted)
             return
         if row.status != "committed":
-            yield Finding("4", row.round, f"its row says {row.status!r}")
+            yield RunViolation("4", row.round, f"its row says {row.status!r}")
             return
         checkpoint = self._made.get(row.round)
         if checkpoint is None:
-            yield Finding("4", row.round, "it was committed, and no checkpoint is of this round")
+            yield RunViolation("4", row.round, "it was committed, and no checkpoint is of this round")
             return
         if logged.commits != 1:
-            yield Finding("4", row.round, f"the log commits it {logged.commits} times")
+            yield RunViolation("4", row.round, f"the log commits it {logged.commits} times")
         elif logged.committed != checkpoint.digest:
             took, names = short(logged.committed), short(checkpoint.digest)
-            yield Finding("4", row.round, f"the log commits {took}, and version {checkpoint.version} is {names}")
+            yield RunViolation("4", row.round, f"the log commits {took}, and version {checkpoint.version} is {names}")
         if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
-            yield Finding("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+            yield RunViolation("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
         yield from self._check_carried(row, logged, checkpoint)
         if row.kind == "datacenter":
             yield from self._check_delivered(row.round, logged, counted, checkpoint)
             return
         if logged.advanced:
             if counted:
-                yield Finding("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
+                yield RunViolation("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
             if not any(item.action == "advance" for item in self._store.audit(self._run)):
-                yield Finding("3", row.round, "the owner advanced it, and the audit does not say so")
+                yield RunViolation("3", row.round, "the owner advanced it, and the audit does not say so")
             return
         yield from self._check_counted(row.round, logged, counted, checkpoint)
         yield from self._check_settled(row.round, logged.given_up)
         if row.kind == "federated":
             self.summed[row.round] = counted
 
-    def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[Finding]:
+    def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[RunViolation]:
         """The server optimizer's state is the one in the log; a round without training carries it over."""
         if checkpoint.optimizer != logged.optimizer:
             took, names = short(logged.optimizer), short(checkpoint.optimizer)
-            yield Finding("4", row.round, f"the log names the optimizer's state {took}, its checkpoint {names}")
+            yield RunViolation("4", row.round, f"the log names the optimizer's state {took}, its checkpoint {names}")
         parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
         learned = row.kind != "datacenter" and not logged.advanced
         if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
-            yield Finding("4", row.round, "it trained nothing, and the server optimizer's state is another")
+            yield RunViolation("4", row.round, "it trained nothing, and the server optimizer's state is another")
 
-    def _check_abandoned(self, round: int, logged: LoggedRound, counted: list[ContributionRow]) -> Iterator[Finding]:
+    def _check_abandoned(
+        self, round: int, logged: LoggedRound, counted: list[ContributionRow]
+    ) -> Iterator[RunViolation]:
         if round in self._made or logged.commits:
-            yield Finding("4", round, "it was abandoned, and committed too")
+            yield RunViolation("4", round, "it was abandoned, and committed too")
         if counted:
-            yield Finding("4", round, f"it was abandoned, and {len(counted)} updates count in it")
+            yield RunViolation("4", round, f"it was abandoned, and {len(counted)} updates count in it")
         yield from self._check_settled(round, logged.given_up | set(logged.reported.items()))
 
-    def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[Finding]:
+    def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[RunViolation]:
         """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
         refused = {(item.device, item.digest) for item in self._store.refusals(self._run, round)}
         for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:
-                yield Finding(
+                yield RunViolation(
                     "3", round, f"{device}'s update was acknowledged, does not count, and has no refusal with a reason"
                 )
 
     def _check_delivered(
         self, round: int, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
-    ) -> Iterator[Finding]:
+    ) -> Iterator[RunViolation]:
         if counted:
-            yield Finding("3", round, f"{len(counted)} updates count in a datacenter round")
+            yield RunViolation("3", round, f"{len(counted)} updates count in a datacenter round")
         if logged.taken is None or logged.taken[:2] != logged.holder:
-            yield Finding("lease", round, f"the result came from {logged.taken}, the last lease was {logged.holder}")
+            yield RunViolation(
+                "lease", round, f"the result came from {logged.taken}, the last lease was {logged.holder}"
+            )
         elif logged.taken[2] != checkpoint.digest:
             took, names = short(logged.taken[2]), short(checkpoint.digest)
-            yield Finding("3", round, f"the log has {took}, the commit names {names}")
+            yield RunViolation("3", round, f"the log has {took}, the commit names {names}")
 
     def _check_counted(
         self, round: int, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
-    ) -> Iterator[Finding]:
+    ) -> Iterator[RunViolation]:
         named = {item.device: item.digest for item in counted}
         for device in sorted(logged.reported.keys() | named.keys()):
             if named.get(device) != logged.reported.get(device):
                 took, names = short(logged.reported.get(device)), short(named.get(device))
-                yield Finding("3", round, f"of {device} the log has {took}, the commit names {names}")
+                yield RunViolation("3", round, f"of {device} the log has {took}, the commit names {names}")
         for item in counted:
             if item.version != checkpoint.version:
                 versions = f"version {item.version}, and the round made version {checkpoint.version}"
-                yield Finding("1", round, f"{item.device}'s update counts in {versions}")
+                yield RunViolation("1", round, f"{item.device}'s update counts in {versions}")
             other = self._counted_in.setdefault(item.digest, round)
             if other != round:
-                yield Finding("1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too")
+                yield RunViolation(
+                    "1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too"
+                )
         strangers = sorted(named.keys() - logged.cohort)
         if strangers:
-            yield Finding("quorum", round, f"{', '.join(strangers)} count, and were not selected")
+            yield RunViolation("quorum", round, f"{', '.join(strangers)} count, and were not selected")
         if len(counted) < self._quorum:
-            yield Finding(
+            yield RunViolation(
                 "quorum", round, f"it was committed with {len(counted)} updates; its quorum is {self._quorum}"
             )

@@ -14,7 +14,7 @@ from coordinator.engine.state import RunState
 from coordinator.store.bodies import from_text, to_text
 from coordinator.store.port import TERMINAL, CheckpointRow, Reader, RefusalRow, RoundRow, RunRow
 from coordinator.verify.replay import Replay
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ _SHOWN = 60
 
 def differing_rows(
     reader: Reader, row: RunRow, replay: Replay, stored_rounds: Sequence[RoundRow], line: Sequence[CheckpointRow]
-) -> Iterator[Finding]:
+) -> Iterator[RunViolation]:
     """What differs. Of a log that could not be followed to its end only the rounds that had ended by then are held
     against it."""
     yield from _rounds(replay, stored_rounds)
@@ -62,35 +62,37 @@ def compared(
     round: Callable[[R], object],
     what: Callable[[R], str],
     invariant: str = "rows",
-) -> Iterator[Finding]:
+) -> Iterator[RunViolation]:
     """Findings for rows that are missing, in excess, doubled, or that differ in a field."""
     wanted = {key(row): row for row in expected}
     seen: set[Hashable] = set()
     for row in stored:
         name, number = key(row), _int(round(row))
         if name in seen:
-            yield Finding(invariant, number, f"{what(row)} is stored twice")
+            yield RunViolation(invariant, number, f"{what(row)} is stored twice")
         elif name not in wanted:
-            yield Finding(invariant, number, f"{what(row)} is stored, and the log does not give it")
+            yield RunViolation(invariant, number, f"{what(row)} is stored, and the log does not give it")
         elif wanted[name] != row:
-            yield Finding(invariant, _int(round(wanted[name])), f"{what(row)}: {_difference(wanted[name], row)}")
+            yield RunViolation(invariant, _int(round(wanted[name])), f"{what(row)}: {_difference(wanted[name], row)}")
         seen.add(name)
     for row in expected:
         if key(row) not in seen:
-            yield Finding(invariant, _int(round(row)), f"{what(row)} is not stored, and the log gives it")
+            yield RunViolation(invariant, _int(round(row)), f"{what(row)} is not stored, and the log gives it")
 
 
-def _audit(reader: Reader, run: str, replay: Replay) -> Iterator[Finding]:
+def _audit(reader: Reader, run: str, replay: Replay) -> Iterator[RunViolation]:
     for item, stored in zip_longest(replay.expected.audit, reader.audit(run)):
         if item is None:
-            yield Finding("rows", replay.round_number, f"the audit has an action that the log does not give: {stored}")
+            yield RunViolation(
+                "rows", replay.round_number, f"the audit has an action that the log does not give: {stored}"
+            )
         elif stored is None:
-            yield Finding("rows", item[0], f"the audit lacks an action that the log gives: {item[1].action}")
+            yield RunViolation("rows", item[0], f"the audit lacks an action that the log gives: {item[1].action}")
         elif item[1] != stored:
-            yield Finding("rows", item[0], f"the audit's {item[1].action}: {_difference(item[1], stored)}")
+            yield RunViolation("rows", item[0], f"the audit's {item[1].action}: {_difference(item[1], stored)}")
 
 
-def _rounds(replay: Replay, stored: Sequence[RoundRow]) -> Iterator[Finding]:
+def _rounds(replay: Replay, stored: Sequence[RoundRow]) -> Iterator[RunViolation]:
     expected = replay.expected.rounds
     if not replay.whole:
         expected = {number: row for number, row in expected.items() if row.status in TERMINAL}
@@ -104,7 +106,7 @@ def _rounds(replay: Replay, stored: Sequence[RoundRow]) -> Iterator[Finding]:
     )
 
 
-def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundRow]) -> Iterator[Finding]:
+def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundRow]) -> Iterator[RunViolation]:
     """The contributions and refusals of each round."""
     expected, counts = replay.expected, reader.rows_by_round(run)
     kinds = {row.round: row.kind for row in stored}
@@ -127,25 +129,27 @@ def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundR
 
 def _refusals(
     number: int, expected: Sequence[RefusalRow], stored: Sequence[RefusalRow], cohort: set[object], kind: str | None
-) -> Iterator[Finding]:
+) -> Iterator[RunViolation]:
     left = list(stored)
     for row in expected:
         if row in left:
             left.remove(row)
         else:
-            yield Finding("rows", number, f"the refusal of {row.device}'s update, as the log gives it, is not stored")
+            yield RunViolation(
+                "rows", number, f"the refusal of {row.device}'s update, as the log gives it, is not stored"
+            )
     for row in left:
         if row.kind not in _UNLOGGED:
-            yield Finding(
+            yield RunViolation(
                 "rows", number, f"a refusal of {row.device} as {row.kind!r} is stored that the log does not give"
             )
         elif kind is None:
-            yield Finding("rows", number, f"a refusal of {row.device} is stored, and the log has no such round")
+            yield RunViolation("rows", number, f"a refusal of {row.device} is stored, and the log has no such round")
         elif kind != "datacenter" and row.device not in cohort:
-            yield Finding("rows", number, f"a refusal of {row.device} is stored, which was not selected")
+            yield RunViolation("rows", number, f"a refusal of {row.device} is stored, which was not selected")
 
 
-def _line(replay: Replay, line: Sequence[CheckpointRow]) -> Iterator[Finding]:
+def _line(replay: Replay, line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
     first = line[0].bytes if line else 0
     expected = [replace(row, bytes=first) if row.version == 0 else row for row in replay.expected.checkpoints]
     yield from compared(
@@ -157,40 +161,42 @@ def _line(replay: Replay, line: Sequence[CheckpointRow]) -> Iterator[Finding]:
     )
 
 
-def _run_row(row: RunRow, replay: Replay) -> Iterator[Finding]:
+def _run_row(row: RunRow, replay: Replay) -> Iterator[RunViolation]:
     """The run's own row: its name, its fence, its snapshot."""
     state, now = replay.state, replay.round_number
     if row.name != state.plan.name:
-        yield Finding("rows", now, f"the run's name is {row.name!r}, its plan's {state.plan.name!r}")
+        yield RunViolation("rows", now, f"the run's name is {row.name!r}, its plan's {state.plan.name!r}")
     if not isinstance(row.fence, int) or row.fence < replay.fences:
-        yield Finding("rows", now, f"the run's fence is {row.fence}, and {replay.fences} commits each raised it")
+        yield RunViolation("rows", now, f"the run's fence is {row.fence}, and {replay.fences} commits each raised it")
     yield from _snapshot(row, replay, state)
 
 
-def _snapshot(row: RunRow, replay: Replay, state: RunState) -> Iterator[Finding]:
+def _snapshot(row: RunRow, replay: Replay, state: RunState) -> Iterator[RunViolation]:
     """The snapshot is the state after its event, and of the round under way: each round that opens writes one."""
     now = replay.round_number
     if row.snapshot is None:
         if row.snapshot_seq or now:
-            yield Finding("snapshot", now, f"the snapshot of event {row.snapshot_seq} is missing")
+            yield RunViolation("snapshot", now, f"the snapshot of event {row.snapshot_seq} is missing")
         return
     try:
         stored = states.from_json(row.snapshot)
     except (ValidationError, TypeError, ValueError):
-        yield Finding("snapshot", now, "the snapshot cannot be read")
+        yield RunViolation("snapshot", now, "the snapshot cannot be read")
         return
     if stored is None:
         if row.snapshot.get("format") not in states.OLDER_FORMATS:
-            yield Finding("snapshot", now, "the snapshot is of no format that any version wrote")
+            yield RunViolation("snapshot", now, "the snapshot is of no format that any version wrote")
         return
     found = replay.at_snapshot
     if found is None:
-        yield Finding("snapshot", now, f"the snapshot is of event {row.snapshot_seq}, which the log does not have")
+        yield RunViolation("snapshot", now, f"the snapshot is of event {row.snapshot_seq}, which the log does not have")
     elif stored != found:
         names = ", ".join(_names_that_differ(found, stored))
-        yield Finding("snapshot", now, f"the snapshot is not the state after event {row.snapshot_seq}: {names}")
+        yield RunViolation("snapshot", now, f"the snapshot is not the state after event {row.snapshot_seq}: {names}")
     elif (found.round_number, found.round is None) != (state.round_number, state.round is None):
-        yield Finding("snapshot", now, f"the snapshot is of round {found.round_number}, and the run at round {now}")
+        yield RunViolation(
+            "snapshot", now, f"the snapshot is of round {found.round_number}, and the run at round {now}"
+        )
 
 
 def _difference(expected: object, stored: object) -> str:

@@ -23,7 +23,7 @@ from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import RoundChecks, against_line
 from coordinator.verify.rows import differing_rows
-from coordinator.verify.violation import Finding
+from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
 
@@ -43,17 +43,17 @@ class RunChecks:
         self._wanted: list[WantedBlob] = []
         self._summed: dict[int, list[ContributionRow]] = {}
 
-    def rows(self, reader: Reader) -> Iterator[Finding]:
+    def rows(self, reader: Reader) -> Iterator[RunViolation]:
         row = self.row
         counts = reader.rows_by_round(row.run)
         latest = max((number for number in counts["rounds"] if isinstance(number, int)), default=0)
         try:
             self.plan = Plan.parse(row.plan)
         except PlanError as error:
-            yield Finding("plan", latest, f"its plan cannot be read: {error}")
+            yield RunViolation("plan", latest, f"its plan cannot be read: {error}")
             return
         if self.plan.digest != row.plan_digest:
-            yield Finding("plan", latest, "its plan is another one than the digest to which its devices agreed")
+            yield RunViolation("plan", latest, "its plan is another one than the digest to which its devices agreed")
         replay = self.replay = Replay(row, self.plan)
         log: dict[int, LoggedRound] = {}
         yield from self._log(reader, replay, log)
@@ -72,7 +72,7 @@ class RunChecks:
         yield from against_fleet(reader, replay, devices)
         self._wanted = list(wanted_blobs(row, replay, self._line, devices))
 
-    def files(self, blobs: HashedBlobs, newest: Reader, extensions: FindExtensions) -> Iterator[Finding]:
+    def files(self, blobs: HashedBlobs, newest: Reader, extensions: FindExtensions) -> Iterator[RunViolation]:
         """``newest``: reads of what is committed now."""
         if self.plan is None or self.replay is None:
             return
@@ -81,10 +81,10 @@ class RunChecks:
         for drawn in self.replay.draws:
             if drawn.pool is None or blobs.whole(drawn.pool):
                 for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):
-                    yield Finding("draw", drawn.round, against)
+                    yield RunViolation("draw", drawn.round, against)
         for parent, committed in pairwise(self._line):
             for difference in self._differences(blobs, extensions, parent, committed):
-                yield Finding("10", committed.round or 0, difference)
+                yield RunViolation("10", committed.round or 0, difference)
 
     def _differences(
         self, blobs: HashedBlobs, extensions: FindExtensions, parent: CheckpointRow, committed: CheckpointRow
@@ -118,46 +118,46 @@ class RunChecks:
             over = f"the plan's retention of updates is over up to round {last}"
             yield f"run {self.row.run}: {over}: those sums are not repeated"
 
-    def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[Finding]:
+    def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[RunViolation]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)
         named: dict[int, tuple[EventRow, int]] = {}
         wanted = {head.seq for head in self._heads}
         for seq, event in _events(reader, self.row.run):
             if seq != last + 1:
-                yield Finding("8", number or 1, f"the log goes from event {last} to event {seq}")
+                yield RunViolation("8", number or 1, f"the log goes from event {last} to event {seq}")
             last = seq
             if event is None or not _is_readable(event):
-                yield Finding("log", replay.round_number, f"event {seq} cannot be read")
+                yield RunViolation("log", replay.round_number, f"event {seq} cannot be read")
                 replay.whole = False
                 chain.skip()
                 continue
             body: dict[str, Any] = event.body
             number = body.get("round", replay.round_number) or 1
             if not chain.add(event):
-                yield Finding("chain", number, f"event {seq}, {event.kind}, does not continue the chain of links")
+                yield RunViolation("chain", number, f"event {seq}, {event.kind}, does not continue the chain of links")
             if seq in wanted:
                 named[seq] = (event, number)
             yield from replay.add(event)
             if event.kind == "Leased":
                 if body["fence"] <= fence:
-                    yield Finding("lease", body["round"], f"its fence {body['fence']} was issued before")
+                    yield RunViolation("lease", body["round"], f"its fence {body['fence']} was issued before")
                 fence = body["fence"]
             log.setdefault(body.get("round", 0), LoggedRound()).add(event)
         now = replay.round_number
         self.head = Head(self.row.run, last, chain.link) if last else None
         if last != self.row.seq:
-            yield Finding("8", now, f"the log ends at event {last}, the run at {self.row.seq}")
+            yield RunViolation("8", now, f"the log ends at event {last}, the run at {self.row.seq}")
         if self.row.snapshot_seq > self.row.seq:
-            yield Finding("8", now, f"the snapshot is of event {self.row.snapshot_seq}, after the last one")
+            yield RunViolation("8", now, f"the snapshot is of event {self.row.snapshot_seq}, after the last one")
         for head in self._heads:
             event, number = named.get(head.seq, (None, now))
             yield from against_head(head, event, number, last)
 
-    def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[Finding]:
+    def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[RunViolation]:
         try:
             rounds += reader.rounds(self.row.run, number - 1, 1)
         except ValueError:
-            yield Finding("rows", number, "its row cannot be read")
+            yield RunViolation("rows", number, "its row cannot be read")
 
 
 def _events(reader: Reader, run: str) -> Iterator[tuple[int, EventRow | None]]:

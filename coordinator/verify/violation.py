@@ -18,7 +18,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RunViolation:
     """A violation in a run that the caller knows."""
 
     invariant: str

@@ -84,8 +84,8 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
         cohort = frozenset() if ending is None else ending.cohort
         result = "refused" if refusals else "dropped" if device in cohort else "unknown"
         digest = refusals[-1].digest if refusals else None
-    said = (answer.result, answer.digest, answer.version)
-    _require(f"outcome of {device} in round {number}", said, (result, digest, version))
+    answered = (answer.result, answer.digest, answer.version)
+    _require(f"outcome of {device} in round {number}", answered, (result, digest, version))
 
 
 def _offered(run: Followed, checkpoint: CheckpointRef, plan_digest: str, task: Task) -> None:

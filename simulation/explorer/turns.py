@@ -1,8 +1,8 @@
 """Batches of several proposals: a thread that has put its proposal in the queue of a group commit stands still before
 its turn, and another thread commits both in one transaction.
 
-The lock of a group commit is replaced by a ``Turn``, which is the same lock with a place before it where the fault
-``queued`` may strike. Nothing else of the product is changed.
+The lock of a group commit is replaced by a ``QueuedLock``, which is the same lock with a place before it where the
+fault ``queued`` may strike. Nothing else of the product is changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.process import Process
 
 
-class Turn:
+class QueuedLock:
     """The lock of one group commit, for the threads of one process."""
 
     def __init__(self, process: Process) -> None:
@@ -35,8 +35,8 @@ class Turn:
 
 
 def watch_turns(process: Process, coordinator: Coordinator) -> None:
-    """Every group commit that the coordinator has by now gets a ``Turn``."""
+    """Every group commit that the coordinator has by now gets a ``QueuedLock``."""
     commits: list[Any] = [log._commits for log in coordinator.core.logs()]
     for commit in commits:
-        if not isinstance(commit._turn, Turn):
-            commit._turn = Turn(process)
+        if not isinstance(commit._turn, QueuedLock):
+            commit._turn = QueuedLock(process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -13,6 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards")
 MOST_AT_A_ROOT = 10
+MOST_LINES = 350
+
+
+def sources() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def circle(*packages: str) -> list[str]:
@@ -31,6 +37,20 @@ def test_root_of_a_package_holds_few_modules(package: str) -> None:
     modules = sorted(path.name for path in (ROOT / package).glob("*.py"))
     assert "__init__.py" in modules
     assert len(modules) <= MOST_AT_A_ROOT, f"a new module has a room: {modules}"
+
+
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}, "readers would confuse them"
+
+
+def test_files_are_short_enough_to_read() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    assert {path: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}, "one idea a file"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
