@@ -146,8 +146,13 @@ def explore(service: Service, operation: Any, examples: int) -> None:
 
 
 def translated(sent: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for requests as those for httpx2."""
+    """The arguments for requests as those for httpx2, which encodes header values as ASCII only; HTTP has bytes."""
     translated = {name: value for name, value in sent.items() if name not in ("cookies", "data")}
+    if translated.get("headers"):
+        translated["headers"] = {
+            name: value.encode("latin-1") if isinstance(value, str) else value
+            for name, value in dict(translated["headers"]).items()
+        }
     if "data" in sent:
         translated["content"] = sent["data"]
     return translated
