@@ -107,7 +107,7 @@ class Asking:
 
     def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
         """Change the record and save it."""
-        self.record = self.record.model_copy(update=changes)
+        self.record = self.record.changed(**changes)
         yield Save(record=self.record, update=update)
 
     def observe(self, reply: Reply) -> Reply:
@@ -162,7 +162,7 @@ class Asking:
         failures = 0
         enrolments = 0
         while True:
-            if not enrolling:
+            if not enrolling and send.token != self.token:
                 send = replace(send, token=self.token)
             reply = self.observe((yield send))
             if isinstance(reply, Answered):

@@ -126,7 +126,9 @@ class _Session(Asking):
         while True:
             offer = self.offer()
             asked_at = self.now
-            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer)
+            send = Send(
+                method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer, token=self.token
+            )
             answer = yield from self.ask(send, checking_in=True)
             if isinstance(answer, Assignment):
                 return answer, offer
@@ -229,7 +231,7 @@ class _Session(Asking):
             "round": assignment.round,
             "attempt": assignment.attempt,
         }
-        send = Send(method="PUT", route=Route.UPDATE, answers=(Receipt,), path=path, update=digest)
+        send = Send(method="PUT", route=Route.UPDATE, answers=(Receipt,), path=path, update=digest, token=self.token)
         answer = yield from self.ask(send)
         if isinstance(answer, Receipt):
             if answer.digest == digest:
@@ -293,6 +295,6 @@ class _Session(Asking):
             ended_at=self.now,
         )
         done = {"assignment": None, "assigned_at": 0.0, "update_digest": None, "withdrawal": None}
-        self.record = record.model_copy(update=done)
+        self.record = record.changed(**done)
         yield Save(record=self.record, joined=joined)
         return reason if result == "withdrawn" else None

@@ -9,7 +9,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -107,3 +107,13 @@ class Message(BaseModel):
     """Base of all messages: frozen, unknown fields ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def changed(self, **changes: object) -> Self:
+        """What ``model_copy(update=changes)`` gives, which validates nothing either, at a third of its price: a
+        message has neither extra nor private fields."""
+        following = object.__new__(type(self))
+        object.__setattr__(following, "__dict__", {**self.__dict__, **changes})
+        object.__setattr__(following, "__pydantic_fields_set__", self.model_fields_set | changes.keys())
+        object.__setattr__(following, "__pydantic_extra__", None)
+        object.__setattr__(following, "__pydantic_private__", None)
+        return following

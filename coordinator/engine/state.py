@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
@@ -32,6 +33,7 @@ RoundPhase = Literal[
 ]
 """Each has a file: in ``phases``, or in ``secure`` for what only secure rounds have."""
 PHASES: tuple[RoundPhase, ...] = get_args(RoundPhase)
+_STATUS = attrgetter("status")
 _DEPARTED = {
     "withdrawn": ("device withdrew", "devices withdrew"),
     "refused": ("update was refused", "updates were refused"),
@@ -117,7 +119,8 @@ class Round:
 
     def count(self, *statuses: str) -> int:
         """How many members have one of these statuses."""
-        return len([member for member in self.members.values() if member.status in statuses])
+        found = list(map(_STATUS, self.members.values()))  # of hundreds of members, at each update
+        return sum(map(found.count, statuses))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
@@ -241,7 +244,7 @@ def altered(row: Row, **changes: object) -> Row:
     """What ``dataclasses.replace`` gives of a row without slots and without a ``__post_init__``, at a fraction of its
     price."""
     following: Row = object.__new__(type(row))
-    following.__dict__.update(row.__dict__, **changes)
+    object.__setattr__(following, "__dict__", row.__dict__ | changes)
     return following
 
 

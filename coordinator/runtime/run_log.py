@@ -8,7 +8,7 @@ durable, the cache is updated, the proposals are answered, and the actions are i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 from coordinator.engine import effects as fx
@@ -111,8 +111,9 @@ class RunLog:
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
         logged: list[tuple[float, str, dict[str, object]]] = []
-        places: dict[int, tuple[int, int]] = {}
-        """Index of a result -> (round, index of its event in ``logged``)."""
+        accepting: list[tuple[int, list[fx.Effect], int, int | None]] = []
+        """(index of the result, result, round, index of its event in ``logged``) where an update was accepted. None: it
+        has no event, as the same bytes were sent again."""
         counted: _Counted = {}
         rows: list[tuple[float, fx.Record]] = []
         actions: list[fx.Action] = []
@@ -131,17 +132,21 @@ class RunLog:
                     results.append([])
                     continue
                 following, effects = rounds.step(state, event)
-                recorded = refused = False
+                recorded = refused = accepted = False
                 for effect in effects:
-                    if isinstance(effect, records.RECORDS):
+                    if isinstance(effect, fx.Accepted):
+                        accepted = True
+                    elif isinstance(effect, fx.Refused):
+                        refused = True
+                    elif isinstance(effect, records.RECORDS):
                         rows.append((event.at, effect))
                         recorded = True
                     elif isinstance(effect, _ACTIONS):
                         actions.append(effect)
-                    elif isinstance(effect, fx.Refused):
-                        refused = True
-                if following is not state or (recorded and not refused):
-                    places[len(results)] = (state.round_number, len(logged))
+                is_logged = following is not state or (recorded and not refused)
+                if accepted:
+                    accepting.append((len(results), effects, state.round_number, len(logged) if is_logged else None))
+                if is_logged:
                     logged.append((event.at, event.kind, events.to_json(event)))
                 results.append(effects)
                 state = following
@@ -152,18 +157,16 @@ class RunLog:
             if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
         first = seq - len(links) + 1
-        answered: list[list[fx.Effect] | BaseException] = []
-        for index, result in enumerate(results):
-            number, at = places.get(index, (state.round_number, None))
+        for index, effects, number, at in accepting:
             place = None if at is None else (first + at, links[at])
-            answered.append(_with_place(result, number, place, counted, self._counted))
+            results[index] = _with_place(effects, number, place, counted, self._counted)
         if state.round_number != self._cache[0].round_number:
             self._counted = {}
         self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
         self._cache = (state, seq)
         if logged or actions:
             self._hand_out(self.run, actions)
-        return answered
+        return results
 
     def _hold_fence(self, tx: Transaction, fence: int | None) -> None:
         """FenceLost for a proposal whose fence is not the run's newest.
@@ -197,17 +200,16 @@ class RunLog:
 
 
 def _with_place(
-    effects: list[fx.Effect] | BaseException, number: int, place: _Place | None, counted: _Counted, before: _Counted
-) -> list[fx.Effect] | BaseException:
+    effects: list[fx.Effect], number: int, place: _Place | None, counted: _Counted, before: _Counted
+) -> list[fx.Effect]:
     """The effects of an event in this round, in which an accepted update names the event that counts it: the one that
     was appended at ``place``, or, for bytes that were sent again, the one of ``before``."""
-    if isinstance(effects, BaseException):
-        return effects
     for index, effect in enumerate(effects):
         if isinstance(effect, fx.Accepted):
             key = (number, effect.device)
             if place is not None:
                 counted[key] = place
             seq, link = counted.get(key) or before.get(key, (0, ""))
-            return [*effects[:index], replace(effect, seq=seq, link=link), *effects[index + 1 :]]
+            named = fx.Accepted(device=effect.device, digest=effect.digest, weight=effect.weight, seq=seq, link=link)
+            return [*effects[:index], named, *effects[index + 1 :]]
     return effects

@@ -31,7 +31,8 @@ _AUDIT = b"quorate audit 1\0"
 _REFUSALS = b"quorate refusals 1\0"
 _LINK = struct.Struct(">32sQ")
 """Link before, number of the row."""
-_AT = struct.Struct(">d")
+_EVENT = struct.Struct(">32sQd")
+"""The same, and the time of an event."""
 
 
 def log_beginning(row: RunRow) -> str:
@@ -42,8 +43,8 @@ def log_beginning(row: RunRow) -> str:
 
 def event_link(before: str, seq: int, at: float, kind: str, body: str) -> str:
     """The link of an event. ``body``: its JSON as ``to_text`` writes it."""
-    content = _AT.pack(at) + _bytes(kind) + b"\0" + _bytes(body)
-    return _hashed(_EVENTS + _LINK.pack(_raw(before), seq) + content)
+    beginning = _EVENTS + _EVENT.pack(_raw(before), seq, at)
+    return _hashed(beginning + f"{kind}\0{body}".encode("utf-8", "surrogatepass"))
 
 
 def link_of_event(before: str, row: EventRow) -> str:

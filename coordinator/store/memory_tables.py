@@ -45,10 +45,13 @@ class Layer(Generic[G, K, V]):
 
     def get(self, group: G, key: K) -> V | None:
         """The row, None where there is none."""
-        rows = self._groups.get(group)
-        if rows is not None and key in rows:
-            return rows[key]
-        return None if self._base is None else self._base.get(group, key)
+        layer: Layer[G, K, V] | None = self
+        while layer is not None:
+            rows = layer._groups.get(group)
+            if rows is not None and key in rows:
+                return rows[key]
+            layer = layer._base
+        return None
 
     def rows(self, group: G) -> Mapping[K, V]:
         """A copy of a group's rows, by key."""

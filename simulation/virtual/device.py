@@ -48,6 +48,7 @@ class _NoKey:
 
 
 _NO_KEY: Any = _NoKey()
+_NOTED = Noted()
 
 
 class Surroundings(Protocol):
@@ -99,7 +100,7 @@ class Device:
 
     def started(self) -> None:
         """The answer to its message *started*: it begins to train."""
-        self._go_on(Answered(Noted(), self._world.now))
+        self._go_on(Answered(_NOTED, self._world.now))
 
     def trained(self, result: Result | None, *, complete: bool = True) -> None:
         """Its training has ended: it has sent its ``update``, or its part has ended. None: the training ended too late

@@ -72,6 +72,7 @@ class SimulatedWorld:
         self.coordinator = coordinator
         self.size_of = size_of
         self._run = run
+        self._log = coordinator.core.log(run)
         self._clients = clients
         self._habits = habits
         self._engine = engine
@@ -97,17 +98,22 @@ class SimulatedWorld:
     def now(self) -> float:
         return self._agenda.now
 
+    @property
+    def _state(self) -> RunState:
+        """The run's newest state. Only this process writes to its log, so the store need not be asked."""
+        return self._log.state
+
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
         """Plays the round under way and returns the state after it has been committed or abandoned.
 
         ``trained(round, done, of)`` is called for each client that has trained.
         """
         self._clear()
-        state = self.coordinator.core.state(self._run)
+        state = self._state
         number, self._trained = state.round_number, trained
         while state.round_number == number and state.round is not None:
             self._perform()
-            state = self.coordinator.core.state(self._run)
+            state = self._state
             if state.round_number != number or state.round is None:
                 break
             if state.phase == "selecting":
@@ -116,7 +122,7 @@ class SimulatedWorld:
                 self._lease(state)
             self.coordinator.tick()
             self._perform()
-            state = self.coordinator.core.state(self._run)
+            state = self._state
             if state.phase == "collecting" and state.round_number == number:
                 self._assign(state)
                 self._collect(number)
@@ -124,7 +130,7 @@ class SimulatedWorld:
                 state.phase in ("selecting", "leasing") and state.round_number == number and state.deadline is not None
             ):
                 self._wait(state.deadline)
-            state = self.coordinator.core.state(self._run)
+            state = self._state
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
@@ -266,7 +272,7 @@ class SimulatedWorld:
         Updates that arrive one after another are passed on together, each with its own time: before any other event,
         at the latest when the round is about to close, and many of them during the wait for the engine.
         """
-        state = self.coordinator.core.state(self._run)
+        state = self._state
         self._reported = self._received()
         while state.round_number == round and state.phase == "collecting" and state.deadline is not None:
             missing = state.plan.cohort.goal - self._reported - len(self._sent)
@@ -277,7 +283,7 @@ class SimulatedWorld:
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
-            state = self.coordinator.core.state(self._run)
+            state = self._state
         self._perform()
         self._sent.clear()
 
@@ -286,7 +292,7 @@ class SimulatedWorld:
         if device.over:
             return
         assignment = device.assignment
-        state = self.coordinator.core.state(self._run)
+        state = self._state
         if assignment is None or state.round_number != assignment.round or state.phase != "collecting":
             device.trained(None)
         elif job is None:
@@ -315,7 +321,7 @@ class SimulatedWorld:
 
     def _meanwhile(self) -> None:
         """While the engine trains the next job: passes updates on that would otherwise wait until the last."""
-        if len(self._sent) * _PARTS >= self.coordinator.core.state(self._run).plan.cohort.goal:
+        if len(self._sent) * _PARTS >= self._state.plan.cohort.goal:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -331,7 +337,7 @@ class SimulatedWorld:
 
     def _received(self) -> int:
         """Returns the number of updates that the round under way has received."""
-        current = self.coordinator.core.state(self._run).round
+        current = self._state.round
         return 0 if current is None else current.count("reported")
 
     def _perform(self) -> None:

@@ -16,6 +16,9 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import Member, RunState, altered
 
+_AWAITED = ("selected", "training")
+"""The statuses of members that can still report."""
+
 
 def started(state: RunState, event: ev.TrainingStarted) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
@@ -36,10 +39,12 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     member = current.members[event.device]
     if member.digest == event.digest:
         return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
-    against = _against_update(state, member, event)
+    against, work = _against_update(state, member, event), _work(event)
+    if against is None and (weightless := reason_against(state.plan.aggregation, **work)) is not None:
+        against = "invalid-update", weightless
     if against is not None:
         return refuse(state, *against, None if member.status == "refused" else event)
-    weight = weight_of(state.plan.aggregation, state.weight_unit, **_work(event))
+    weight = weight_of(state.plan.aggregation, state.weight_unit, **work)
     member = altered(
         member,
         status="reported",
@@ -74,7 +79,7 @@ def update_refused(state: RunState, event: ev.UpdateRefused) -> Step:
         return refuse(state, *against, None if member.status == "refused" else event)
     reason = printable(event.reason)
     state = state.with_member(event.device, altered(member, status="refused", reason=reason))
-    following, more = _close_if_complete(state, event.at)
+    following, more = _after_departure(state, event.at)
     refusal = fx.RecordRefusal(
         round=event.round, device=event.device, digest=event.digest, kind="invalid-update", reason=reason
     )
@@ -91,7 +96,7 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     if member.status == "reported":
         return refuse(state, "conflict", "the device's update has been received and counts")
     state = state.with_member(event.device, altered(member, status="withdrawn", reason=printable(event.reason)))
-    following, more = _close_if_complete(state, event.at)
+    following, more = _after_departure(state, event.at)
     return following, [fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
@@ -105,13 +110,13 @@ def time_is_up(state: RunState, at: float) -> Step:
 
 def pending(state: RunState) -> list[fx.Action]:
     current = state.current
-    awaited = tuple(device for device, member in current.members.items() if member.status in ("selected", "training"))
+    awaited = tuple(device for device, member in current.members.items() if member.status in _AWAITED)
     folds = [fx.Fold(round=current.number, contribution=item) for item in current.contributions]
     return [fx.Wake(devices=awaited), *folds]
 
 
 def _against_update(state: RunState, member: Member, event: ev.Reported | ev.UpdateRefused) -> tuple[str, str] | None:
-    """Why a member's update does not count: (kind, reason), or None."""
+    """Why a member's update does not count, whatever is in it: (kind, reason), or None."""
     if member.status == "refused":
         return "invalid-update", member.reason
     if member.digest is not None:
@@ -120,9 +125,6 @@ def _against_update(state: RunState, member: Member, event: ev.Reported | ev.Upd
         return "withdrawn", "the device has withdrawn from this round"
     if state.phase == "committing":
         return "late", f"round {event.round} has closed"
-    if isinstance(event, ev.Reported):
-        against = reason_against(state.plan.aggregation, **_work(event))
-        return None if against is None else ("invalid-update", against)
     return None
 
 
@@ -143,15 +145,21 @@ def _work(event: ev.Reported) -> _Work:
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
-    """Closes at goal, or when no other device can report; abandons when the quorum is out of reach."""
-    cohort = state.plan.cohort
-    statuses = [member.status for member in state.current.members.values()]
-    have, withdrawn, refused = (statuses.count(status) for status in ("reported", "withdrawn", "refused"))
-    selected, left = len(statuses), len(statuses) - withdrawn - refused
-    if have >= cohort.goal or (have == left and have >= cohort.quorum_count):
+    """Closes at goal, or with a quorum when no other device can report."""
+    have, cohort = state.current.count("reported"), state.plan.cohort
+    if have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED)):
         return close(state, at)
-    if left < cohort.quorum_count:
-        gone = [f"{withdrawn} of {selected} devices withdrew"] if withdrawn or not refused else []
-        gone += [f"the updates of {refused} of {selected} devices were refused"] if refused else []
-        return abandon(state, at, f"{' and '.join(gone)}; {left} are left and the quorum is {cohort.quorum_count}")
     return state, []
+
+
+def _after_departure(state: RunState, at: float) -> Step:
+    """The same, or abandons when the quorum is out of reach."""
+    following, effects = _close_if_complete(state, at)
+    current, quorum = state.current, state.plan.cohort.quorum_count
+    left = current.count("reported", *_AWAITED)
+    if following is not state or left >= quorum:
+        return following, effects
+    selected, withdrawn, refused = len(current.members), current.count("withdrawn"), current.count("refused")
+    gone = [f"{withdrawn} of {selected} devices withdrew"] if withdrawn or not refused else []
+    gone += [f"the updates of {refused} of {selected} devices were refused"] if refused else []
+    return abandon(state, at, f"{' and '.join(gone)}; {left} are left and the quorum is {quorum}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from client_sdk.device.record import Record
 from client_sdk.protocol import names
 from client_sdk.protocol.operators import MetricReport
 from client_sdk.terminal import sentence_of
@@ -48,3 +49,16 @@ def test_other_mistakes_keep_the_words_they_have() -> None:
         TypeAdapter(int).validate_python("x")
     error = refused.value.errors()[0]
     assert names.message_of(error) == error["msg"]
+
+
+def test_a_changed_message_is_what_pydantic_copies() -> None:
+    before = Record(coordinator="https://c.example", assigned_at=3.5)
+    after = before.changed(assigned_at=4.0, withdrawal="no time")
+    copied = before.model_copy(update={"assigned_at": 4.0, "withdrawal": "no time"})
+    assert after == copied
+    assert after.model_fields_set == copied.model_fields_set
+    assert after.model_dump_json(exclude_unset=True) == copied.model_dump_json(exclude_unset=True)
+    assert before == Record(coordinator="https://c.example", assigned_at=3.5)
+    assert after.changed().model_copy() == after
+    with pytest.raises(ValidationError, match="frozen"):
+        after.assigned_at = 5.0  # type: ignore[misc]
