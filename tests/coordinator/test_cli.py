@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk import cli
 from client_sdk.protocol.operators import EventView, RoundView, RunView
 from client_sdk.tensors import BF16, to_bytes
 from coordinator.commands.checkpoints import how_to_load
@@ -39,15 +42,31 @@ rounds = 2
 
 
 class Quorate:
-    """Runs ``quorate`` in a process of its own, in a folder of its own."""
+    """Runs ``quorate`` in a folder of its own: in this process, since a new one takes most of a second to import it."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "QUORATE_URL": server.url}
+        self.environment = {"QUORATE_URL": server.url}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "coordinator.cli", *words]
-        environment = {**self.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            try:
+                cli.main(list(words))
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+    def run_in_a_process(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "client_sdk.cli", *words]
+        environment = {**os.environ, **self.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
 
     def text(self, *words: str) -> str:
@@ -203,6 +222,16 @@ def test_errors_are_one_sentence(quorate: Quorate) -> None:
     run = quorate.json("run", "create", "plan.toml", "--init", "model.safetensors")[0]["run"]
     assert "no version 99" in quorate.error("checkpoint", "get", run, "--version", "99", "-o", "x")
     assert "quorate serve" in quorate.error("status", "--url", "http://127.0.0.1:1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("run", "list", "--json"), ("status", "nobody"), ("run", "make")])
+def test_a_process_of_its_own_prints_the_same_and_ends_with_the_same_code(
+    quorate: Quorate, words: tuple[str, ...]
+) -> None:
+    one, other = quorate.run(*words), quorate.run_in_a_process(*words)
+    assert (one.returncode, one.stdout, one.stderr) == (other.returncode, other.stdout, other.stderr)
+    assert one.stdout or one.stderr.startswith("Error: ")
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,17 @@ def declarations() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
 OWN, BROUGHT = declarations()
 
 
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Return the imports and the calls of the source."""
+    return tuple(
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
+    )
+
+
 def imported(source: str) -> Iterator[str]:
     """Yield the top-level modules that the source imports, also by a name written out."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name.partition(".")[0] for alias in names)
@@ -175,7 +183,7 @@ def test_a_room_that_another_imports_comes_with_its_extra() -> None:
 def imports_any(source: str, prefixes: tuple[str, ...], without: tuple[str, ...]) -> bool:
     """Tell whether the source imports a module below one of these packages."""
     left_out = tuple(folder.replace("/", ".") for folder in without)
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:

@@ -89,6 +89,7 @@ def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     assert told == [1, 11, 21, 25]
 
 
+@pytest.mark.slow
 def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     torchrun = (
         "-m",

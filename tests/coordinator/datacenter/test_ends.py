@@ -144,16 +144,16 @@ def test_where_all_processes_stand_still_the_launcher_notices(
         checkpoint_every=5,
         nproc=nproc,
         device="cpu",
-        hang_s=10,
+        hang_s=5,
         max_restarts=5,
     )
     heard: list[dict[str, Any]] = []
     began = time.monotonic()
     result = launch(spec, heard.append)
     reasons = [message["reason"] for message in heard if message["event"] == "restarted"]
-    assert reasons[0] == "no process did anything for 20 s"
+    assert reasons[0] == "no process did anything for 10 s"
     assert (result.report["steps"], result.report["began"]) == (20, 5)
-    assert time.monotonic() - began > 20
+    assert time.monotonic() - began > 10
 
 
 def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from client_sdk import cli
+from coordinator.datacenter import preflight
+from coordinator.datacenter.machines import Follower
+from coordinator.datacenter.preflight import PreflightReport
 from tests.coordinator.datacenter.agents import write_data
 
 
@@ -65,3 +68,19 @@ def test_a_leader_with_an_unreachable_address_gets_an_error(
     told = capsys.readouterr()
     assert (end.value.code, told.out, told.err.count("\n")) == (1, "", 1)
     assert sentence in told.err
+
+
+def test_a_number_is_given_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / "proxy.npz", 5, seed=1)
+    monkeypatch.setattr(preflight, "look", lambda wanted: PreflightReport(learners={}, examples={"a": 5}, gpus=0))
+    with (
+        Follower(Path("g"), 1, nproc=1, gpus=0, learners={}, examples={}, lost_s=10),
+        pytest.raises(SystemExit) as end,
+    ):
+        cli.main(["datacenter", "follow", "--folder", "g", "--node", "1", "--data", "a=proxy.npz"])
+    told = capsys.readouterr()
+    assert (end.value.code, told.out) == (1, "")
+    assert told.err == "Error: Another agent is machine 1 in g; give this one another number.\n"

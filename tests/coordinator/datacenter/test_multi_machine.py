@@ -18,9 +18,12 @@ import pytest
 
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RoundView
-from client_sdk.tensors import to_bytes
+from client_sdk.data import load_data
+from client_sdk.tensors import Tensors, to_bytes
 from coordinator.child_processes.family import kill_family
 from coordinator.datacenter.job_start import interface_towards
+from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.agents import (
     NAME,
     Command,
@@ -32,6 +35,7 @@ from tests.coordinator.datacenter.agents import (
     write_data,
     write_learner,
 )
+from tests.coordinator.datacenter.ranks import Group, together
 from tests.coordinator.service.conftest import Server
 
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
@@ -87,19 +91,27 @@ class Place:
     def result(self, run: str) -> bytes:
         return self.operator.checkpoint(self.operator.checkpoints(run)[1].digest)
 
-    def alone(self, run: str) -> bytes:
-        """What one machine with two processes makes of the same round."""
-        first = self.operator.checkpoint(self.operator.checkpoints(run)[0].digest)
-        (self.folder / "first.safetensors").write_bytes(first)
-        train = ["datacenter", "train", NAME, "--data", "proxy.npz", "--steps", str(STEPS), "--batch", "14"]
-        train += ["--lr", "0.05", "--optimizer", "sgd", "--seed", "5", "--init", "first.safetensors"]
-        command = Command(self.folder, *train, "--nproc", "2", "--out", "alone.safetensors", "--json")
-        assert command.process.wait(120) == 0, command.lines
-        return (self.folder / "alone.safetensors").read_bytes()
-
     def _started(self, command: Command) -> Command:
         self.started.append(command)
         return command
+
+
+def undisturbed(group: Group, folder: Path) -> Tensors:
+    """The steps of every test here, by the learner in ``folder``, which nobody holds or kills."""
+    sys.path.insert(0, str(folder))
+    from fallback_learner import learner  # type: ignore[import-not-found]
+
+    recipe = Recipe(steps=STEPS, batch_size=14, learning_rate=0.05, optimizer="sgd", seed=5)
+    return train(learner, learner.initial(5), load_data(str(folder / "proxy.npz")), recipe, group=group)[0]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The checkpoint that one machine with two processes makes of a round."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    write_learner(folder)
+    write_data(folder / "proxy.npz", 50, seed=1)
+    return to_bytes(together(2, undisturbed, folder)[0])
 
 
 @pytest.fixture
@@ -116,7 +128,9 @@ def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     made.operator.close()
 
 
-def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(place: Place) -> None:
+def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_is_killed(
+    place: Place, expected: bytes
+) -> None:
     hold_at(place.folder, STEPS // 2)
     follower = place.follower()
     leader = place.leader("--max-restarts", "1")
@@ -138,14 +152,14 @@ def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_i
     assert (started[0], len(started)) == (0, 2)
     assert started[1] >= STEPS // 4, "from a saved step"
     assert [said["world"] for said in leader.said if said["kind"] == "started"] == [2, 2]
-    assert place.result(run) == place.alone(run)
+    assert place.result(run) == expected
     for command in (leader, follower):
         command.process.send_signal(signal.SIGTERM)
         assert command.process.wait(30) == 0
     assert not list((place.folder / "worker" / "machines").glob("*.json"))
 
 
-def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place) -> None:
+def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place, expected: bytes) -> None:
     hold_at(place.folder, STEPS // 2)
     follower, leader = place.follower(), place.leader()
     leader.wait_for("group")
@@ -161,7 +175,7 @@ def test_a_killed_leader_takes_its_round_up_again_with_the_follower(place: Place
     view = place.ended(run)
     assert view.lease is not None
     assert (view.status, view.attempt, view.lease.fence) == ("committed", 2, 2), "another lease, of the same round"
-    assert place.result(run) == place.alone(run)
+    assert place.result(run) == expected
     assert follower.process.poll() is None, "it waits for the next round"
 
 
@@ -195,21 +209,12 @@ def test_an_error_of_a_follower_alone_is_reported_and_ends_the_round(place: Plac
     assert leader.process.poll() is None
 
 
-@pytest.mark.parametrize(
-    ("mine", "told"),
-    [
-        (["--data", "more=proxy.npz"], "Machine 1 is left out: it does not hold the data 'more'."),
-        (
-            ["--data", "proxy2=more.npz"],
-            "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60.",
-        ),
-    ],
-)
-def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place, mine: list[str], told: str) -> None:
+def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place) -> None:
+    """The other reasons: tests/coordinator/datacenter/test_machines.py."""
     write_data(place.folder / "more.npz", 60, seed=1)
     place.follower("--data", "proxy2=proxy.npz")
-    leader = place.leader(*mine)
-    assert leader.wait_for("group")["text"] == told
+    told = place.leader("--data", "proxy2=more.npz").wait_for("group")["text"]
+    assert told == "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60."
 
 
 def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
@@ -226,7 +231,7 @@ def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place) -> None:
+def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place: Place, expected: bytes) -> None:
     """Only one of them counts that as a restart of its own; the ranks once waited for each other until their patience
     ended, and broke again. Killed as soon as a step is saved, which the others may still be telling each other: that
     was once taken for a bug instead of a lost rank. A machine that is busy has longer patience here than elsewhere."""
@@ -269,10 +274,7 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
     assert told.count("broke at rank") <= 1, "a torchrun may end its rank before it has said so"
     began = re.findall(r"2 processes on cpu( from step (\d+))? to step 40", told)
     assert [step for _, step in began] in (["", "10"], ["", "15"]), told
-    content = (place.folder / "by-hand.safetensors").read_bytes()
-    undisturbed = Command(place.folder, *train, "--nproc", "2", "--out", "undisturbed.safetensors")
-    assert undisturbed.process.wait(200) == 0, undisturbed.lines
-    assert content == (place.folder / "undisturbed.safetensors").read_bytes()
+    assert (place.folder / "by-hand.safetensors").read_bytes() == expected
 
 
 def ranks_of(machines: list[subprocess.Popen[str]]) -> list[psutil.Process]:
@@ -281,11 +283,3 @@ def ranks_of(machines: list[subprocess.Popen[str]]) -> list[psutil.Process]:
 
 def rank_of(machines: list[subprocess.Popen[str]], number: str) -> psutil.Process:
     return next(rank for rank in ranks_of(machines) if rank.environ().get("RANK") == number)
-
-
-def test_a_number_is_given_once(place: Place) -> None:
-    place.leader().wait_for("ready")
-    place.follower().wait_for("ready")
-    second = place.follower()
-    assert second.process.wait(60) == 1
-    assert second.wait_for("error")["text"].startswith("Another agent is machine 1 in worker")
