@@ -38,7 +38,7 @@ test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrow
 	@$(BIN)/python -m pytest $(call only,$(ONLY)) $(ARGS)
 
 fast: install ## Run what takes under two minutes on two cores: no slow tests (WORKERS=0 keeps to one process)
-	@$(BIN)/python -m pytest -q -m "not slow and not service" -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -m "not slow and not service" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install ## Lint, format, types (strict) and import directions
 	$(BIN)/ruff check .
@@ -54,8 +54,8 @@ bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"
 	@set -e; for topic in $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); do \
 		echo "== $$topic"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 
-soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property" $(ARGS)
+soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples, all cases of samples
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property or sample" $(ARGS)
 
 mutate: install ## Make small mutations of one room and run its fast tests (ONLY=coordinator/engine, ARGS="--count 20 --seed 1")
 	@$(BIN)/python scripts/mutate.py $(ONLY) $(ARGS)

@@ -1,12 +1,14 @@
-"""What holds for every test: one thread a process, the order, the hypothesis profiles, and services in CI.
+"""What holds for every test: one thread a process, the order, the day's sample, the hypothesis profiles, services in CI.
 
 It knows nothing of Quorate's rooms.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -30,16 +32,45 @@ settings.register_profile("soak", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "local"))
 
 
+# Which cases of tests marked ``sample`` run: another part each day, unless somebody repeats a day's. Processes that
+# share the tests inherit the number.
+SAMPLE = int(os.environ.setdefault("QUORATE_SAMPLE", str(datetime.datetime.now(datetime.UTC).toordinal())))
+
+
+def pytest_report_header() -> str:
+    return f"sample: {SAMPLE} (QUORATE_SAMPLE={SAMPLE} runs the same cases again, `make soak` runs all)"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark property tests, leave soak tests to those who ask for them, and put slow tests last."""
+    """Mark property tests, leave soak tests and what is not in the day's sample to `make soak`, and choose the order:
+    slow tests last. Where processes share the files, those with the most slow tests come first, for none of them to be
+    the last."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
     if "soak" not in config.getoption("markexpr"):
-        soak = [item for item in items if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        left_out = _not_in_the_sample(items) | {item for item in items if item.get_closest_marker("soak")}
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    if hasattr(config, "workerinput"):
+        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        items.sort(key=lambda item: -slow[item.path])
+
+
+def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of each test marked ``sample(n)`` every n-th case is in the sample, and each case on one of n days in a row. A
+    case that is asked for by its own name is."""
+    seen: Counter[str] = Counter()
+    left_out = set()
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None:
+            test = item.nodeid.partition("[")[0]
+            if (seen[test] - SAMPLE) % mark.args[0]:
+                left_out.add(item)
+            seen[test] += 1
+    return {item for item in left_out if seen[item.nodeid.partition("[")[0]] > 1}
 
 
 @pytest.hookimpl(wrapper=True)

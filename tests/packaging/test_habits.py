@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,31 @@ def test_slow_tests_run_last_and_soak_tests_on_demand(tmp_path: Path) -> None:
     status, said = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v", "-m", "soak")
     assert "test_soak PASSED" in said
     assert "test_quick" not in said
+
+
+SAMPLED = """
+import pytest
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("case", range(6))
+def test_case(case): pass
+"""
+
+
+@pytest.mark.slow
+def test_a_sample_is_another_one_each_day_and_soak_has_all_cases(tmp_path: Path) -> None:
+    def cases(*arguments: str, day: int = 0) -> set[str]:
+        status, said = run_pytest(tmp_path, SAMPLED, "-rA", *arguments, QUORATE_SAMPLE=str(739_577 + day))
+        assert status == pytest.ExitCode.OK
+        return set(re.findall(r"PASSED tests/test_it.py::test_case\[(\d)\]", said))
+
+    days = [cases(day=day) for day in range(3)]
+    assert [len(found) for found in days] == [2, 2, 2]
+    assert set.union(*days) == set("012345")
+    assert cases("-m", "soak or sample") == set("012345")
+    others = sorted(set("012345") - days[0])[0]
+    assert cases(f"tests/test_it.py::test_case[{others}]") == {others}
+    assert cases("-n", "2", "--dist", "loadfile") == days[0]
 
 
 def would_run(*arguments: str) -> str:

@@ -167,6 +167,7 @@ def test_the_document_has_no_more_operations_than_are_explored(service: Service)
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(OPERATIONS))
 def test_answers_are_those_of_the_document(service: Service, number: int) -> None:
     explore(service, operations(service)[number], EACH)
