@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,13 @@ def page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+@cache
+def _schema() -> dict[str, Any]:
+    return Plan.model_json_schema()
+
+
 def _range(model: type[BaseModel], field: str) -> str:
-    schema: dict[str, Any] = Plan.model_json_schema()["$defs"][model.__name__]["properties"][field]
+    schema: dict[str, Any] = _schema()["$defs"][model.__name__]["properties"][field]
     choices = schema.get("anyOf", [schema])
     if "built_in" in schema:
         return ", ".join(f"`{json.dumps(name)}`" for name in schema["built_in"]) + ", or a package's"

@@ -47,6 +47,8 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
     assert "0 broken" in said
 
 
+@pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [

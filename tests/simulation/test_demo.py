@@ -257,6 +257,7 @@ def test_the_error_of_a_child_that_ends_is_shown(tmp_path: Path):
     assert lines == ["quorate status --coordinator http://127.0.0.1:9"]
 
 
+@pytest.mark.slow
 def test_no_child_is_left_when_the_user_stops(tmp_path: Path):
     stop = Event()
     with CommandChildren(tmp_path, stop, lambda line: None) as children:

@@ -665,6 +665,7 @@ def test_bytes_that_are_no_message_at_all() -> None:
         assert safe(cheat)
 
 
+@pytest.mark.slow
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_no_changed_bit_of_an_answer_is_taken(at: float, bit: int, cut: bool) -> None:
     """In each exchange one device is answered with one bit changed, or with the end cut off: it refuses, or (a list

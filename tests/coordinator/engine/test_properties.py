@@ -235,6 +235,7 @@ def ways() -> set[tuple[str, str]]:
     return arrows(transitions())
 
 
+@pytest.mark.slow
 @given(happenings=HAPPENINGS, plan=PLANS)
 @settings(max_examples=150)
 def test_whatever_happens_the_invariants_hold(

@@ -1,4 +1,4 @@
-"""A real server process for HTTP tests, on a free port, with a folder of its own; one for each test module."""
+"""A real server process for HTTP tests, on a free port, with a folder of its own."""
 
 from __future__ import annotations
 
@@ -115,8 +115,9 @@ class Log:
         return "".join(self._lines)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests of this folder that a process runs: a test names its own runs and devices."""
     running = Server.start(tmp_path_factory.mktemp("coordinator") / "data")
     yield running
     running.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Iterator
 
 import httpx2
 import numpy as np
@@ -16,6 +17,14 @@ from client_sdk.protocol.operators import CheckpointView, RoundView, RunView
 from client_sdk.tensors import from_bytes
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Without the runs of other files: a check-in is held only where no run is without this device's learner."""
+    running = Server.start(tmp_path_factory.mktemp("coordinator") / "data")
+    yield running
+    running.stop()
 
 
 def until(condition, timeout_s: float = 20) -> None:
