@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import tempfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -71,6 +72,17 @@ def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
                 left_out.add(item)
             seen[test] += 1
     return {item for item in left_out if seen[item.nodeid.partition("[")[0]] > 1}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary folders of tests and of processes that they start lie below pytest's own: who is killed on purpose
+    leaves one behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = str(tmp_path_factory.mktemp("temporary"))
+        patch.setenv("TMPDIR", place)
+        patch.setattr(tempfile, "tempdir", place)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -117,6 +117,25 @@ def test_a_sample_is_another_one_each_day_and_soak_has_all_cases(tmp_path: Path)
     assert cases("-n", "2", "--dist", "loadfile") == days[0]
 
 
+LEAVING = """
+import os, subprocess, sys, tempfile
+
+def test_leaving():
+    killed = "import os, tempfile; tempfile.mkdtemp(prefix='left-'); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", killed]).returncode == -9
+    assert os.path.exists(tempfile.mkdtemp(prefix="left-"))
+"""
+
+
+@pytest.mark.slow
+def test_temporary_folders_of_killed_processes_go_with_the_tests_own(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    status, said = run_pytest(tmp_path, LEAVING, TMPDIR=str(tmp_path / "temporary"))
+    assert status == pytest.ExitCode.OK, said
+    assert not list((tmp_path / "temporary").rglob("left-*"))
+    assert not list((tmp_path / "temporary").glob("[!p]*")), "pytest's own folder is pytest-of-USER"
+
+
 def would_run(*arguments: str) -> str:
     """Return the commands that make would run, running none."""
     done = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
