@@ -105,6 +105,7 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("plan", [PLAN, OPTIMIZED], ids=["average", "fedadam, stochastic8"])
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]

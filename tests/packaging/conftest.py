@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from scripts.pip_settings import uv_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def without_path() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def without_path(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment, or this process's, without PYTHONPATH."""
+    found = os.environ if environment is None else environment
+    return {name: value for name, value in found.items() if name != "PYTHONPATH"}
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command outside the checkout, so that nothing is imported from its working folder or from PYTHONPATH."""
+def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command outside the checkout, so that nothing is imported from its working folder or from PYTHONPATH.
+
+    ``environment``: None: this process's.
+    """
     return subprocess.run(
         [str(part) for part in command],
         cwd="/",
-        env=without_path(),
+        env=without_path(environment),
         capture_output=True,
         text=True,
         check=False,
@@ -56,5 +64,8 @@ def bare_device_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) ->
     succeed(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
     lock = ROOT / "requirements" / "lock.txt"
-    succeed(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "-c", lock, wheel)
+    # As `make install` does: with uv, which has the packages from there, and with pip where uv cannot.
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, "-c", lock, wheel]
+    if run(*uv, environment=uv_environment(sys.executable)).returncode:
+        succeed(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "-c", lock, wheel)
     return python
