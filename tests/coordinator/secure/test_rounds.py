@@ -21,6 +21,8 @@ from coordinator.secure.blob_formats import sum_of
 from tests.coordinator.secure.world import STAGES, World
 
 RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 20, "eta": 20, "minimum_cohort": 17}
+PARTS = 3
+"""The places of a crash are in so many parts, of which a day's sample has one."""
 
 
 def assert_committed(world: World) -> None:
@@ -180,10 +182,12 @@ def points(n: int, **given: Any) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-def test_a_crash_anywhere_changes_no_bit() -> None:
+@pytest.mark.sample(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_crash_anywhere_changes_no_bit(part: int) -> None:
     wanted, count = points(3)
     assert count > 60
-    for at in range(count):
+    for at in range(part, count, PARTS):
         world = World(3, crash=at).play()
         assert world.crashes == 1, f"at {at}"
         assert world.state.checkpoint == wanted, f"at {at}"
@@ -191,17 +195,21 @@ def test_a_crash_anywhere_changes_no_bit() -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_anywhere_with_somebody_gone() -> None:
+@pytest.mark.sample(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_crash_anywhere_with_somebody_gone(part: int) -> None:
     def world(crash: int | None = None) -> World:
         made = World(4, crash=crash)
         made.phones[2].stops = "mask"
         return made.play()
 
-    crash_everywhere(world)
+    crash_everywhere(world, part)
 
 
 @pytest.mark.slow
-def test_a_crash_anywhere_between_two_attempts() -> None:
+@pytest.mark.sample(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_crash_anywhere_between_two_attempts(part: int) -> None:
     """Two of five vanish after the roster, and the three others are keyed anew."""
 
     def world(crash: int | None = None) -> World:
@@ -211,13 +219,13 @@ def test_a_crash_anywhere_between_two_attempts() -> None:
         return made.play()
 
     assert len(world().happened(ev.Announced)) == 2
-    crash_everywhere(world)
+    crash_everywhere(world, part)
 
 
-def crash_everywhere(world: Callable[[int | None], World]) -> None:
+def crash_everywhere(world: Callable[[int | None], World], part: int) -> None:
     undisturbed = world(None)
     assert_committed(undisturbed)
-    for at in range(undisturbed.points.passed):
+    for at in range(part, undisturbed.points.passed, PARTS):
         again = world(at)
         assert again.crashes == 1
         assert again.state.checkpoint == undisturbed.state.checkpoint, f"at {at}"

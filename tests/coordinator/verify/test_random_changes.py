@@ -103,6 +103,7 @@ def test_lifted_keys_alone_are_no_violation(played: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("table", "column"), FIELDS)
 def test_a_random_change_of_a_field_is_found(played: Path, table: str, column: str, tmp_path: Path) -> None:
     for seed in range(8 if (table, column) in BODIES else 3):
