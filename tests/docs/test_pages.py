@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -21,12 +20,9 @@ NOT_FILES = re.compile(r"dashboards/web")
 
 @cache
 def names_of_tests() -> frozenset[str]:
-    found = set()
-    for path in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                found.add(node.name)
-    return frozenset(found)
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    found = (re.findall(r"^ *(?:async )?def (test_\w+)\(", source, flags=re.MULTILINE) for source in sources)
+    return frozenset(name for names in found for name in names)
 
 
 @cache
