@@ -1,4 +1,4 @@
-"""What holds for every test: one thread a process, the order, the day's sample, the hypothesis profiles, services in CI.
+"""What holds for every test: one thread a process, order, the day's sample, hypothesis profiles, services in CI.
 
 It knows nothing of Quorate's rooms.
 """

@@ -60,8 +60,8 @@ if rank == os.environ["RANK"]:
     die_in(*how)
 learner = slow()
 """
-"""Rank 1 dies as it writes its part of step 10, and again as it reads step 5. Or rank 0 dies, with step 10 whole and the
-others not told."""
+"""Rank 1 dies as it writes its part of step 10, and again as it reads step 5. Or rank 0 dies, with step 10 whole and
+the others not told."""
 
 
 def undisturbed(group: Group) -> Tensors:

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from client_sdk.data import load_data
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RoundView
-from client_sdk.data import load_data
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.child_processes.family import kill_family
 from coordinator.datacenter.job_start import interface_towards
