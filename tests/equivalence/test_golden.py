@@ -327,6 +327,7 @@ def test_run_writes_the_golden_rows(run: str, tmp_path: Path) -> None:
     hold(run, played(run, tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_run_of_two_processes_writes_the_same_rows(run: str, tmp_path: Path) -> None:
     hold(run, played(run, tmp_path / "run", engine="processes", workers=2))

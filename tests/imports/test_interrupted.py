@@ -42,6 +42,7 @@ def interrupted(folder: Path, module: str, *arguments: str) -> subprocess.Comple
 DEVICE = ("device", "--data", "mine.npz", "--enrolment-token", "t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

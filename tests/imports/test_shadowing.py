@@ -14,6 +14,8 @@ from client_sdk.imports.shadowing import PACKAGES, Shadowed, check
 from client_sdk.learners import LearnerError, catalogue_for
 from quorate.__main__ import _keep_folder_from_children
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = "open('it-ran', 'w').close()\nraise SystemExit('the file of the user ran')\n"
 

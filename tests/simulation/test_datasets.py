@@ -199,6 +199,7 @@ class TestCache:
         np.testing.assert_array_equal(cached(recipe)["x"], SMALL)
         assert not (tmp_path / "touched").exists()
 
+    @pytest.mark.slow
     def test_parallel_first_loads_fetch_once(self, clients: Clients) -> None:
         clients.npm(ARCHIVE, wait_s=0.3)
         program = (

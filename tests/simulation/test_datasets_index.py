@@ -112,6 +112,7 @@ def html(*links: str, base: str = "") -> tuple[str, bytes]:
 
 
 class TestSettings:
+    @pytest.mark.slow
     def test_files_and_variables(self, pip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
         pip(
             "[global]\nindex-url = http://one/simple\nextra-index-url = http://two/simple\n  http://three/simple\n"
@@ -127,6 +128,7 @@ class TestSettings:
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         assert pip_settings().indexes == ()
 
+    @pytest.mark.slow
     def test_without_settings_it_is_the_index_that_pip_has_built_in(
         self, pip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -147,6 +149,7 @@ class TestSettings:
 
 
 class TestFinding:
+    @pytest.mark.slow
     def test_by_the_users_own_pip_settings(
         self, index: Index, pip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -249,6 +249,7 @@ def test_a_long_curve_keeps_its_last_round_and_plain_terminals_get_ascii():
 # ------------------------------------------------------------ children
 
 
+@pytest.mark.slow
 def test_the_error_of_a_child_that_ends_is_shown(tmp_path: Path):
     lines: list[str] = []
     with CommandChildren(tmp_path, Event(), lines.append) as children:

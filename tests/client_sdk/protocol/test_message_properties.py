@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +17,7 @@ from tests.equivalence.pinned import MESSAGES
 
 
 @pytest.mark.parametrize("name", MESSAGES)
+@settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_a_changed_message_is_refused_or_read(name: str, data: st.DataObject) -> None:
     kind, document, _ = MESSAGES[name]

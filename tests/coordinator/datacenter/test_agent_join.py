@@ -71,6 +71,7 @@ def test_errors_are_one_sentence(
     assert sentence in refusal(capsys, *options)
 
 
+@pytest.mark.slow
 def test_a_token_that_no_operator_gave_is_refused(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

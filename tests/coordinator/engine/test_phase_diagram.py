@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.engine.state import PHASES
 from scripts.phase_diagram import PAGE, diagram, page
 from tests.coordinator.engine.story import Transition
 from tests.coordinator.engine.transitions import KINDS, transitions
 
 
+@pytest.mark.slow
 def test_the_diagram_is_up_to_date() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(text), "run: python -m scripts.phase_diagram"
     assert text.count("stateDiagram-v2") == 1
 
 
+@pytest.mark.slow
 def test_every_phase_and_every_event_of_a_round_was_observed() -> None:
     seen = transitions()
     assert {step.phase for step in seen} == {"idle", *PHASES}

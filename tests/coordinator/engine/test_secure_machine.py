@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -23,6 +24,8 @@ from coordinator.engine import state as states
 from tests.coordinator.engine.secure_story import POOL, SecureStory, place_of, ring_of
 from tests.coordinator.engine.story import FALLBACK, attempt_of, digest_of, every
 from tests.coordinator.engine.transitions import arrows, transitions
+
+pytestmark = pytest.mark.slow
 
 BEFORE_SIGNING = ("selecting", "collecting", "sharing", "masking")
 FROM_THE_LIST = ("agreeing", "unmasking", "committing")

@@ -201,6 +201,7 @@ def test_repro_a_bug_in_one_look_at_the_clock_does_not_end_all_looking(
         until(lambda: len(looks) > 4, "looks after the failed one")
 
 
+@pytest.mark.slow
 def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
     """Threads for devices, threads for the coordinator, a real database and real files: every mark counts once."""
     store = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")

@@ -162,6 +162,7 @@ def operations(service: Service) -> list[Any]:
     return [found.ok() for found in service.schema.get_all_operations()]
 
 
+@pytest.mark.slow
 def test_the_document_has_no_more_operations_than_are_explored(service: Service) -> None:
     assert len(operations(service)) == OPERATIONS
 

@@ -177,6 +177,7 @@ def test_every_statement_compiles_for_postgresql() -> None:
     assert len(compiled) == len(statements.all_statements("sqlite")) > 35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tmp_path: Path, attempt: int) -> None:
     """Transaction n of ``torn_writer.py`` writes 7 events, 7 waiting rows and metric n, until it is killed."""
