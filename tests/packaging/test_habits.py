@@ -92,6 +92,16 @@ def test_slow_tests_run_last_and_soak_tests_on_demand(tmp_path: Path) -> None:
     assert "test_quick" not in said
 
 
+@pytest.mark.slow
+def test_where_processes_share_the_files_those_with_slow_tests_come_first(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_first.py").write_text("def test_first(): pass\n")
+    shared = ("-n", "1", "--dist", "loadfile", "--no-loadscope-reorder")
+    _, said = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v", *shared)
+    ran = re.findall(r"PASSED tests/\S+::(\w+)", said)
+    assert ran == ["test_quick", "test_slow", "test_first"]
+
+
 SAMPLED = """
 import pytest
 
