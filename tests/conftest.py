@@ -6,7 +6,6 @@ It knows nothing of Quorate's rooms.
 from __future__ import annotations
 
 import datetime
-import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -77,9 +76,8 @@ def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Temporary folders of tests and of processes that they start lie below pytest's own: who is killed on purpose
-    leaves one behind."""
-    multiprocessing.util.get_temp_dir()  # it is removed when Python ends, and pytest's folders before that
+    """Temporary folders of tests and of processes that they start lie below pytest's own, which removes them after
+    some runs: who is killed on purpose leaves one behind."""
     with pytest.MonkeyPatch.context() as patch:
         place = str(tmp_path_factory.mktemp("temporary"))
         patch.setenv("TMPDIR", place)
