@@ -122,6 +122,7 @@ def test_vanishing_from_a_ring(stage: Stage) -> None:
     assert_committed(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(n=st.integers(4, 9), data=st.data())
 def test_devices_vanish_at_different_exchanges(n: int, data: st.DataObject) -> None:
@@ -232,6 +233,7 @@ def crash_everywhere(world: Callable[[int | None], World], part: int) -> None:
         assert_committed(again)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(n=st.integers(4, 7), data=st.data())
 def test_crashes_and_vanishing_together(n: int, data: st.DataObject) -> None:
