@@ -5,7 +5,9 @@ Raises ``ProblemError`` for a request that is refused.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from client_sdk.protocol.operators import (
@@ -49,63 +51,99 @@ class OperatorRequests:
         return self.run(row.run)
 
     def runs(self) -> list[RunView]:
-        return [self._listed(row) for row in self._core.store.runs()]
-
-    def _listed(self, row: RunRow) -> RunView:
-        """The run's view; of a run whose log cannot be read, what its rows say, and why."""
-        try:
-            return self.run(row.run)
-        except ValueError as error:
-            self._core.troubles.note(row.run, error)
-            return views.unreadable_run_view(self._core.store, row, self._core.troubles.of(row.run))
+        return [self.run(row.run) for row in self._core.store.runs()]
 
     def run(self, run: str) -> RunView:
-        log = self._core.log(run)
-        state, seq = log.caught_up()
-        row = self._core.store.round(run, state.round_number) if state.round_number else None
-        latest = views.round_view(self._core.store, row, state) if row else None
-        stalled, trouble = self._standstill.of_run(state), self._core.troubles.of(run)
-        return views.run_view(log.row, state, seq, latest, stalled=stalled, trouble=trouble)
+        """The run's view; of a run whose log cannot be read, what its rows say, and why."""
+        found = self._found(run)
+        trouble = self._core.troubles.of(run)
+        if found is None:
+            return views.unreadable_run_view(self._core.store, self._row(run), trouble)
+        state, seq = found
+        newest = self._core.store.round(run, state.round_number) if state.round_number else None
+        latest = views.round_view(self._core.store, newest, state) if newest else None
+        stalled = self._standstill.of_run(state)
+        return views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
+
+    def _row(self, run: str) -> RunRow:
+        row = self._core.store.run(run)
+        if row is None:
+            raise problem("unknown-run", f"there is no run {run!r}")
+        return row
+
+    def _require(self, run: str) -> None:
+        """ProblemError where there is no such run. That its log can be read is not required."""
+        with suppress(ValueError):
+            self._core.log(run)
+
+    def _found(self, run: str) -> tuple[RunState, int] | None:
+        """The newest (state, seq) of a run; None where its log cannot be read, which is noted. ProblemError where there
+        is no such run."""
+        try:
+            return self._core.log(run).caught_up()
+        except ValueError as error:
+            self._core.troubles.note(run, error)
+            return None
+
+    def _readable(self, run: str) -> RunState:
+        """The newest state of a run that shall be changed; ProblemError where its log cannot be read."""
+        found = self._found(run)
+        if found is None:
+            raise problem("conflict", f"this coordinator cannot handle run {run}: {self._core.troubles.of(run)}")
+        return found[0]
 
     def pause(self, run: str) -> RunView:
-        self._core.submit(run, lambda at: ev.Paused(at=at))
-        return self.run(run)
+        return self._change(run, lambda at: ev.Paused(at=at))
 
     def resume(self, run: str) -> RunView:
-        self._core.submit(run, lambda at: ev.Resumed(at=at))
-        return self.run(run)
+        return self._change(run, lambda at: ev.Resumed(at=at))
 
     def stop(self, run: str) -> RunView:
-        self._core.submit(run, lambda at: ev.Stopped(at=at))
+        return self._change(run, lambda at: ev.Stopped(at=at))
+
+    def _change(self, run: str, make: Callable[[float], ev.Event]) -> RunView:
+        self._readable(run)
+        self._core.submit(run, make)
         return self.run(run)
 
     def advance(self, run: str, by: str) -> RunView:
         """Continues an exhausted run for its owner: this round commits the model moved by one unit of the exact scale.
         ``by`` is written to the audit."""
-        number = self._core.state(run).round_number
-        self._core.submit(run, lambda at: ev.Advanced(at=at, round=number, by=by))
-        return self.run(run)
+        number = self._readable(run).round_number
+        return self._change(run, lambda at: ev.Advanced(at=at, round=number, by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
-        state, _ = self._core.log(run).caught_up()
+        state = self._shown_state(run)
         return [self._round_view(row, state) for row in self._core.store.rounds(run, after, limit)]
 
+    def ended_rounds(self, run: str, after: int, limit: int) -> list[RoundView]:
+        """The rounds after this one up to the first that has not ended, ``limit`` at most. They are read from their rows
+        alone, so also where the run's log cannot be read."""
+        rows = takewhile(lambda row: row.status != "open", self._core.store.rounds(run, after, limit))
+        return [views.round_view(self._core.store, row, None) for row in rows]
+
     def round(self, run: str, round: int) -> RoundView:
-        state, _ = self._core.log(run).caught_up()
-        row = self._core.store.round(run, round) if round <= state.round_number else None
+        state = self._shown_state(run)
+        row = self._core.store.round(run, round) if state is None or round <= state.round_number else None
         if row is None:
-            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
+            at = self.run(run).round
+            raise problem("unknown-round", f"run {run} has no round {round}: it is at round {at}")
         return self._round_view(row, state)
 
-    def _round_view(self, row: RoundRow, state: RunState) -> RoundView:
+    def _shown_state(self, run: str) -> RunState | None:
+        """The newest state; None where the log cannot be read, so that rows alone are shown."""
+        found = self._found(run)
+        return found[0] if found is not None else None
+
+    def _round_view(self, row: RoundRow, state: RunState | None) -> RoundView:
         """The view of a round; of the one under way with the reason why it does not go on."""
         view = views.round_view(self._core.store, row, state)
-        if view.status != "open" or state.round is None or row.round != state.round.number:
+        if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
         return view.model_copy(update={"reason": self._standstill.of_round(state)})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
-        self._core.log(run)
+        self._require(run)
         line = self._core.store.checkpoints(run)
         digests = {row.version: row.digest for row in line}
         return [views.checkpoint_view(row, digests) for row in line]
@@ -119,12 +157,12 @@ class OperatorRequests:
         return self._core.blobs.path(digest)
 
     def metrics(self, run: str) -> list[MetricView]:
-        self._core.log(run)
+        self._require(run)
         return [views.metric_view(row) for row in self._core.store.metrics(run)]
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Stores an evaluator's scores; they may finish the run."""
-        state = self._core.log(run).catch_up()
+        state = self._readable(run)
         row = self._core.store.checkpoint(run, report.version) if report.version <= state.version else None
         if row is None:
             raise problem("unknown-checkpoint", f"run {run} has no version {report.version}")
@@ -153,5 +191,5 @@ class OperatorRequests:
         return self._fleet.devices(limit, after)
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
-        self._core.log(run)
+        self._require(run)
         return [views.event_view(row) for row in self._core.store.events(run, after, limit)]

@@ -65,10 +65,11 @@ def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
     )
 
 
-def round_view(reader: Reader, row: RoundRow, state: RunState) -> RoundView:
-    """Returns the view of a round; for the round under way, with its current state."""
-    live = row.status == "open" and row.round == state.round_number and state.phase != "idle"
-    body = cast("dict[str, Any]", public_body(state) if live else row.body)
+def round_view(reader: Reader, row: RoundRow, state: RunState | None) -> RoundView:
+    """Returns the view of a round; for the round under way, with its current state. ``state`` None: from the row
+    alone."""
+    live = state is not None and row.status == "open" and row.round == state.round_number and state.phase != "idle"
+    body = cast("dict[str, Any]", public_body(state) if state is not None and live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
     refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
     first = {item.device: item.kind for item in reversed(refusals) if item.kind not in _NO_STAGE}

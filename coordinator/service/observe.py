@@ -125,10 +125,8 @@ class _Rounds(Collector):
 
     def _count(self, run: str) -> None:
         while True:
-            page = self._coordinator.operators.rounds(run, self._counted_to.get(run, 0), _PAGE)
+            page = self._coordinator.operators.ended_rounds(run, self._counted_to.get(run, 0), _PAGE)
             for row in page:
-                if row.status == "open":
-                    return
                 self._counted_to[run] = row.round
                 key = (row.status, row.kind)
                 self._ended[key] = self._ended.get(key, 0) + 1

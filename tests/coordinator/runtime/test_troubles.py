@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from client_sdk.protocol.problems import ProblemError
 from coordinator.commands import tables
 from coordinator.runtime import core, sweeping
 from coordinator.runtime.coordinator import Task
+from coordinator.service.observe import Meters
 from coordinator.store.port import StoreError
 from tests.coordinator.world import World
 
@@ -150,3 +153,37 @@ def test_nothing_is_swept_where_a_log_cannot_be_read(world: World) -> None:
     world.boot()
     assert sweeping.sweep(world.coordinator.core) == 0
     assert world.blobs.has(stray)
+
+
+def test_operators_read_a_run_that_is_not_handled(world: World) -> None:
+    """Its rows are shown; what would change it is refused with the reason."""
+    world.pass_time(11)
+    operators, before = world.coordinator.operators, world.coordinator.operators.rounds("first")
+    spoil(world)
+    assert "Blessed" in operators.run("first").trouble
+    shown = operators.rounds("first")
+    assert [view.round for view in shown] == [view.round for view in before]
+    assert operators.round("first", 1) == before[0]
+    with pytest.raises(ProblemError, match="no round 99"):
+        operators.round("first", 99)
+    assert operators.events("first")[-1].kind == "Blessed"
+    assert operators.checkpoints("first")
+    assert operators.metrics("first") == []
+    change: tuple[Callable[[], object], ...] = (
+        lambda: operators.pause("first"),
+        lambda: operators.resume("first"),
+        lambda: operators.stop("first"),
+        lambda: operators.advance("first", "me"),
+    )
+    for attempt in change:
+        with pytest.raises(ProblemError, match=r"cannot handle run first: ValueError: .*Blessed") as refused:
+            attempt()
+        assert refused.value.kind == "conflict"
+
+
+def test_meters_count_the_rounds_of_a_run_that_is_not_handled(world: World) -> None:
+    world.pass_time(11)
+    spoil(world)
+    text = Meters(world.coordinator).text().decode()
+    assert 'quorate_rounds_total{kind="federated",outcome="abandoned"} 2.0' in text
+    assert 'quorate_runs{status="running"} 2.0' in text
