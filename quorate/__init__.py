@@ -11,9 +11,7 @@ install has ``Client`` and ``Update``; a name that needs an extra says which one
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as typing has it for type checkers: its import takes longer than this file
 
 if TYPE_CHECKING:
     from client_sdk.http.client import Client as Client
@@ -59,6 +57,9 @@ def __dir__() -> list[str]:
 
 def check_client_sdk() -> None:
     """Raise ImportError where a file of the user's hides ``client_sdk``, which looks after the other packages."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
     spec = find_spec("client_sdk")
     if spec is None or spec.origin is None:
         return

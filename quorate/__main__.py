@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
-from types import FrameType
 
-from quorate import check_client_sdk
+from quorate import TYPE_CHECKING, check_client_sdk
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def main() -> None:
     """Run ``client_sdk.cli``; exit code 1 and one sentence where a file of the user's hides the package.
 
     Ctrl-C ends it with 130 and without a traceback at any time: during the imports, in the command, and while the
-    interpreter shuts down.
+    interpreter shuts down. So this file and the package import nothing before the handler that takes time.
     """
     signal.signal(signal.SIGINT, _end_at_once)
     try:
@@ -45,6 +46,8 @@ def _keep_folder_from_children() -> None:
     A console script does not look for modules in the working folder. ``python -m``, by which child processes start,
     does: a ``simulation.py`` that lies there would run in them in place of ours.
     """
+    from pathlib import Path
+
     if not {"", str(Path.cwd())} & set(sys.path):
         os.environ.setdefault("PYTHONSAFEPATH", "1")
 

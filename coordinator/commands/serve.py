@@ -74,7 +74,8 @@ def _ready_json(url: str, settings: Settings) -> None:
 
 
 def _configure_log(as_json: bool) -> None:
-    """Sends the log to stderr: warnings and bugs, one line each, as text or as JSON."""
+    """Sends the log to stderr: warnings and bugs, one line each, as text or as JSON. Tracebacks show no values of
+    variables, which may be tokens or a run's selection seed."""
     import structlog
 
     shared: list[Any] = [
@@ -85,7 +86,8 @@ def _configure_log(as_json: bool) -> None:
     if as_json:
         last: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        plain = structlog.dev.plain_traceback
+        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,24 @@ def test_the_readme_works_as_it_stands(tmp_path: Path) -> None:
 def test_pages_name_no_folder_of_this_machine() -> None:
     for page in PAGES:
         assert str(ROOT) not in page.read_text("utf-8")
+
+
+MAKES = ("--folder", "--out", "-o", "--checkpoints", "new")
+"""What stands before the name of a file or folder that a command makes."""
+
+
+def test_git_ignores_what_the_pages_commands_make() -> None:
+    """But for the tutorial, whose project lies elsewhere, and for paths that begin with a slash."""
+    made = {
+        after
+        for command in commands()
+        if command.page != "docs/tutorial.md"
+        for word, after in pairwise(command.words)
+        if word in MAKES and not after.startswith("/")
+    }
+    assert {"run", "steps", "device-1", "credit-risk"} <= made
+    names = [name if "." in name else f"{name}/" for name in [*made, "quorate-data", "plan.schema.json"]]
+    ran = subprocess.run(
+        ["git", "check-ignore", "--no-index", *names], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert sorted(ran.stdout.split()) == sorted(names)

@@ -82,3 +82,30 @@ def test_ctrl_c_ends_a_search_and_its_processes(jobs: int) -> None:
     # Python ends itself by SIGINT where the signal arrived in an ``exec`` (dataclasses); a shell shows 130 for it too.
     assert search.returncode in (130, -signal.SIGINT)
     assert (out, err) == ("", "")
+
+
+BEFORE_THE_HANDLER = """
+import os, signal, sys
+
+def show(number, handler):
+    print(*sorted(set(sys.modules) - before))
+    sys.stdout.flush()
+    os._exit(0)
+
+before = set(sys.modules)
+signal.signal = show
+from quorate.__main__ import main
+main()
+"""
+
+
+def test_nothing_that_takes_time_is_imported_before_ctrl_c_is_handled() -> None:
+    """Python itself needs ten to twenty milliseconds, in which Ctrl-C prints a traceback that nobody can prevent."""
+    shown = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){BEFORE_THE_HANDLER}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert shown.stdout.split() == ["__future__", "quorate", "quorate.__main__"]
