@@ -71,7 +71,7 @@ def local_sgd(
         while steps < planned and limit.allows(steps):
             indices = next(batches)
             size = len(indices)
-            with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, task)}"):
+            with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, count, task)}"):
                 inputs, targets = cast(examples.take(indices), floating)
                 outputs = module(inputs)
                 objective = loss(outputs, targets)
@@ -98,9 +98,14 @@ def local_sgd(
     return LocalResult(work, defined(means))
 
 
-def _advice(size: int, task: Task) -> str:
-    """What to try where a batch is the rest of an epoch, and too small for layers such as BatchNorm."""
-    return " (task.drop_last = true leaves out an epoch's smaller last batch)" if size == 1 < task.batch_size else ""
+def _advice(size: int, count: int, task: Task) -> str:
+    """What to try where a batch is one example, too few for layers such as BatchNorm: it is all that the device has, or
+    the rest of an epoch."""
+    if size > 1 or task.batch_size == 1:
+        return ""
+    if count == 1:
+        return " (cohort.min_examples = 2 selects no device with a single example)"
+    return " (task.drop_last = true leaves out an epoch's smaller last batch)"
 
 
 def _value(objective: Any, step: int, learning_rate: float) -> float:

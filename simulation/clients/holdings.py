@@ -32,6 +32,11 @@ class ClientData:
         """The examples that the client holds out; None where there are none."""
         return None if self._make_test is None else self._make_test()
 
+    @property
+    def examples(self) -> int:
+        """How many examples the client trains on."""
+        return _count(self.train)
+
     def __repr__(self) -> str:
         held_out = "" if self.test is None else f", {_count(self.test):,} held out"
         return f"<ClientData: {_count(self.train):,} to train on{held_out}>"

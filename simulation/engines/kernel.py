@@ -65,8 +65,8 @@ class Kernel:
     def train(self, model: Tensors, job: Job) -> Contributed | CannotTrain:
         """Returns the client's update from ``model``, or why there is none."""
         try:
-            update = self.update(model, job)
-            return self._contributed(update, job)
+            data = self._clients[job.device]
+            return self._contributed(self._update(model, data, job), job, most=data.examples)
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error))
         except TensorError as error:
@@ -88,7 +88,9 @@ class Kernel:
 
     def update(self, model: Tensors, job: Job) -> Update:
         """Returns the learner's update from the client's data. Errors of the learner pass through."""
-        data = self._clients[job.device]
+        return self._update(model, self._clients[job.device], job)
+
+    def _update(self, model: Tensors, data: ClientData, job: Job) -> Update:
         with one_thread():
             update = self._trained(model, data, job)
         if not isinstance(update, Update):
@@ -113,7 +115,8 @@ class Kernel:
             held_out=data.test,
         )
 
-    def _contributed(self, update: Update, job: Job) -> Contributed:
+    def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:
+        """``most``: the client's examples. A coordinator counts no more, whatever the learner reports."""
         seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)
         report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
         self.delta.require(update.manifest, "the update")
@@ -126,7 +129,7 @@ class Kernel:
         weight = weight_of(
             self.plan.aggregation,
             self._weight_unit,
-            examples=report.examples,
+            examples=min(report.examples, max(1, most)),
             steps=report.work.steps,
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,

@@ -97,6 +97,15 @@ def require_enough(plan: Plan, clients: Clients) -> None:
     )
 
 
+def require_choice(plan: Plan, clients: Clients) -> None:
+    """ValueError where a draw by examples would select every client, whatever its size."""
+    if plan.cohort.choose == "by_examples" and len(clients) <= plan.cohort.select:
+        raise ValueError(
+            f'choose = "by_examples" selects {plan.cohort.select} of {len(clients)} clients: all of them in each round, '
+            "whatever their size; lower cohort.select, or bring more clients"
+        )
+
+
 def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
     """ValueError where the plan's ``finish`` needs a score that this simulation does not compute."""
     metric, source = plan.finish.metric, plan.finish.source

@@ -204,6 +204,7 @@ def _checked(
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
     checks.require_enough(whole, known)
+    checks.require_choice(whole, known)
     of = checks.class_of(classes, known)
     habits = checks.habits_of(behaviour, of, known, seed)
     scored = checks.scored_clients(score_clients, known, seed)

@@ -27,6 +27,13 @@ def test_repro_a_last_batch_of_one_example_ends_no_training(data, task):
     assert (work.steps, work.steps_planned, work.examples_seen, work.complete) == (10, 10, 40, True)
 
 
+def test_a_device_with_one_example_is_for_the_plan_to_leave_out(data, task):
+    one = data.x[:1], data.y[:1]
+    for drop_last in (False, True):
+        with pytest.raises(LearnerFailed, match=r"on a batch of 1 .cohort.min_examples = 2 "):
+            NORMED.train(NORMED.initial(0), one, task(batch_size=4, drop_last=drop_last), **WHO)
+
+
 def test_only_a_smaller_last_batch_is_left_out():
     orders = {n: batch_order(n, 8, seed=1, drop_last=True, **WHO) for n in (5, 16, 21)}
     sizes = {n: [len(batch) for batch in itertools.islice(order, 3)] for n, order in orders.items()}
