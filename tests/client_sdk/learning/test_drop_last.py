@@ -28,7 +28,7 @@ def test_repro_a_last_batch_of_one_example_ends_no_training(data, task):
 
 
 def test_a_device_with_one_example_is_for_the_plan_to_leave_out(data, task):
-    one = data.x[:1], data.y[:1]
+    one = tuple(part[:1] for part in data)
     for drop_last in (False, True):
         with pytest.raises(LearnerFailed, match=r"on a batch of 1 .cohort.min_examples = 2 "):
             NORMED.train(NORMED.initial(0), one, task(batch_size=4, drop_last=drop_last), **WHO)
