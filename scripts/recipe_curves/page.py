@@ -83,10 +83,8 @@ CNN = """The paper's CNN was not measured here: it takes longer than ten minutes
 The call is the same with `mnist_cnn()`; `target=0.99` stops it. Published (table 2, CNN, C = 0.1), rounds to 99 %:"""
 STRAGGLERS = """Logistic regression, 1,000 clients of two digits each, 10 of them in a round, E = 20, B = 10,
 learning rate 0.03, as in Li et al. 2020, section 5. A straggler gets through a uniformly drawn share of its steps.
-FedAvg drops stragglers, FedProx counts their work in full. Two differences: our clients all hold about 60 examples
-(the paper's follow a power law), and each selected client is a straggler with this probability (the paper's are an
-exact share, `Behaviour(straggler_share=)`). So a round may have no device left, and is abandoned: the curves are over
-committed rounds."""
+FedAvg drops stragglers, FedProx counts their work in full. As in the paper, stragglers are an exact share of each
+round's clients. One difference: our clients all hold about 60 examples (the paper's follow a power law)."""
 STRAGGLERS_PUBLISHED = """Published: with 90 % stragglers FedProx improves absolute test accuracy over FedAvg by 22
 % on average (abstract; five data sets). The paper shows curves, and no table to compare with."""
 SHAKESPEARE = """The next character after each of 80, by two LSTM layers of 256. 927 roles of the plays, those with

@@ -117,8 +117,8 @@ def fedprox_with_stragglers(
     """FedProx where some clients get through only part of their epochs (Li et al. 2020, arXiv:1812.06127, Algorithm 2
     and section 5.2).
 
-    ``stragglers``: the probability that a client is one in a round; the paper's settings are 0, 0.5 and 0.9, there as
-    an exact share. ``mu``: of the proximal term (mu/2) ||w - w_global||^2. ``partial``: what happens to their work.
+    ``stragglers``: the share of the selected clients that are stragglers in a round, exact but for rounding; 0, 0.5 and
+    0.9 in the paper. ``mu``: of the proximal term (mu/2) ||w - w_global||^2. ``partial``: what happens to their work.
     The paper's three methods:
 
     ============================ =========== =========
@@ -132,7 +132,7 @@ def fedprox_with_stragglers(
     behaviour = options.get("behaviour")
     if behaviour is not None and not isinstance(behaviour, Behaviour):
         raise ValueError("a recipe with stragglers takes one Behaviour for all clients, not one for each class")
-    options["behaviour"] = replace(behaviour or Behaviour(), stragglers=stragglers)
+    options["behaviour"] = replace(behaviour or Behaviour(), stragglers=0.0, straggler_share=stragglers)
     task = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "mu": mu}
     made = plan(
         "fedprox",

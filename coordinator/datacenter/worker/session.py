@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from typing import Literal
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
-from client_sdk.device.requests import Pacing, short
+from client_sdk.device.requests import HELD_S, Pacing, short
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
@@ -72,6 +72,8 @@ class _WorkerSession:
         self.pacing = pacing
         self.now = 0.0
         self.going = Going(0, {}, 0.0)
+        self._there_at = float("-inf")
+        """When the coordinator was there last."""
 
     def life(self, leases: int | None) -> WorkerSession:
         ended = 0
@@ -244,13 +246,18 @@ class _WorkerSession:
                     return reply.problem
             elif not isinstance(reply, Unreachable):
                 raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
+            elif reply.held_s >= HELD_S:
+                failures = 0  # the connection broke: the coordinator was there, and is about to be again
             failures += 1
             low, high = self._backoff(reply, failures)
             yield Sleep(min_s=low, max_s=high, reason=_why(reply), trouble=True)
 
     def _noted(self, reply: WorkerReply) -> WorkerReply:
+        """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
             self.now = reply.at
+            if _from_the_coordinator(reply):
+                self._there_at = reply.at
         return reply
 
     def _send(self, method: str, route: Route, answers: tuple[type[Message], ...], message: Message) -> Send:
@@ -261,8 +268,31 @@ class _WorkerSession:
         return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
 
     def _backoff(self, reply: WorkerReply | str, failures: int) -> tuple[float, float]:
-        after = reply.problem.retry_after_s if isinstance(reply, RequestRefused) else None
-        return self.pacing.backoff(failures, after)
+        """The window before the next try. A coordinator that was there a short while ago is thought to restart, as
+        devices think (``client_sdk.device.requests``)."""
+        silent_s = self.now - self._there_at
+        match reply:
+            case RequestRefused(problem=refused):
+                return self.pacing.backoff(
+                    failures, refused.retry_after_s, silent_s=float("inf") if refused.is_ours else silent_s
+                )
+            case Unreachable(held_s=held_s) if held_s >= HELD_S:
+                return self.pacing.after_break_s
+            case _:
+                return self.pacing.backoff(failures, silent_s=silent_s)
+
+
+def _from_the_coordinator(reply: WorkerReply) -> bool:
+    """Whether a reply shows that the coordinator was there. A digest that differs was found here, by the driver."""
+    match reply:
+        case Answered():
+            return True
+        case RequestRefused(problem=refused):
+            return refused.is_ours and refused.kind != "digest-mismatch"
+        case Unreachable(held_s=held_s):
+            return held_s >= HELD_S
+        case _:
+            return False
 
 
 def _why(reply: WorkerReply | str) -> str:
