@@ -29,7 +29,7 @@ for kind in "${kinds[@]}"; do
 done
 threads=$((SLURM_CPUS_PER_TASK / gpus))
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((29500 + SLURM_JOB_ID % 1000))
 
 # Since SLURM 22.05 srun does not take --cpus-per-task from sbatch: without this a task gets one core.

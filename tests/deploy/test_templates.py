@@ -33,6 +33,12 @@ assert words.pop(0) == "--kill-on-bad-exit=1", words
 for machine in range(3):
     subprocess.run(words, env={**os.environ, "SLURM_NODEID": str(machine)}, check=True)
 """
+HOSTS = """
+import sys
+assert sys.argv[1:] == ["show", "hostnames", "gpu[7-9]"]
+for number in range(7, 50_000):  # more than a pipe holds: whoever reads only the first line kills the writer
+    print(f"gpu{number}")
+"""
 AGENT = (
     REPORT
     + """
@@ -56,9 +62,7 @@ def run(tmp_path: Path) -> Any:
         path.chmod(0o755)
 
     def run(script: str, srun: str = REPORT, code: int = 0, **more: str) -> list[dict[str, Any]]:
-        program(
-            "scontrol", 'import sys\nassert sys.argv[1:] == ["show", "hostnames", "gpu[7-9]"]\nprint("gpu7\\ngpu8")'
-        )
+        program("scontrol", HOSTS)
         program("srun", srun)
         program("quorate", AGENT)
         program("sleep", "")
