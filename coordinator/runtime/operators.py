@@ -117,8 +117,8 @@ class OperatorRequests:
         return [self._round_view(row, state) for row in self._core.store.rounds(run, after, limit)]
 
     def ended_rounds(self, run: str, after: int, limit: int) -> list[RoundView]:
-        """The rounds after this one up to the first that has not ended, ``limit`` at most. They are read from their rows
-        alone, so also where the run's log cannot be read."""
+        """The rounds after this one up to the first that has not ended, ``limit`` at most. They are read from their
+        rows alone, so also where the run's log cannot be read."""
         rows = takewhile(lambda row: row.status != "open", self._core.store.rounds(run, after, limit))
         return [views.round_view(self._core.store, row, None) for row in rows]
 

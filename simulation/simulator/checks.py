@@ -101,8 +101,8 @@ def require_choice(plan: Plan, clients: Clients) -> None:
     """ValueError where a draw by examples would select every client, whatever its size."""
     if plan.cohort.choose == "by_examples" and len(clients) <= plan.cohort.select:
         raise ValueError(
-            f'choose = "by_examples" selects {plan.cohort.select} of {len(clients)} clients: all of them in each round, '
-            "whatever their size; lower cohort.select, or bring more clients"
+            f'choose = "by_examples" selects {plan.cohort.select} of {len(clients)} clients: all of them in each '
+            "round, whatever their size; lower cohort.select, or bring more clients"
         )
 
 

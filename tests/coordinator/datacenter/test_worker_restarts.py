@@ -1,4 +1,4 @@
-"""A worker is back within seconds after a restart of its coordinator; where nobody answers for long, it waits longer."""
+"""A worker is back within seconds after its coordinator restarts; where nobody answers for long, it waits longer."""
 
 from __future__ import annotations
 
