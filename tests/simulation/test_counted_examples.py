@@ -23,7 +23,10 @@ def boastful(model: Any, data: Any, task: Any) -> Update:
 
 def simulated(**options: Any) -> History:
     plan = {"cohort": {"select": 3, "goal": 3}, "finish": {"rounds": 2}}
-    return simulate(plan, boastful, CLIENTS, init={"w": np.zeros(1, np.float32)}, progress=False, **options)
+    history: History = simulate(
+        plan, boastful, CLIENTS, init={"w": np.zeros(1, np.float32)}, progress=False, **options
+    )
+    return history
 
 
 @pytest.mark.parametrize("options", [{}, {"engine": "processes", "workers": 2}], ids=["serial", "processes"])
