@@ -12,8 +12,9 @@ from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.heads import Head
+from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, latest_round, wrong_kinds
 from coordinator.verify.run import RunChecks
-from coordinator.verify.violation import CannotVerify, Violation
+from coordinator.verify.violation import CannotVerify, RunViolation, Violation
 
 
 def verify(
@@ -41,18 +42,31 @@ def verify(
             if blobs is not None:
                 _require_extensions(row, extensions)
             checks = RunChecks(row, [head for head in heads if head.run == run])
-            found += [finding.of(run) for finding in checks.rows(reader)]
+            found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
     yield from found
     for checks in checked:
         if blobs is not None:
-            for finding in checks.files(HashedBlobs(blobs), store, extensions):
-                yield finding.of(checks.row.run)
+            yield from _readable(checks.files(HashedBlobs(blobs), store, extensions), store, checks.row.run)
         if note is not None:
             for text in checks.notes():
                 note(text)
         if checks.head is not None and reached is not None:
             reached(checks.head)
+
+
+def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Iterator[Violation]:
+    """The findings of a run's checks. Where a check cannot go on because of values that are not of their columns' kinds,
+    these values; an error without such a value passes through."""
+    try:
+        for finding in findings:
+            yield finding.of(run)
+    except UNREADABLE:
+        wrong = list(wrong_kinds(reader, run))
+        if not wrong:
+            raise
+        for finding in wrong:
+            yield finding.of(run)
 
 
 def _gone(head: Head) -> Violation:
@@ -61,7 +75,7 @@ def _gone(head: Head) -> Violation:
 
 def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:
     """The run's row; a violation where it is missing or cannot be read."""
-    latest = max(reader.rows_by_round(run)["rounds"], default=0)
+    latest = latest_round(reader, run)
     try:
         row = reader.run(run)
     except ValueError:
@@ -69,7 +83,11 @@ def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:
         return None
     if row is None:
         found.append(Violation("orphan", run, latest, "rows name this run, and its own row is missing"))
-    return row
+        return None
+    wrong = dict(fields_of_wrong_kind(row))
+    for name, value in wrong.items():
+        found.append(Violation("rows", run, latest, f"runs.{name} holds {value!r:.80}, a {type(value).__name__}"))
+    return None if wrong else row
 
 
 def _require_extensions(row: RunRow, extensions: FindExtensions) -> None:

@@ -19,6 +19,7 @@ from coordinator.verify.draws import against_draw
 from coordinator.verify.files import HashedBlobs, WantedBlob, against_blob, forgotten_rounds, wanted_blobs
 from coordinator.verify.fleet import against_fleet, devices_of
 from coordinator.verify.heads import Head, against_head
+from coordinator.verify.kinds import latest_round
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import RoundChecks, against_line
@@ -46,7 +47,7 @@ class RunChecks:
     def rows(self, reader: Reader) -> Iterator[RunViolation]:
         row = self.row
         counts = reader.rows_by_round(row.run)
-        latest = max((number for number in counts["rounds"] if isinstance(number, int)), default=0)
+        latest = latest_round(reader, row.run)
         try:
             self.plan = Plan.parse(row.plan)
         except PlanError as error:

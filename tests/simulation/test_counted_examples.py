@@ -23,9 +23,7 @@ def boastful(model: Any, data: Any, task: Any) -> Update:
 
 def simulated(**options: Any) -> History:
     plan = {"cohort": {"select": 3, "goal": 3}, "finish": {"rounds": 2}}
-    history: History = simulate(
-        plan, boastful, CLIENTS, init={"w": np.zeros(1, np.float32)}, progress=False, **options
-    )
+    history: History = simulate(plan, boastful, CLIENTS, init={"w": np.zeros(1, np.float32)}, progress=False, **options)
     return history
 
 

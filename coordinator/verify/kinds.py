@@ -1,0 +1,77 @@
+"""Values of another kind than their column has: SQLite stores a text in a column of numbers, and a list where a body
+shall be. The other checks compare values and compute with them, so they cannot read such rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+from coordinator.store.port import Reader
+from coordinator.verify.violation import RunViolation
+
+_ALL = 1 << 30
+UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError)
+"""What a check raises where it meets such a value."""
+
+
+def latest_round(reader: Reader, run: str) -> int:
+    """The number of the run's newest round; 0 where it has none."""
+    return max((number for number in reader.rows_by_round(run)["rounds"] if isinstance(number, int)), default=0)
+
+
+def wrong_kinds(reader: Reader, run: str) -> Iterator[RunViolation]:
+    """The fields of a run's rows, and of all devices and workers, that hold a value of another kind."""
+    latest = latest_round(reader, run)
+    counts = reader.rows_by_round(run)
+    for table, numbers in counts.items():
+        for number in numbers:
+            if not isinstance(number, int):
+                yield RunViolation("rows", latest, f"a row of {table} names {number!r} as its round")
+    known = sorted(number for number in counts["contributions"] if isinstance(number, int))
+    tables: dict[str, Callable[[], Sequence[Any]]] = {
+        "runs": lambda: [reader.run(run)],
+        "checkpoints": lambda: reader.checkpoints(run),
+        "rounds": lambda: reader.rounds(run, 0, _ALL),
+        "contributions": lambda: [row for number in known for row in reader.contributions(run, number)],
+        "refusals": lambda: reader.refusals_in_order(run),
+        "assignments": lambda: reader.claims(run),
+        "metrics": lambda: reader.metrics(run),
+        "audit": lambda: reader.audit(run),
+        "devices": lambda: reader.devices(_ALL),
+        "workers": reader.workers,
+    }
+    for table, read in tables.items():
+        try:
+            rows = read()
+        except ValueError:
+            yield RunViolation("rows", latest, f"a row of {table} cannot be read")
+            continue
+        for row in rows:
+            named = getattr(row, "round", None)
+            where = named if isinstance(named, int) else latest
+            for name, value in fields_of_wrong_kind(row):
+                yield RunViolation("rows", where, f"{table}.{name} holds {value!r:.80}, a {type(value).__name__}")
+
+
+def fields_of_wrong_kind(row: Any) -> Iterator[tuple[str, Any]]:
+    """(field, value) of the fields of a row whose value is not of the field's kind."""
+    of: type = type(row)
+    kinds = _kinds(of)
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if not isinstance(value, kinds[field.name]):
+            yield field.name, value
+
+
+@cache
+def _kinds(row: type) -> dict[str, tuple[type, ...]]:
+    """The types that each field of a class of rows allows. A whole number is a time or a value too."""
+    found = {}
+    for name, hint in get_type_hints(row).items():
+        parts = [hint] if isinstance(hint, type) or get_origin(hint) is dict else get_args(hint)
+        types = tuple(get_origin(part) or part for part in parts)
+        found[name] = (*types, int) if float in types else types
+    return found

@@ -1,0 +1,73 @@
+"""Doctorings of files."""
+
+from __future__ import annotations
+
+from tests.coordinator.verify.doctorings.table import doctoring
+from tests.coordinator.verify.history import Doctor
+
+
+@doctoring
+def checkpoint_flipped(d: Doctor) -> int:
+    d.flip(d.digest(3))
+    return 4
+
+
+@doctoring
+def checkpoint_truncated(d: Doctor) -> int:
+    path = d.blob(d.digest(3))
+    path.write_bytes(path.read_bytes()[:5])
+    return 4
+
+
+@doctoring
+def checkpoint_deleted(d: Doctor) -> int:
+    d.blob(d.digest(0)).unlink()
+    return 1
+
+
+@doctoring
+def update_of_the_open_round_deleted(d: Doctor) -> int:
+    d.blob(d.reported(6)).unlink()
+    return 6
+
+
+@doctoring
+def update_of_the_open_round_flipped(d: Doctor) -> int:
+    d.flip(d.reported(6))
+    return 6
+
+
+@doctoring
+def retained_update_deleted(d: Doctor) -> int:
+    d.blob(d.reported(4)).unlink()
+    return 4
+
+
+@doctoring
+def retained_update_flipped(d: Doctor) -> int:
+    d.flip(d.reported(4))
+    return 4
+
+
+@doctoring
+def list_of_who_waited_deleted(d: Doctor) -> int:
+    d.blob(d.body_of(d.event("Drawn", 4))["pool"]).unlink()
+    return 4
+
+
+@doctoring
+def list_of_who_waited_changed(d: Doctor) -> int:
+    d.flip(d.body_of(d.event("Drawn", 4))["pool"])
+    return 4
+
+
+@doctoring
+def optimizer_state_deleted(d: Doctor) -> int:
+    d.blob(d.one("SELECT optimizer FROM checkpoints WHERE version = 4")).unlink()
+    return 5
+
+
+@doctoring
+def optimizer_state_flipped(d: Doctor) -> int:
+    d.flip(d.one("SELECT optimizer FROM checkpoints WHERE version = 4"))
+    return 5
