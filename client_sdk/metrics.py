@@ -7,6 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+UNDEFINED = ".undefined"
+"""The end of the name of a metric that says that another one has no value: ``auc.undefined``. It is 1 in the score of
+one device, and in a score of many the number of devices."""
+_LONGEST = 64
+"""Characters of a metric's name, at most."""
+
+
+def undefined(name: str) -> str:
+    """The name of the metric that says that ``name`` has no value."""
+    return name[: _LONGEST - len(UNDEFINED)] + UNDEFINED
+
 
 def require_finite(metrics: Mapping[str, float]) -> None:
     """Raise ValueError for a metric that is NaN or infinity, or not a number."""

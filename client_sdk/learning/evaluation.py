@@ -1,7 +1,8 @@
 """Scores a model on examples: means over all examples, independent of the batches. Defines ``accuracy``.
 
 A metric takes a batch's outputs and targets and returns their mean, one number. A metric that is undefined on the data
-(NaN, such as a recall without positive examples) is left out of the score; a loss that is not finite is an error.
+(NaN, such as a recall without positive examples) is left out of the score, which has ``recall.undefined`` = 1 in its
+place; a loss that is not finite is an error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import nn
 
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.metrics import undefined
 from client_sdk.protocol.devices import Score
 
 Measure = Callable[[Any, Any], Any]
@@ -34,8 +36,8 @@ def score(
     batches b of n_b.
 
     The sum is in float64. ``floating`` is the model's number type. Measures other than the loss whose mean is not
-    finite are left out: see ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was scored, and
-    LearnerFailed when model or measure fails. The module stays in eval mode.
+    finite are left out and named: see ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was
+    scored, and LearnerFailed when model or measure fails. The module stays in eval mode.
     """
     total, sums = len(examples), dict.fromkeys(measures, 0.0)
     module.eval()
@@ -50,7 +52,8 @@ def score(
     means = {name: value / total for name, value in sums.items()}
     if not math.isfinite(loss := means.get("loss", 0.0)):
         raise Diverged(f"The model's loss on the {what} is {loss}: its weights or the data are not finite.")
-    return Score(examples=total, metrics=defined(means))
+    found = defined(means)
+    return Score(examples=total, metrics=found | {undefined(name): 1.0 for name in means if name not in found})
 
 
 def defined(means: Mapping[str, float]) -> dict[str, float]:

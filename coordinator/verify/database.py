@@ -56,8 +56,8 @@ def verify(
 
 
 def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Iterator[Violation]:
-    """The findings of a run's checks. Where a check cannot go on because of values that are not of their columns' kinds,
-    these values; an error without such a value passes through."""
+    """The findings of a run's checks. Where a check cannot go on because of values that are not of their columns'
+    kinds, these values; an error without such a value passes through."""
     try:
         for finding in findings:
             yield finding.of(run)

@@ -15,8 +15,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from client_sdk.metrics import UNDEFINED
 from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, TEXT, TITLE, finish, legend, note
-from simulation.history.recorded_run import UNDEFINED, Curve, RecordedRun
+from simulation.history.recorded_run import Curve, RecordedRun
 
 Key = tuple[str, str]
 """(source, name)."""

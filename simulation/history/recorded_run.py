@@ -37,8 +37,6 @@ from simulation.history.rounds import (
 
 TRAINING = "training"
 """The source of metrics that devices measure during training, averaged over a round's counted updates."""
-UNDEFINED = ".undefined"
-"""The end of the name of a metric that counts where another metric has no value: ``auc.undefined``."""
 
 
 class Curve(NamedTuple):

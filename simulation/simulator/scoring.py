@@ -24,15 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from client_sdk.metrics import UNDEFINED, undefined
 from client_sdk.protocol.devices import Score
-from simulation.history.recorded_run import UNDEFINED
 
 CENTRAL = "evaluator"
 CLIENTS = "clients"
 LOW, HIGH = "clients.p10", "clients.p90"
 BY_CLASS = "class."
-_LONGEST = 64
-"""Characters of a metric's name, at most."""
 DEVICES = "devices"
 """The source of scores that devices report themselves, where the plan's task requires it."""
 
@@ -46,9 +44,9 @@ def metrics_of(learner: Any) -> frozenset[str]:
 def counted(score: Score, parts: Sequence[Score], names: Collection[str]) -> Score:
     """``score`` with the number of ``parts`` that lack a metric, for each of ``names`` and of all parts' metrics that
     some part lacks."""
-    known = {*names, *(name for part in parts for name in part.metrics)}
+    known = {*names, *(name for part in parts for name in part.metrics if not name.endswith(UNDEFINED))}
     lacking = {name: sum(name not in part.metrics for part in parts) for name in sorted(known)}
-    more = {name[: _LONGEST - len(UNDEFINED)] + UNDEFINED: float(count) for name, count in lacking.items() if count}
+    more = {undefined(name): float(count) for name, count in lacking.items() if count}
     return Score(examples=score.examples, metrics={**score.metrics, **more})
 
 
@@ -102,8 +100,9 @@ def _percentile(scores: Sequence[Score], percent: float) -> Score:
 
 
 def _by_metric(scores: Sequence[Score]) -> dict[str, list[tuple[float, int]]]:
-    """For each metric (value, examples) of the scores that have it, in the order of the names."""
-    names = sorted({name for score in scores for name in score.metrics})
+    """For each metric (value, examples) of the scores that have it, in the order of the names; but for those that say
+    where another one has no value."""
+    names = sorted({name for score in scores for name in score.metrics if not name.endswith(UNDEFINED)})
     return {
         name: [(score.metrics[name], score.examples) for score in scores if name in score.metrics] for name in names
     }

@@ -1,4 +1,6 @@
-"""Examples that decide: more than a client has are capped, as by a coordinator; a draw by size needs a choice."""
+"""What is counted: examples up to those that a client has, as by a coordinator; a draw by size needs a choice; devices
+whose metric has no value.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+from client_sdk.data import Data, Examples
+from client_sdk.learning import Learner
 from client_sdk.update import Update
 from simulation.history import History
 from simulation.simulator.simulate import simulate
@@ -42,3 +47,32 @@ def test_a_draw_by_examples_needs_more_clients_than_it_selects() -> None:
     }
     with pytest.raises(ValueError, match="selects 3 of 3 clients: all of them"):
         simulate(plan, boastful, CLIENTS, init={"w": np.zeros(1, np.float32)}, progress=False)
+
+
+def of_positive_examples(outputs: Any, targets: Any) -> float:
+    """The accuracy on examples of label 1, which has no value where there are none."""
+    positive = targets == 1
+    return float((outputs.argmax(1)[positive] == 1).float().mean())
+
+
+def test_devices_whose_metric_has_no_value_are_counted() -> None:
+    """One of three devices holds out no positive example, and then none does."""
+    learner = Learner(
+        model=lambda: nn.Linear(1, 2), loss=nn.functional.cross_entropy, metrics={"recall": of_positive_examples}
+    )
+
+    def client(*held_out: int) -> Any:
+        x, y = np.ones((4, 1), np.float32), np.array([0, 1, 0, 1])
+        return Data(Examples(x, y), Examples(np.ones((len(held_out), 1), np.float32), np.array(held_out)))
+
+    plan = {"cohort": {"select": 3, "goal": 3}, "finish": {"rounds": 1}, "task": {"score_held_out": True}}
+    for clients, recall, lacking in (
+        ({"a": client(1, 0), "b": client(1), "c": client(0, 0)}, True, 1.0),
+        ({"a": client(0, 0), "b": client(0), "c": client(0, 0)}, False, 3.0),
+    ):
+        history = simulate(plan, learner, clients, progress=False)
+        found = {name: line.values[0] for (source, name), line in history.curves.items() if source == "devices"}
+        assert found["recall.undefined"] == lacking
+        assert set(found) == {"loss", "recall.undefined"} | ({"recall"} if recall else set())
+        if recall:
+            assert 0 <= found["recall"] <= 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from client_sdk.metrics import Tally
+from client_sdk.metrics import UNDEFINED, Tally
 from coordinator.engine import effects as fx
 from coordinator.engine.state import Round, RunState
 
@@ -112,3 +113,10 @@ def record(
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Each metric averaged over the parts that have it, by weight. Exact, then rounded: finite where the parts are."""
     return Tally.total((metrics, weight) for weight, metrics in parts).means()
+
+
+def mean_scores(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """The same of scores, but for metrics that say where another one has no value: ``auc.undefined`` is the number of
+    parts that have no ``auc``."""
+    lacking = Counter(name for _, metrics in parts for name in metrics if name.endswith(UNDEFINED))
+    return mean_metrics(parts) | {name: float(count) for name, count in lacking.items()}

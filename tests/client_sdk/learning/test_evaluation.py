@@ -134,5 +134,7 @@ def test_repro_a_metric_without_a_value_is_left_out_and_blames_no_weights(data, 
     start, (x, y) = learner.initial(0), data
     without = (x[y != 2], y[y != 2])
     assert set(learner.evaluate(start, data).metrics) == {"loss", "recall"}
-    assert set(learner.evaluate(start, without).metrics) == {"loss"}
+    lacking = learner.evaluate(start, without).metrics
+    assert set(lacking) == {"loss", "recall.undefined"}
+    assert lacking["recall.undefined"] == 1
     assert set(learner.train(start, without, task(), **WHO).metrics) == {"loss"}
