@@ -52,6 +52,8 @@ def get(
         fail(f"{output} is a folder; name the file to write, as in {output / 'model.safetensors'}.")
     if not output.absolute().parent.is_dir():
         fail(f"There is no folder {output.parent}.")
+    if output.exists() and not output.is_file():  # a device such as /dev/null would be gone
+        fail(f"{output} is not a regular file, and would be replaced by one.")
     if output.exists() and not force:
         fail(f"{output} exists; --force overwrites it.")
 

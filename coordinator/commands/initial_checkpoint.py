@@ -15,6 +15,8 @@ def check_initial(path: Path) -> None:
     """Check the header of a safetensors file. Failure, with its name, where it is not one."""
     from client_sdk.tensors import TensorError, read_header
 
+    if path.exists() and not path.is_file():  # a named pipe would wait for a writer
+        fail(f"{path} is not a file that can start a run: it is a folder, a pipe or a device.")
     try:
         read_header(path)
     except TensorError as error:

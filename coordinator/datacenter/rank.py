@@ -131,6 +131,8 @@ def _check_writable(out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
+    if out.exists() and not out.is_file():
+        raise FileExistsError(errno.EEXIST, "Not a regular file, and would be replaced by one", str(out))
     if not os.access(out.parent, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out.parent))
 

@@ -8,6 +8,7 @@ import sys
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from string import Template
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def new(
         say_json({"folder": str(folder), "name": name, "files": written})
         return
     say(f"Wrote {', '.join(written)} to {folder}.")
-    say(f"Next: cd {folder}; python -m pytest; the README says how to go on.")
+    say(f"Next: cd {quote(str(folder))}; python -m pytest; the README says how to go on.")
 
 
 def module_name(folder: str) -> str:

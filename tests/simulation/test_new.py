@@ -72,3 +72,8 @@ def test_a_new_project_works_as_its_readme_says(tmp_path: Path) -> None:
         if "pytest" in words:
             assert "2 passed" in done.stdout
     assert len(load_data(str(folder / "device4.npz")).train) == 100
+
+
+def test_the_next_command_can_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorate("new", str(tmp_path / "my wards")) == 0
+    assert f"Next: cd '{tmp_path / 'my wards'}'; python" in capsys.readouterr().out
