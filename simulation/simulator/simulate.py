@@ -236,6 +236,8 @@ def _played(
                 scores = _score(simulation, learner, inputs)
             if state.version != before.version:
                 simulation.drop(retained.added(state.checkpoint, scores))
+            if simulation.state.over:
+                simulation.settle()
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
             shown.ended(simulation.ended(before.round_number), _shown(scores))

@@ -157,6 +157,10 @@ class Simulation:
         """Plays the round under way to its end. See ``SimulatedWorld.play_round``."""
         return self.world.play_round(trained)
 
+    def settle(self) -> None:
+        """After the end of the run. See ``SimulatedWorld.settle``."""
+        self.world.settle()
+
     def ended(self, round: int) -> RoundView:
         """Returns the view of a round that has ended."""
         return self.coordinator.operators.round(self.run, round)

@@ -76,3 +76,14 @@ def test_devices_whose_metric_has_no_value_are_counted() -> None:
         assert set(found) == {"loss", "recall.undefined"} | ({"recall"} if recall else set())
         if recall:
             assert 0 <= found["recall"] <= 1
+
+
+@pytest.mark.parametrize("finish", [{"rounds": 3}, {"rounds": 9, "metric": "loss", "target": 9.9, "better": "lower"}])
+def test_devices_that_are_slower_than_the_last_round_are_late_not_dropped(finish: dict[str, Any]) -> None:
+    """Also where a score ends the run. In deployment they send their updates after the end of the run."""
+    learner = Learner(model=lambda: nn.Linear(1, 2), loss=nn.functional.cross_entropy)
+    clients = {f"c{n}": (np.ones((n, 1), np.float32), np.zeros(n, np.int64)) for n in range(20, 80, 10)}
+    plan = {"cohort": {"select": 5, "goal": 3}, "finish": finish}
+    history = simulate(plan, learner, clients, test=clients["c20"], progress=False)
+    assert [(one.late, one.dropped) for one in history.rounds] == [(2, 0)] * len(history.rounds)
+    assert history.status == "finished"
