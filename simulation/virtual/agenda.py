@@ -34,6 +34,12 @@ class Agenda:
         self.now = max(self.now, at)
         return do, arguments
 
+    def run_out(self) -> None:
+        """Performs all calls that are left, and those that they add."""
+        while self._heap:
+            do, arguments = self.take()
+            do(*arguments)
+
 
 class VirtualClock:
     """The ``Clock`` port over an agenda's time."""

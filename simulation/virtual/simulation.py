@@ -89,7 +89,7 @@ class Simulation:
             self.store = MemoryStore()
             self._copied: Copied | None = None
             before = self._found(plan)
-            agenda = Agenda(time.time())
+            agenda = self._agenda = Agenda(time.time())
             if before is not None:
                 copy_run(self._store_of_folder, self.store, before.run)
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
@@ -158,8 +158,8 @@ class Simulation:
         return self.world.play_round(trained)
 
     def settle(self) -> None:
-        """After the end of the run. See ``SimulatedWorld.settle``."""
-        self.world.settle()
+        """After the end of the run: devices that still train send their updates, which come late."""
+        self._agenda.run_out()
 
     def ended(self, round: int) -> RoundView:
         """Returns the view of a round that has ended."""

@@ -16,7 +16,6 @@ comes too late. So a round is a function of the seed, its number and the busy de
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -139,11 +138,6 @@ class SimulatedWorld:
         for one in busy:
             self._elsewhere[one.device] = one.number
             self._agenda.after(one.at - self.now, self._comes_late, one)
-
-    def settle(self) -> None:
-        """After the end of the run: devices that still train send their updates, which come late."""
-        while math.isfinite(self._agenda.next_at):
-            self._happen()
 
     def close(self) -> None:
         """Ends the sessions of all present devices."""
