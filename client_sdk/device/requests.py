@@ -114,7 +114,7 @@ class Asking:
         """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
             self.now = reply.at
-            if _from_the_coordinator(reply):
+            if is_from_coordinator(reply):
                 self._there_at = reply.at
         return reply
 
@@ -188,7 +188,7 @@ class Asking:
                 if advice == "drop" and final and not passing:
                     return refused
             elif isinstance(reply, Unreachable):
-                if _from_the_coordinator(reply):
+                if is_from_coordinator(reply):
                     failures = 0
             else:
                 raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
@@ -205,7 +205,7 @@ class Asking:
             case RequestRefused(problem=refused):
                 low, high = self.pacing.backoff(failures, refused.retry_after_s, silent_s=silent_s)
                 reason = str(refused)
-            case Unreachable(reason=reason) if _from_the_coordinator(reply):
+            case Unreachable(reason=reason) if is_from_coordinator(reply):
                 low, high = self.pacing.after_break_s
             case Unreachable(reason=reason):
                 low, high = self.pacing.backoff(failures, silent_s=silent_s)
@@ -233,7 +233,7 @@ class Asking:
         return assignment is None or (enrolled is not None and enrolled.device == assignment.device)
 
 
-def _from_the_coordinator(reply: Reply) -> bool:
+def is_from_coordinator(reply: object) -> bool:
     """Whether a reply shows that the coordinator was there. A digest that differs was found here, by the driver."""
     match reply:
         case Answered() | Unreadable():

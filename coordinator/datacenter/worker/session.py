@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from typing import Literal
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
-from client_sdk.device.requests import HELD_S, Pacing, short
+from client_sdk.device.requests import HELD_S, Pacing, is_from_coordinator, short
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
@@ -256,7 +256,7 @@ class _WorkerSession:
         """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
             self.now = reply.at
-            if _from_the_coordinator(reply):
+            if is_from_coordinator(reply):
                 self._there_at = reply.at
         return reply
 
@@ -280,19 +280,6 @@ class _WorkerSession:
                 return self.pacing.after_break_s
             case _:
                 return self.pacing.backoff(failures, silent_s=silent_s)
-
-
-def _from_the_coordinator(reply: WorkerReply) -> bool:
-    """Whether a reply shows that the coordinator was there. A digest that differs was found here, by the driver."""
-    match reply:
-        case Answered():
-            return True
-        case RequestRefused(problem=refused):
-            return refused.is_ours and refused.kind != "digest-mismatch"
-        case Unreachable(held_s=held_s):
-            return held_s >= HELD_S
-        case _:
-            return False
 
 
 def _why(reply: WorkerReply | str) -> str:
