@@ -164,6 +164,12 @@ def sentence_of(error: Exception) -> str:
         case OSError():
             what = f" {error.filename}" if error.filename else ""
             return f"{error.strerror or error}:{what}." if what else f"{error.strerror or error}."
+        case _:
+            return _by_module(error)
+
+
+def _by_module(error: Exception) -> str:
+    """The text of an error of a library, of one of our modules, or of a bug."""
     module = type(error).__module__.partition(".")[0]
     if module in ("httpx2", "httpcore2"):
         return f"The coordinator did not answer ({' '.join(str(error).split()) or type(error).__name__})."

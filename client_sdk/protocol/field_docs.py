@@ -41,4 +41,6 @@ def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
                 match field, below:
                     case ast.AnnAssign(target=ast.Name(id=field_name)), ast.Expr(value=ast.Constant(value=str(text))):
                         found.setdefault(node.name, {})[field_name] = inspect.cleandoc(text)
+                    case _:
+                        pass
     return found

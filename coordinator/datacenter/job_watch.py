@@ -100,6 +100,8 @@ class JobWatch:
                     digest=message["digest"],
                     restarts=self._starts - 1,
                 )
+            case _:  # progress and saved steps change nothing here: they are passed on
+                pass
         self._on_message(message)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 import torch
 from torch.nn import Parameter
@@ -37,6 +37,8 @@ def make_optimizer(recipe: Recipe, learner: Learner, params: list[Parameter]) ->
             return Lamb(params, lr=lr, betas=(recipe.momentum, 0.999), weight_decay=recipe.weight_decay)
         case "learner":
             return _own(learner, params, lr)
+        case _:
+            assert_never(recipe.optimizer)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -8,7 +8,7 @@ torch.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -103,6 +103,8 @@ class Recipe(BaseModel):
                 return height * (1 + math.cos(math.pi * done)) / 2
             case "constant":
                 return height
+            case _:
+                assert_never(self.decay)
 
     def difference_from(self, other: Recipe) -> str | None:
         """The first field by which ``other`` would compute other numbers, as ``batch is 64 there and 32 here``; None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.coordinator import Coordinator
@@ -55,6 +56,8 @@ def identify(coordinator: Coordinator, permission: Permission, token: str) -> Ca
             return coordinator.workers.authenticate(token)
         case Permission.PEER:
             return _peer(coordinator, token)
+        case _:
+            assert_never(permission)
 
 
 def _peer(coordinator: Coordinator, token: str) -> Caller:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.errors import SecaggError
@@ -147,12 +147,19 @@ class SecureRequests:
                 return self._roster(secure, device)
             case "share":
                 return self._delivery(state, secure, device)
-            case "mask" if state.phase in ("agreeing", "unmasking"):
+            case "mask":
+                if state.phase not in ("agreeing", "unmasking"):
+                    return None
                 return self._read(secure).survivors(secure).encoded
-            case "survivors" if state.phase == "unmasking":
+            case "survivors":
+                if state.phase != "unmasking":
+                    return None
                 self._read(secure)
                 return self._attempts.proof(secure)
-        return None
+            case "unmask":
+                return None
+            case _:
+                assert_never(stage)
 
     def _under_way(self, state: RunState, device: str, round: int) -> SecureRound:
         if round < state.round_number or (round == state.round_number and state.phase == "idle"):
@@ -205,6 +212,8 @@ class SecureRequests:
             case "unmask":
                 sharers = attempt.sharers(secure)
                 validation.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
+            case _:
+                assert_never(arrived.stage)
 
     def _store(self, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
         if arrived.vector is not None:
@@ -271,8 +280,10 @@ class _StoredMessage:
                     data = entry_bytes(arrived.body, arrived.signature, arrived.certificate)
                 case "survivors":
                     data = arrived.signature
-                case _:
+                case "share" | "unmask":
                     data = message_bytes(arrived.body, arrived.signature)
+                case _:
+                    assert_never(arrived.stage)
         except SecaggError as error:
             raise problem("invalid-update", str(error)) from None
         return cls(digest=hashlib.sha256(data).hexdigest(), size=len(data), data=data)

@@ -56,3 +56,5 @@ class LoggedRound:
                 self.committed = body["digest"]
                 self.taken = (body["worker"], body["fence"], body["digest"])
                 self.optimizer = body.get("optimizer")
+            case _:  # other kinds change nothing of this account
+                pass

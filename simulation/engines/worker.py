@@ -115,6 +115,8 @@ class EngineWorker:
                 self._partial.begin(self._shared.model.view())
             case "restrict":
                 self._channel.send(self._restricted(message))
+            case unknown:
+                raise AssertionError(f"the engine sent a message that its worker does not know: {unknown!r}")
 
     def _trained(self, task: JsonObject) -> JsonObject:
         job = Job(**task["job"])

@@ -56,8 +56,9 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
                 for row in read_events(store, history.run)
             ]
             return pd.DataFrame(rows, columns=["seq", "at_s", "kind", "body"])
-    known = "'rounds', 'metrics', 'participation', 'withdrawals' or 'events'"
-    raise HistoryError(f"There is no table {what!r}: give {known}.")
+        case _:
+            known = "'rounds', 'metrics', 'participation', 'withdrawals' or 'events'"
+            raise HistoryError(f"There is no table {what!r}: give {known}.")
 
 
 def _rounds(history: RecordedRun, pd: Any) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -124,7 +124,8 @@ class ScriptedCoordinator:
                 return self._outcome(one)
             case "attempts":
                 return self._report(one, body)
-        raise problem("unknown-round", path)
+            case _:
+                raise problem("unknown-round", path)
 
     def _enrol(self, request: EnrolRequest) -> Enrolled:
         if request.enrolment_token != TOKEN:
@@ -238,6 +239,8 @@ class Driver:
                 return Trained(body, True, self.clock)
             case Send():
                 return self._send(action)
+            case _:
+                assert_never(action)
 
     def _send(self, action: Send) -> Reply:
         if action.update is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import pytest
 
@@ -115,6 +115,8 @@ class Script:
             case Sleep():
                 self.log.append("sleep")
                 self.at += action.max_s
+            case _:
+                assert_never(action)
         return None
 
     def next(self, name: str) -> Any:

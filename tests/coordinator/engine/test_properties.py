@@ -168,6 +168,8 @@ class Ledger:
                 case fx.RecordRefusal(kind="abandoned"):
                     assert effect.digest is not None
                     self.settled[effect.round, effect.device, effect.digest] += 1
+                case _:  # the other effects change none of these accounts
+                    pass
         self.check(story)
 
     def check(self, story: Story) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, assert_never, get_args
 
 import numpy as np
 
@@ -347,8 +347,12 @@ class World:
                 self._draw(action)
             case fx.Announce() | fx.Gather() | fx.Open() | fx.CommitSum() | fx.Advance() | fx.Discard():
                 self.secure.perform(action)
-            case _:
+            case fx.Wake() | fx.Offer() | fx.SendAnswers() | fx.Return():
                 pass  # hints: devices that wait ask again
+            case fx.Fold() | fx.Commit():
+                raise AssertionError(f"a secure round asks for no {action}")
+            case _:
+                assert_never(action)
 
     def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
         """(cohort, digest of the list of who waited): the first of those who may be chosen, and no list."""
