@@ -26,6 +26,7 @@ from client_sdk.tensors import (
 )
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import BlobError, Blobs, Missing
+from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan, chosen
@@ -64,7 +65,7 @@ def _final_errors() -> Iterator[None]:
     """Raises errors that a retry would not change as CannotAggregate."""
     try:
         yield
-    except TensorError as error:
+    except (TensorError, ExtensionError) as error:
         raise CannotAggregate(str(error)) from None
     except Missing as error:
         raise CannotAggregate(f"a file that the round needs is gone: {error}") from None
@@ -145,19 +146,19 @@ class Aggregator:
         delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
         for columns in self._sums.columns(items):
             width = columns.shape[1]
-            delta[start : start + width] = self._chosen.rule.combine(columns, weights, self._chosen.rule_settings)
+            delta[start : start + width] = self._chosen.combine(columns, weights)
             start += width
         return delta
 
     # ------------------------------------------------------------ the checkpoint
 
     def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks) -> NewCheckpoint:
-        optimizer, settings = self._chosen.optimizer, self._chosen.optimizer_settings
+        first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
         places = self.delta.slices()
         header = read_header(self._blobs.path(parent))
         averaged = {name: spec for name, spec in header.manifest.items() if name in places}
-        state = carried(self._blobs, before, averaged, optimizer.first(settings), f"{self._run} {round}")
+        state = carried(self._blobs, before, averaged, first, f"{self._run} {round}")
         with state as (old, new), self._blobs.open(parent) as source, self._blobs.spool() as spool:
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
@@ -171,7 +172,7 @@ class Aggregator:
                     model = widen(_read_values(source, spec, count))
                     mean, slots = deltas.read(begin + start, count), old.block(name, start, count)
                     with np.errstate(over="ignore", invalid="ignore"):
-                        following = optimizer.apply(model, mean, list(slots.T), rate, settings)
+                        following = self._chosen.apply(model, mean, list(slots.T), rate)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
                     new.write(name, slots)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,26 @@ def test_without_the_package_every_name_is_refused() -> None:
         codecs.get("clinic:coarse@1")
 
 
+def defined(folder: str) -> Iterator[str]:
+    """The names of classes, functions, constants, fields and imports under a folder."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case (
+                    ast.ClassDef(name=name)
+                    | ast.FunctionDef(name=name)
+                    | ast.Name(id=name, ctx=ast.Store())
+                    | ast.alias(name=name)
+                ):
+                    yield name
+                case _:
+                    pass
+
+
 def test_what_the_page_names_is_there() -> None:
+    text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
+    names = set(re.findall(r"`(\w+)`", text))
+    there = {name for folder in ("client_sdk", "coordinator", "simulation", "tests") for name in defined(folder)}
+    assert {name for name in names if name.lower() != name or "_" in name} - there == set()
     for path in re.findall(r"`((?:client_sdk|coordinator|simulation|tests)/[\w/.]+?)(?:\*\.py)?`", PAGE):
         assert (ROOT / path).exists() or list(ROOT.glob(path + "*")), path

@@ -38,9 +38,8 @@ def wrong(source: str) -> list[str]:
         last = node.cases[-1]
         if last.guard is not None or not isinstance(last.pattern, ast.MatchAs) or last.pattern.pattern is not None:
             found.append(f"line {node.lineno}: no wildcard at the end")
-        elif any(name in CLOSED for case in node.cases for name in class_names(case)):
-            if "assert_never" not in ast.unparse(last):
-                found.append(f"line {node.lineno}: no assert_never at the end")
+        elif "assert_never" not in ast.unparse(last) and CLOSED & {n for case in node.cases for n in class_names(case)}:
+            found.append(f"line {node.lineno}: no assert_never at the end")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from client_sdk.tensors import Tensors, read_header
 from client_sdk.update import Update
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
+from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
 from coordinator.store import open_store
 from coordinator.verify import verify
@@ -59,6 +60,8 @@ PLANS = {
         "weighting": "equal",
     },
 }
+OTHER_ENGINES = [name for name in get_args(EngineName) if name != "serial"]
+WORKERS = {"processes": {"workers": 2}}
 
 
 def run(asked: dict[str, Any], **options: Any) -> History:
@@ -74,8 +77,14 @@ def test_every_engine_gives_the_same_models_and_states(name: str) -> None:
     serial = line(run(plan(**PLANS[name])))
     assert len({digest for digest, _ in serial}) == 5
     assert [state is None for _, state in serial] == [True, False, False, False, False]
-    pool: EngineName = "processes"
-    assert line(run(plan(**PLANS[name]), engine=pool, workers=2)) == serial
+    for engine in OTHER_ENGINES:
+        assert line(run(plan(**PLANS[name]), engine=engine, **WORKERS.get(engine, {}))) == serial
+
+
+def test_every_optimizer_with_a_state_is_simulated() -> None:
+    assert {found["server_optimizer"] for found in PLANS.values()} == {
+        name for name, optimizer in SERVER_OPTIMIZERS.items() if optimizer.slots
+    }
 
 
 def test_a_simulation_that_goes_on_gives_the_same_states(tmp_path: Path) -> None:

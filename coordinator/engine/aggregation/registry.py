@@ -8,10 +8,13 @@ replica must fold in the same way.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
+
+import numpy as np
 
 from client_sdk.protocol.names import LEARNER_PATTERN
 from coordinator.engine.aggregation.fedadagrad import FEDADAGRAD
@@ -20,7 +23,7 @@ from coordinator.engine.aggregation.fedavgm import FedAvgM
 from coordinator.engine.aggregation.fedyogi import FEDYOGI
 from coordinator.engine.aggregation.optimizers import Average, ServerOptimizer
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
-from coordinator.engine.aggregation.rules import Mean, Median, Rule
+from coordinator.engine.aggregation.rules import Columns, Mean, Median, Rule, Vector, Weights
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
 
 Made = TypeVar("Made", covariant=True)
@@ -77,12 +80,29 @@ class AggregationFields(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A plan's rule and server optimizer, with every parameter set."""
+    """A plan's rule and server optimizer, with every parameter set.
+
+    Their results are checked, since packages bring some of them: a block of another length would become a file that is
+    no checkpoint.
+    """
 
     rule: Rule
     rule_settings: Settings
     optimizer: ServerOptimizer
     optimizer_settings: Settings
+
+    def combine(self, columns: Columns, weights: Weights) -> Vector:
+        """One block of the delta, as ``Rule.combine`` gives it. ExtensionError where the rule fails, or gives anything
+        else than float32 [B]."""
+        with _failures("aggregation rule"):
+            found = self.rule.combine(columns, weights, self.rule_settings)
+            return _block("aggregation rule", found, columns.shape[1])
+
+    def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
+        """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above."""
+        with _failures("server optimizer"):
+            found = self.optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
+            return _block("server optimizer", found, model.size)
 
 
 def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
@@ -143,6 +163,24 @@ def needs_package(section: AggregationFields) -> bool:
 
 
 # ------------------------------------------------------------ inside
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Raises an error inside as an ExtensionError. A lack of memory is the machine's, and passes."""
+    try:
+        yield
+    except (ExtensionError, MemoryError):
+        raise
+    except Exception as error:
+        raise ExtensionError(f"the {what} of the plan failed: {type(error).__name__}: {error}") from error
+
+
+def _block(what: str, found: object, size: int) -> Vector:
+    if isinstance(found, np.ndarray) and (found.dtype, found.shape) == (np.float32, (size,)):
+        return found
+    gives = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+    raise ExtensionError(f"the {what} of the plan gives {gives} for a block of float32 [{size}]")
 
 
 def _found(

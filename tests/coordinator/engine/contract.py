@@ -1,6 +1,6 @@
 """The contracts of all aggregation rules and server optimizers, also of packages.
 
-A package that brings one runs these on it too: ``class TestMine(ColumnRuleContract): rule = MINE; settings = {...}``.
+A package that brings one runs these on it too: ``class TestMine(ColumnRuleContract): rule = MINE; given = {...}``.
 """
 
 from __future__ import annotations
@@ -138,6 +138,17 @@ class ServerOptimizerContract:
         self.optimizer.apply(model, mean, state, 0.1, given)
         assert model.tolist() == [1.0] * 5
         assert mean.tolist() == [0.25] * 5
+
+    def test_the_state_that_it_declares_is_written_into_the_vectors_that_it_gets(self) -> None:
+        """A vector that is put in the place of another one is lost: the next round begins with the old one."""
+        given = require_parameters(self.optimizer.parameters, self.given)
+        state = [np.full(5, value, np.float32) for value in self.optimizer.first(given)]
+        before = [one.tobytes() for one in state]
+        for mean in (1.0, -3.0):
+            found = self.optimizer.apply(np.ones(5, np.float32), np.full(5, mean, np.float32), state[:], 0.1, given)
+            assert (found.dtype, found.shape) == (np.float32, (5,))
+        changed = [one.tobytes() != old for one, old in zip(state, before, strict=True)]
+        assert changed == [True] * len(self.optimizer.slots)
 
     def test_where_nothing_was_learned_a_model_at_rest_stays(self) -> None:
         given = require_parameters(self.optimizer.parameters, self.given)

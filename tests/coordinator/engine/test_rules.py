@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,49 +12,58 @@ from coordinator.engine.aggregation.rules import Mean, Median
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
 from tests.coordinator.engine.contract import ColumnRuleContract, RuleContract
 
-
-class TestMean(RuleContract):
-    rule = Mean()
-
-    def test_it_is_not_made_from_columns(self) -> None:
-        with pytest.raises(TypeError, match="exact sum"):
-            self.combine(self.columns())
+GIVEN: dict[str, dict[str, float]] = {"trimmed-mean": {"fraction": 0.25}}
+"""Parameters as a plan sets them, where the rule needs any."""
 
 
-class TestMedian(ColumnRuleContract):
-    rule = Median()
+def contract(name: str) -> type[RuleContract]:
+    """The contract's tests for one entry of the registry."""
+    rule = RULES[name]
+    kind = RuleContract if rule.needs == "sum" else ColumnRuleContract
+    return type(f"Test_{name.replace('-', '_')}", (kind,), {"rule": rule, "given": GIVEN.get(name, {})})
 
 
-class TestTrimmedMean(ColumnRuleContract):
-    rule = TrimmedMean()
-    given: ClassVar[dict[str, float]] = {"fraction": 0.25}
-
-    @pytest.mark.parametrize(
-        ("fraction", "values", "mean"),
-        [
-            (0.0, [1, 2, 6], 3),
-            (0.1, [1, 2, 6], 3),  # floor(0.3) of 3 values: none is left out
-            (0.2, [-900, 1, 2, 3, 900], 2),
-            (0.25, [8, 1, 4, 1000], 6),
-            (0.49, [5, 1, 1000], 5),
-            (0.499, [5], 5),
-            (0.29, [0] * 29 + [1] * 42 + [7000] * 29, 1),  # 0.29 * 100 is 28.999999999999996
-        ],
-    )
-    def test_by_hand(self, fraction: float, values: list[float], mean: float) -> None:
-        columns = np.array(values, np.float32).reshape(-1, 1)
-        found = self.rule.combine(columns, np.ones(len(values), np.int64), {"fraction": fraction})
-        assert found.tolist() == [mean]
-
-    def test_it_trims_each_coordinate_alone(self) -> None:
-        columns = np.array([[0, 900], [1, 1], [2, 2], [900, 3]], np.float32)
-        assert self.combine(columns).tolist() == [1.5, 2.5]
+for _name in RULES:  # a new entry is among them by itself
+    globals()[f"Test_{_name.replace('-', '_')}"] = contract(_name)
 
 
-def test_every_rule_has_been_here() -> None:
-    tested = {
-        type(rule.rule)
-        for rule in [*RuleContract.__subclasses__(), *ColumnRuleContract.__subclasses__()]
-        if hasattr(rule, "rule")
-    }
-    assert {type(rule) for rule in RULES.values()} <= tested
+def test_a_rule_that_depends_on_the_order_is_seen() -> None:
+    class Newest(Median):
+        def combine(self, columns: Any, weights: Any, settings: Any) -> Any:
+            return columns[-1]
+
+    made = contract("median")()
+    made.rule = Newest()
+    with pytest.raises(AssertionError):
+        made.test_the_order_of_the_updates_changes_no_bit()
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_the_mean_is_not_made_from_columns() -> None:
+    with pytest.raises(TypeError, match="exact sum"):
+        Mean().combine(np.ones((2, 3), np.float32), np.ones(2, np.int64), {})
+
+
+@pytest.mark.parametrize(
+    ("fraction", "values", "mean"),
+    [
+        (0.0, [1, 2, 6], 3),
+        (0.1, [1, 2, 6], 3),  # floor(0.3) of 3 values: none is left out
+        (0.2, [-900, 1, 2, 3, 900], 2),
+        (0.25, [8, 1, 4, 1000], 6),
+        (0.49, [5, 1, 1000], 5),
+        (0.499, [5], 5),
+        (0.29, [0] * 29 + [1] * 42 + [7000] * 29, 1),  # 0.29 * 100 is 28.999999999999996
+    ],
+)
+def test_a_trimmed_mean(fraction: float, values: list[float], mean: float) -> None:
+    columns = np.array(values, np.float32).reshape(-1, 1)
+    found = TrimmedMean().combine(columns, np.ones(len(values), np.int64), {"fraction": fraction})
+    assert found.tolist() == [mean]
+
+
+def test_a_trimmed_mean_trims_each_coordinate_alone() -> None:
+    columns = np.array([[0, 900], [1, 1], [2, 2], [900, 3]], np.float32)
+    assert TrimmedMean().combine(columns, np.ones(4, np.int64), {"fraction": 0.25}).tolist() == [1.5, 2.5]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
+from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
 from coordinator.engine.plan import Plan
@@ -31,14 +34,14 @@ def having(version: str | None) -> FindExtensions:
     return lambda plan: Registry(rules=rules)
 
 
-def replica(world: World, version: str | None) -> Coordinator:
+def replica(world: World, version: str | None, extensions: FindExtensions | None = None) -> Coordinator:
     return Coordinator(
         world.store,
         world.blobs,
         clock=world.clock,
         settings=world.settings,
         entropy=world.entropy,
-        extensions=having(version),
+        extensions=extensions or having(version),
     )
 
 
@@ -122,3 +125,52 @@ def test_nothing_is_looked_for_where_a_plan_names_no_package(monkeypatch: pytest
 
     monkeypatch.setattr(extensions, "extensions", lambda group: pytest.fail("it was looked for"))
     assert extensions.installed(Plan.parse({"name": "p", "task": {"learner": "a:b"}})) is BUILT_IN
+
+
+class Broken(TrimmedMean):
+    """A package's rule with a bug: ``gives`` makes the block, or raises."""
+
+    def __init__(self, gives: Callable[[np.ndarray], Any]) -> None:
+        self._gives = gives
+
+    def combine(self, columns: np.ndarray, weights: np.ndarray, settings: Any) -> Any:
+        return self._gives(columns)
+
+
+class Slip(Average):
+    """A package's server optimizer that returns one value for the whole block."""
+
+    def apply(self, model: np.ndarray, mean: np.ndarray, state: Any, learning_rate: float, settings: Any) -> Any:
+        return model.sum(keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("gives", "sentence"),
+    [
+        (lambda columns: 1 / 0, "aggregation rule of the plan failed: ZeroDivisionError: division by zero"),
+        (lambda columns: None, r"aggregation rule of the plan gives NoneType for a block of float32 \[\d+\]"),
+        (lambda columns: columns[0, :1], r"aggregation rule of the plan gives float32 \[1\] for a block of float32"),
+        (lambda columns: columns.sum(axis=0, dtype=np.float64), r"aggregation rule of the plan gives float64 \[\d+\]"),
+        (None, r"server optimizer of the plan gives float32 \[1\] for a block of float32 \[\d+\]"),
+    ],
+    ids=["raises", "nothing", "too short", "float64", "optimizer"],
+)
+def test_a_bug_in_a_package_ends_the_round_with_a_reason_and_not_in_a_file(
+    make_world: MakeWorld, gives: Callable[[np.ndarray], Any] | None, sentence: str
+) -> None:
+    """Its arithmetic is the same at each try, so the round is abandoned, and the model stays."""
+    world = make_world()
+    registry = Registry(
+        rules={} if gives is None else {"clinic:trim": Installed("1.2", Broken(gives))},
+        server_optimizers={"clinic:slip": Installed("1", Slip())},
+    )
+    world.coordinator = replica(world, "1.2", lambda plan: registry)
+    slip = {"server_optimizer": "clinic:slip", "server_optimizer_version": "1"}
+    world.create(aggregation=slip if gives is None else FOREIGN, cohort={"select": 4, "goal": 4, "quorum": 1.0})
+    first = world.coordinator.core.state("marks").checkpoint
+    world.play_round(1)
+    found = world.coordinator.operators.round("marks", 1)
+    assert found.status == "abandoned"
+    assert re.search(sentence, found.reason), found.reason
+    state = world.coordinator.core.state("marks")
+    assert (state.version, state.checkpoint) == (0, first)

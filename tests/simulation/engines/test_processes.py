@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, partition, simulate
-from simulation.engines import CannotTrain, Done, Engine, Job, Kernel, Result, SerialEngine, engine_called
+from simulation.engines import CannotTrain, Done, Engine, EngineName, Job, Kernel, Result, SerialEngine, engine_called
 from simulation.engines.processes import ProcessEngine
 from simulation.history.rounds import RoundSummary
 from simulation.simulator.checks import plan_of
@@ -186,8 +186,9 @@ def test_whole_runs_have_the_bits_of_the_serial_engine(choice: dict[str, Any]) -
 
     reference = run()
     assert len(set(digests(reference))) == 4
-    for workers in (2,) if choice else (1, 2, 3):
-        found = run(engine="processes", workers=workers)
+    others = [{"engine": name} for name in get_args(EngineName) if name not in ("serial", "processes")]
+    for engine in (*({"engine": "processes", "workers": count} for count in ((2,) if choice else (1, 2, 3))), *others):
+        found = run(**engine)
         assert digests(found) == digests(reference)
         assert [*map(fate, found.rounds)] == [*map(fate, reference.rounds)]
         assert happened(found) == happened(reference)
