@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/decisions/*.md"))]
 PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards", "benchmarks", "tests", "scripts")
 _PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs|deploy|examples|requirements)/[\w./*-]*\w)")
 _MODULE = re.compile(rf"`{{1,2}}((?:{'|'.join(PACKAGES[1:4])})(?:\.(?!py`)\w+)+)`")

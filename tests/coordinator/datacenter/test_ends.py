@@ -192,10 +192,10 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
 
 
 @pytest.mark.parametrize("batch", ["12", "999"])
-def test_a_rank_by_hand_ends_with_its_job_and_without_a_farewell_that_could_fail(
+def test_a_rank_by_hand_ends_with_its_job_and_without_a_shutdown_that_could_fail(
     tmp_path: Path, data: Path, batch: str
 ) -> None:
-    """Python's farewell beside Gloo's threads sometimes aborts: torchrun then takes a job that is done for a failed
+    """Python's shutdown beside Gloo's threads sometimes aborts: torchrun then takes a job that is done for a failed
     one, and the torchruns of other machines wait five minutes for it."""
     (tmp_path / "rude.py").write_text(
         "import atexit, os\nfrom tests.coordinator.datacenter.models import slow\natexit.register(os.abort)\n"

@@ -14,7 +14,7 @@ from tests.coordinator.world import World
 
 
 class Counter:
-    """A combiner whose batches are kept, and whose first one can be held at the door."""
+    """A group commit that remembers its batches, and whose first one can be delayed."""
 
     def __init__(
         self, answer: Callable[[int], int | BaseException] = lambda item: item * 10, *, most: int = 256
