@@ -50,7 +50,7 @@ NOT_DECLARED = {
     "pfl": "fits no release of Python that we support with its own requirements: install it by hand to measure it",
 }
 """Module -> why it is imported though nothing declares it."""
-LOADERS = ("import_module", "importorskip", "find_spec")
+LOADERS = ("__import__", "import_module", "importorskip", "find_spec")
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def imports_any(source: str, prefixes: tuple[str, ...], without: tuple[str, ...]
     left_out = tuple(folder.replace("/", ".") for folder in without)
     for node in nodes_of(source):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             inside = any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
@@ -209,7 +210,24 @@ def test_missing_modules_name_an_extra_that_declares_them() -> None:
         ("def f():\n    from torch.nn import Linear", "torch"),
         ("parquet = import_module('pyarrow.parquet')", "pyarrow"),
         ("pytest.importorskip('ray')", "ray"),
+        ("sql = __import__('sqlalchemy.sql')", "sqlalchemy"),
+        ("if TYPE_CHECKING:\n    import pandas as pd", "pandas"),
     ],
 )
 def test_imports_are_seen(source: str, module: str) -> None:
     assert list(imported(source)) == [module]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import coordinator.datacenter.job", True),
+        ("def f():\n    from coordinator.datacenter import job", True),
+        ("from coordinator import datacenter", True),
+        ("from coordinator import engine", False),
+        ("from coordinator.datacenter_costs import job", False),
+        ("from coordinator.datacenter.worker import client", False),
+    ],
+)
+def test_rooms_that_are_imported_are_seen(source: str, found: bool) -> None:
+    assert imports_any(source, ("coordinator.datacenter",), without=("coordinator/datacenter/worker",)) == found
