@@ -2,7 +2,7 @@
 
 Run by `make lock` inside `.venv`, where torch already lies: what torch itself needs is resolved with the rest, while
 torch and the CUDA libraries of its GPU builds stay out of the lock (see scripts/install.py). Versions in the lock are
-kept where they still fit; `make lock UPGRADE=1` takes the newest.
+reused where they still fit; `make lock UPGRADE=1` takes the newest.
 
 Packages of the lock that ask for torch themselves are resolved as if they did not: an override takes torch away.
 """

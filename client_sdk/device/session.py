@@ -95,7 +95,7 @@ def participate(
         record = record.model_copy(update={"coordinator": coordinator, "enrolled": None})
     if signer is None:
         if not record.key_seed:
-            raise ValueError("This device's key is kept outside its record: give the signer that holds it.")
+            raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
         signer = DeviceKey.from_bytes(bytes.fromhex(record.key_seed))
     return _Session(record, signer, offer, enrolment_token, label, pacing or Pacing()).life(rounds)
 

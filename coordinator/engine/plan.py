@@ -146,10 +146,10 @@ class Finish(_Section):
 
 
 class Retention(_Section):
-    """How long the raw updates of plain rounds are kept after their round."""
+    """How long the raw updates of plain rounds are retained after their round."""
 
     rounds: int = Field(default=0, ge=0, le=1_000_000)
-    """Rounds for which raw updates are kept, to be folded again by an audit. 0: deleted once the round has ended."""
+    """Rounds for which raw updates are retained, to be folded again by an audit. 0: deleted once the round has ended."""
 
 
 class Datacenter(DatacenterTask):

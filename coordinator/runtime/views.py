@@ -41,7 +41,7 @@ def run_view(
 
 
 def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
-    """What can be said of a run whose log this version cannot read."""
+    """The view of a run whose log this version cannot read."""
     line = reader.checkpoints(row.run)
     finish = cast("dict[str, Any]", row.plan.get("finish") or {})
     return RunView(

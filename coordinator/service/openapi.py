@@ -22,7 +22,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "examples": 600,
         "label": "ward 7",
     },
-    "Enrolled": {"device": "d-4k7m2q9x", "token": "kept secret by the device", "examples_cap": 600},
+    "Enrolled": {"device": "d-4k7m2q9x", "token": "secret of the device", "examples_cap": 600},
     "CheckIn": {"examples": 600, "learners": {"quorate:mnist-mlp": "0.1.0"}, "policy": {}, "hold_s": 25},
     "Assignment": {
         "kind": "assignment",

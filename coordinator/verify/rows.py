@@ -19,7 +19,7 @@ from coordinator.verify.violation import RunViolation
 R = TypeVar("R")
 
 _UNLOGGED = ("late", "stale", "duplicate", "withdrawn", "invalid-update", "not-selected", "lease-lost")
-"""Kinds of refusals that change no state, so that no event tells of them. Those of acknowledged updates are
+"""Kinds of refusals that change no state, so that no event shows them. Those of acknowledged updates are
 *abandoned*."""
 _SHOWN = 60
 

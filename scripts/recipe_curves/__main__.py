@@ -31,7 +31,7 @@ from .page import RESULTS, write
 
 Run = History | recipes.Baseline
 SEED = 0
-KEPT = ("evaluator", "evaluator.p10", "clients", "clients.p10")
+SOURCES = ("evaluator", "evaluator.p10", "clients", "clients.p10")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Curve:
     group: str
     label: str
     setting: dict[str, Any]
-    """Arguments of the recipe that are numbers and names; kept beside the result."""
+    """Arguments of the recipe that are numbers and names; stored beside the result."""
     run: Callable[[dict[str, Any]], Run]
 
 
@@ -160,13 +160,13 @@ CURVES: dict[str, Curve] = {
 
 
 def measure(name: str) -> dict[str, Any]:
-    """The curve with its setting, as it is kept."""
+    """The curve with its setting, as it is stored."""
     curve = CURVES[name]
     wall, cpu = time.monotonic(), time.process_time()
     made = curve.run(curve.setting)
     found: dict[str, Any] = {"group": curve.group, "label": curve.label, "seed": SEED, "setting": curve.setting}
     for (source, metric), line in made.curves.items():
-        if metric == "accuracy" and source in KEPT:
+        if metric == "accuracy" and source in SOURCES:
             values = [round(float(value), 5) for value in line.values]
             found[source] = {"versions": line.versions.tolist(), "values": values}
     if isinstance(made, History):
@@ -182,14 +182,14 @@ def _versions() -> dict[str, str]:
 def main(arguments: list[str]) -> None:
     """See the head of this file."""
     torch.set_num_threads(1)
-    kept: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    stored: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
     again = set(arguments[1:]) if arguments[:1] == ["--again"] else set()
     for name in CURVES if arguments[:1] != ["--page"] else ():
-        if name in kept and name not in again:
+        if name in stored and name not in again:
             continue
-        kept[name] = measure(name)
-        sys.stderr.write(f"{name}: {kept[name]['cpu_s']} s of CPU\n")
-        ordered = {known: kept[known] for known in CURVES if known in kept}
+        stored[name] = measure(name)
+        sys.stderr.write(f"{name}: {stored[name]['cpu_s']} s of CPU\n")
+        ordered = {known: stored[known] for known in CURVES if known in stored}
         RESULTS.write_text(
             json.dumps(ordered, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n", "utf-8"
         )

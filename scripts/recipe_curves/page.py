@@ -68,7 +68,7 @@ interpolation.
 
 ## What is ours, and what is published
 *Ours* was measured by `python -m scripts.recipe_curves` on two cores of a shared machine, with one seed (0), and is
-kept in [recipes.json](recipes.json), from which this page is generated. *Published* is from the papers. The
+stored in [recipes.json](recipes.json), from which this page is generated. *Published* is from the papers. The
 settings are not equal. The papers chose the best learning rate of a grid for each row; here each learning rate is
 one plausible value. Our runs are short, and one seed does not show the spread between seeds. A dash means: not
 reached in the rounds that were run. Accuracy is on the test set unless stated otherwise; "last 5" is the mean of
@@ -99,7 +99,7 @@ MANY = 20
 """Scored rounds above which the end of a curve is a mean of several."""
 
 
-class Kept:
+class StoredCurve:
     """A measured curve with the face of a run."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
@@ -127,40 +127,40 @@ class Kept:
         return "–" if found is None else f"{found:.0f}"
 
 
-def page(kept: Mapping[str, Any]) -> str:
+def page(stored: Mapping[str, Any]) -> str:
     """The whole page."""
-    parts = [HEAD, *_mnist(kept), *_stragglers(kept), *_shakespeare(kept), *_settings(kept)]
+    parts = [HEAD, *_mnist(stored), *_stragglers(stored), *_shakespeare(stored), *_settings(stored)]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def write() -> None:
     """Draws and writes."""
-    kept = json.loads(RESULTS.read_text("utf-8"))
+    stored = json.loads(RESULTS.read_text("utf-8"))
     for group, title in PICTURES.items():
-        runs = {curve.found["label"]: curve for curve in _of(kept, group).values()}
+        runs = {curve.found["label"]: curve for curve in _of(stored, group).values()}
         if runs:
             with rc_context({"svg.hashsalt": "quorate"}):  # equal curves give equal files
                 figure = recipes.draw(runs, "accuracy", title=title)
                 figure.savefig(IMAGES / f"recipes-{group}.svg", metadata={"Date": None})
-    PAGE.write_text(page(kept), "utf-8")
+    PAGE.write_text(page(stored), "utf-8")
 
 
-def _of(kept: Mapping[str, Any], group: str) -> dict[str, Kept]:
-    return {name: Kept(found) for name, found in kept.items() if found["group"] == group}
+def _of(stored: Mapping[str, Any], group: str) -> dict[str, StoredCurve]:
+    return {name: StoredCurve(found) for name, found in stored.items() if found["group"] == group}
 
 
 def _picture(group: str) -> str:
     return f"![{PICTURES[group]}: accuracy over rounds](images/recipes-{group}.svg)"
 
 
-def _mnist(kept: Mapping[str, Any]) -> list[str]:
+def _mnist(stored: Mapping[str, Any]) -> list[str]:
     lines = [
         "| clients | method | rounds run | accuracy, last 5 | to 90 % | to 95 % | to 97 % | published: to 97 % |",
         "|---|---|---|---|---|---|---|---|",
     ]
     own = []
     for group, split in (("mnist-iid", "labels alike"), ("mnist-shards", "two shards")):
-        for curve in _of(kept, group).values():
+        for curve in _of(stored, group).values():
             label = curve.found["label"]
             published = PUBLISHED_MNIST.get((group, label), "")
             reached = " | ".join(curve.reached(target) for target in (0.9, 0.95, 0.97))
@@ -186,14 +186,14 @@ def _mnist(kept: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _stragglers(kept: Mapping[str, Any]) -> list[str]:
+def _stragglers(stored: Mapping[str, Any]) -> list[str]:
     lines = [
         "| stragglers | method | rounds committed | rounds abandoned | accuracy, last 5 | best |",
         "|---|---|---|---|---|---|",
     ]
     groups = ("stragglers-0", "stragglers-50", "stragglers-90")
     for group in groups:
-        for curve in _of(kept, group).values():
+        for curve in _of(stored, group).values():
             best = f"{100 * float(curve.metric('accuracy').values.max()):.1f} %"
             share = f"{group.split('-')[1]} %"
             lines.append(
@@ -209,9 +209,9 @@ def _stragglers(kept: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _shakespeare(kept: Mapping[str, Any]) -> list[str]:
+def _shakespeare(stored: Mapping[str, Any]) -> list[str]:
     lines = ["| method | rounds run | accuracy at the end | to 20 % | to 30 % | to 40 % |", "|---|---|---|---|---|---|"]
-    for curve in _of(kept, "shakespeare").values():
+    for curve in _of(stored, "shakespeare").values():
         reached = " | ".join(curve.reached(target) for target in (0.2, 0.3, 0.4))
         lines.append(f"| {curve.found['label']} | {curve.rounds} | {curve.last()} | {reached} |")
     published = [f"| {e} | {b} | {mixed} | {natural} |" for e, b, mixed, natural in PUBLISHED_SHAKESPEARE]
@@ -225,13 +225,13 @@ def _shakespeare(kept: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _settings(kept: Mapping[str, Any]) -> list[str]:
+def _settings(stored: Mapping[str, Any]) -> list[str]:
     lines = ["| curve | arguments | CPU s |", "|---|---|---|"]
-    for name, found in kept.items():
+    for name, found in stored.items():
         arguments = ", ".join(f"{key}={value!r}" for key, value in found["setting"].items())
         lines.append(f"| {name} | `{arguments}` | {found['cpu_s']:.0f} |")
-    versions = sorted({f"torch {found['torch']}, numpy {found['numpy']}" for found in kept.values()})
-    total = sum(found["cpu_s"] for found in kept.values()) / 60
+    versions = sorted({f"torch {found['torch']}, numpy {found['numpy']}" for found in stored.values()})
+    total = sum(found["cpu_s"] for found in stored.values()) / 60
     head = (
         f"Seed 0, one thread, {'; '.join(versions)}; {total:.0f} minutes of one core for all. To measure one anew:\n"
         "`python -m scripts.recipe_curves --again mnist-iid-fedavg`."

@@ -14,7 +14,7 @@ from simulation.clients.pool import Indices, Pool, as_given, is_torch_dataset, l
 
 
 class ClientData:
-    """One client's data, in parts. Each part is gathered at the first access, and kept as long as this object.
+    """One client's data, in parts. Each part is gathered at the first access, and stays as long as this object.
 
     A part is ``Examples`` (``.x`` [n, ...] and ``.y`` [n, ...]), a torch Dataset, or the user's own object.
     """

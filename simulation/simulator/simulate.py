@@ -164,7 +164,7 @@ def simulate(
             datacenter=datacenter or {},
         )
     except (StoreError, BlobError) as error:
-        raise SimulationError(f"the run cannot be kept in {folder or 'a temporary folder'}: {error}") from error
+        raise SimulationError(f"the run cannot be stored in {folder or 'a temporary folder'}: {error}") from error
     except FolderError as error:
         raise SimulationError(str(error)) from error
     except (ProblemError, TensorError) as error:
@@ -259,7 +259,7 @@ def _played(
         error.history = simulation.history(wall, interrupted=True)
         raise
     except (StoreError, BlobError) as error:
-        broken = SimulationError(f"round {simulation.state.round_number} could not be kept: {error}")
+        broken = SimulationError(f"round {simulation.state.round_number} could not be stored: {error}")
         broken.history = simulation.history(wall, interrupted=True)
         raise broken from error
     finally:

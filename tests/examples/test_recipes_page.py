@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scripts.recipe_curves.page import IMAGES, PAGE, PICTURES, RESULTS, Kept, page
+from scripts.recipe_curves.page import IMAGES, PAGE, PICTURES, RESULTS, StoredCurve, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,9 +28,9 @@ def test_every_group_was_measured_and_drawn() -> None:
 
 def test_a_measured_curve_is_on_the_page() -> None:
     line = {"versions": [0, 1, 2, 3, 4, 5], "values": [0.1, 0.5, 0.6, 0.6, 0.7, 0.8]}
-    curve = Kept({"evaluator": line})
+    curve = StoredCurve({"evaluator": line})
     assert (curve.rounds, curve.final(), curve.last()) == (5, "80.0 %", "80.0 %")
-    long = Kept({"evaluator": {"versions": list(range(30)), "values": [0.1] * 25 + [0.5, 0.6, 0.6, 0.7, 0.8]}})
+    long = StoredCurve({"evaluator": {"versions": list(range(30)), "values": [0.1] * 25 + [0.5, 0.6, 0.6, 0.7, 0.8]}})
     assert (long.final(), long.last()) == ("64.0 %", "80.0 %")
     assert (curve.reached(0.75), curve.reached(0.9)) == ("4", "–"), "4.5, to the even whole"
 

