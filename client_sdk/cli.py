@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +21,7 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
+from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of, start
 
@@ -99,7 +100,7 @@ app.command("evaluate")(evaluate)
 
 def _version(asked: bool) -> None:
     if asked:
-        say(f"quorate {version('quorate')}")
+        say(f"quorate {installed_version()}")
         raise typer.Exit
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 from client_sdk.protocol.names import LEARNER_PATTERN
@@ -47,3 +48,12 @@ def extensions(group: str, installed: Iterable[EntryPoint] | None = None) -> dic
         if re.fullmatch(LEARNER_PATTERN, name):
             found[name] = Extension(name, version, entry)
     return found
+
+
+@cache
+def installed_version() -> str:
+    """The version of Quorate itself; ``0`` where it runs from a folder that is not installed."""
+    try:
+        return version("quorate")
+    except PackageNotFoundError:
+        return "0"

@@ -15,11 +15,11 @@ Each is a function without arguments that returns a `Learner`, and an entry poin
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import nn
 
+from client_sdk.extensions import installed_version
 from client_sdk.learning import Learner, accuracy
 
 __all__ = [
@@ -44,21 +44,13 @@ def classifier(model: Callable[[], nn.Module]) -> Learner:
         model=model,
         loss=nn.functional.cross_entropy,
         metrics={"accuracy": accuracy},
-        version=_installed_version(),
+        version=installed_version(),
     )
 
 
 def unit_pixels(images: torch.Tensor, floating: torch.dtype) -> torch.Tensor:
     """Images as numbers in [0, 1]: bytes are scaled by x / 255, floating-point images stay as they are."""
     return images if images.is_floating_point() else images.to(floating) / 255
-
-
-def _installed_version() -> str:
-    """Version of the installed distribution, as in the catalogue of learners."""
-    try:
-        return version("quorate")
-    except PackageNotFoundError:
-        return "0"
 
 
 class MnistMlp(nn.Module):

@@ -6,8 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, BinaryIO, Protocol
 
 import httpx2
@@ -15,6 +13,7 @@ from pydantic import ValidationError
 
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Unreachable, Unreadable
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
+from client_sdk.extensions import installed_version
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
@@ -38,15 +37,6 @@ STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 
 NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """Errors before the request was sent."""
-
-
-@cache
-def installed_version() -> str:
-    """The version of the quorate package; ``0`` where it runs from a folder that is not installed."""
-    try:
-        return version("quorate")
-    except PackageNotFoundError:
-        return "0"
 
 
 def headers(token: str | None = None) -> dict[str, str]:

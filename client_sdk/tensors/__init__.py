@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from client_sdk.tensors.flat import flatten, split
-from client_sdk.tensors.floats import Float32, clip_to_norm, l2_norm, l2_norm_of_blocks, narrow, pieces, scaled, widen
+from client_sdk.tensors.floats import Float32, l2_norm, l2_norm_of_blocks, narrow, pieces, scaled, widen
 from client_sdk.tensors.manifest import (
     BF16,
     FLOATING,
@@ -59,7 +59,6 @@ __all__ = [
     "TrailingBytes",
     "TruncatedTensors",
     "canonical_bytes",
-    "clip_to_norm",
     "digest",
     "dtype_name",
     "flatten",

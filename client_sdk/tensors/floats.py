@@ -20,7 +20,6 @@ from client_sdk.tensors.manifest import (
     ManifestMismatch,
     NotFinite,
     OutOfRange,
-    Tensors,
     dtype_name,
 )
 
@@ -124,19 +123,6 @@ def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
             rest -= part
             sums.append(float(part.sum()))
     return math.ldexp(math.sqrt(math.fsum(sums)), exponent)
-
-
-def clip_to_norm(tensors: Mapping[str, Array], max_norm: float) -> tuple[Tensors, float]:
-    """``tensors`` as float32, scaled down so that their norm is at most ``max_norm`` (but for float32's rounding),
-    and the norm before.
-
-    x -> float32(x * (max_norm / norm)), the product in float64. Not longer than ``max_norm``: returned as they are.
-    """
-    norm = l2_norm(tensors)
-    if norm <= max_norm:
-        return {name: widen(array) for name, array in tensors.items()}, norm
-    factor = max_norm / norm
-    return {name: scaled(widen(array), factor) for name, array in tensors.items()}, norm
 
 
 def scaled(array: Float32, factor: float) -> Float32:

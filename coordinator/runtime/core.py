@@ -4,6 +4,7 @@ pending actions.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 from collections import deque
@@ -32,6 +33,11 @@ from coordinator.store.port import Store
 Entropy = Callable[[int], bytes]
 Task = tuple[str, fx.Action]
 """(run, action): a pending action."""
+
+
+def token_hash(token: str) -> str:
+    """What the store holds of the token of a device or a worker: tokens themselves are not stored."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Core:

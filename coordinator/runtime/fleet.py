@@ -5,7 +5,6 @@ Check-ins that arrive together are written in one transaction. Cohorts are drawn
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from client_sdk.protocol.problems import problem
 from coordinator.engine.eligibility import offer_of, reason_against
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.core import Entropy
+from coordinator.runtime.core import Entropy, token_hash
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.signals import Signals
@@ -76,14 +75,14 @@ class Fleet:
         known = self._store.device_by_key(request.public_key)
         if known is not None:
             with self._store.transaction() as tx:
-                tx.set_token(known.device, _hash(token))
+                tx.set_token(known.device, token_hash(token))
             self._tokens.clear()
             return Enrolled(device=known.device, token=token, examples_cap=known.examples_cap)
         cap = min(request.examples or self._settings.examples_cap, self._settings.examples_cap)
         row = DeviceRow(
             device="d" + self._entropy(8).hex(),
             public_key=request.public_key,
-            token_hash=_hash(token),
+            token_hash=token_hash(token),
             label=request.label,
             examples_cap=cap,
             enrolled_at=self._clock.now(),
@@ -98,7 +97,7 @@ class Fleet:
     def authenticate(self, token: str) -> DeviceRow:
         """Returns the device of a token. A token that another replica has replaced is valid for up to ``_TOKEN_S``
         more."""
-        hashed, now = _hash(token), self._clock.now()
+        hashed, now = token_hash(token), self._clock.now()
         row, until = self._tokens.get(hashed, (None, 0.0))
         if row is not None and 0 <= until - now <= _TOKEN_S:
             return row
@@ -243,7 +242,3 @@ def _against(state: RunState, offer: str, examples: int) -> str | None:
     if against is None and examples < least:
         return f"the plan wants devices with at least {least} examples; this one has {examples}"
     return against
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -7,7 +7,6 @@ worker; ``StoreError`` and ``BlobError`` pass through where the database or the 
 
 from __future__ import annotations
 
-import hashlib
 from typing import TypeVar
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
@@ -32,7 +31,7 @@ from coordinator.engine.phases.leasing import fleet_is_back, is_restart, reason_
 from coordinator.engine.phases.training import RENEWALS
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
-from coordinator.runtime.core import Core
+from coordinator.runtime.core import Core, token_hash
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.worker_results import WorkerResults
@@ -55,7 +54,7 @@ class WorkerRequests:
         token = self._core.entropy(32).hex()
         row = WorkerRow(
             worker="w" + self._core.entropy(8).hex(),
-            token_hash=_hash(token),
+            token_hash=token_hash(token),
             label=request.label,
             created_at=self._core.clock.now(),
         )
@@ -81,7 +80,7 @@ class WorkerRequests:
 
     def known(self, token: str) -> WorkerRow | None:
         """Returns the worker of this token, also where it is revoked; None for an unknown token."""
-        return self._core.store.worker_by_token(_hash(token))
+        return self._core.store.worker_by_token(token_hash(token))
 
     def authenticate(self, token: str) -> WorkerRow:
         row = self.known(token)
@@ -267,7 +266,3 @@ def _against(state: RunState, poll: WorkerPoll) -> str | None:
 
 def _only(effects: list[fx.Effect], kind: type[E]) -> E:
     return next(effect for effect in effects if isinstance(effect, kind))
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from client_sdk.extensions import installed_version
 from client_sdk.protocol.problems import Problem, ProblemError
 from coordinator.requests import TABLE, Table
 from coordinator.runtime.coordinator import Coordinator
@@ -63,7 +64,7 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
 
     app = FastAPI(
         title="Quorate",
-        version=_version(),
+        version=installed_version(),
         description=_ABOUT,
         openapi_tags=_TAGS,
         docs_url=None,
@@ -175,10 +176,3 @@ def _mount_pages(app: FastAPI) -> str:
         else:
             first = first or f"/{page.name}/"
     return first or DOCS_PATH
-
-
-def _version() -> str:
-    try:
-        return version("quorate")
-    except PackageNotFoundError:
-        return "0"

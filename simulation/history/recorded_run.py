@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -44,6 +44,12 @@ class Curve(NamedTuple):
 
     versions: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, points: Iterable[tuple[int, float]]) -> Curve:
+        """From (version, value), of which there is at least one."""
+        versions, values = zip(*points, strict=True)
+        return cls(np.array(versions, np.int64), np.array(values, np.float64))
 
 
 class RecordedRun:
@@ -161,7 +167,7 @@ class RecordedRun:
         points: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for score in self.metrics:
             points.setdefault((score.source, score.name), []).append((score.version, score.value))
-        return MappingProxyType({key: _curve(points[key]) for key in sorted(points)})
+        return MappingProxyType({key: Curve.of(points[key]) for key in sorted(points)})
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
         """(versions, values) of one metric. HistoryError lists the metrics that exist."""
@@ -247,8 +253,3 @@ class RecordedRun:
             ) from None
         except (BlobError, StoreError) as error:
             raise HistoryError(f"Version {wanted} of run {self.run} cannot be read: {error}") from error
-
-
-def _curve(points: list[tuple[int, float]]) -> Curve:
-    versions, values = zip(*points, strict=True)
-    return Curve(np.array(versions, np.int64), np.array(values, np.float64))

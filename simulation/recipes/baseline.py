@@ -48,7 +48,7 @@ class Baseline:
         for (version, source), score in sorted(self.scores.items()):
             for name, value in score.metrics.items():
                 points.setdefault((source, name), []).append((version, value))
-        return MappingProxyType({key: _curve(points[key]) for key in sorted(points)})
+        return MappingProxyType({key: Curve.of(points[key]) for key in sorted(points)})
 
     def metric(self, name: str, source: str = "evaluator") -> Curve:
         """(versions, values) of one metric. HistoryError lists the metrics that exist."""
@@ -84,8 +84,3 @@ class Baseline:
             for name, value in sorted(score.metrics.items())
         ]
         return pd.DataFrame(rows, columns=["version", "source", "name", "value", "examples"])
-
-
-def _curve(points: list[tuple[int, float]]) -> Curve:
-    versions, values = zip(*points, strict=True)
-    return Curve(np.array(versions, np.int64), np.array(values, np.float64))

@@ -48,7 +48,6 @@ from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
-_MOST_EXAMPLES = 2**31
 
 
 class Simulation:

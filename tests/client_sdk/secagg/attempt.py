@@ -252,3 +252,21 @@ def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
     lanes = np.zeros(count, lane_dtype(bits))
     Masker(cipher, bits).apply(lanes, seed, 1)
     return lanes & lanes.dtype.type((1 << bits) - 1)
+
+
+def integer_sum(attempt: Attempt, survivors: Survivors) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """The survivors' values before any mask, added as integers."""
+    rows = [attempt.players[place].lanes for place in survivors.places]
+    total: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.sum(
+        [row.astype(np.uint64) for row in rows if row is not None], axis=0
+    )
+    return total
+
+
+def lying(message: RevealedShares, about: int) -> RevealedShares:
+    """The same message with other bytes for each share of the secrets of ``about``."""
+    shares = tuple(
+        (dealer, kind, entropy((message.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
+        for dealer, kind, piece in message.shares
+    )
+    return replace(message, shares=shares)

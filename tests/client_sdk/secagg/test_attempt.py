@@ -12,15 +12,9 @@ from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.shares import unseal_pair
 from client_sdk.secagg.survivors import Survivors
-from tests.client_sdk.secagg.attempt import Attempt, agree, digest, mask, opened, share, unmask
+from tests.client_sdk.secagg.attempt import agree, digest, integer_sum, mask, opened, share, unmask
 
 RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
-
-
-def integer_sum(attempt: Attempt, survivors: Survivors) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """What the survivors put in before any mask, added as integers."""
-    rows = [attempt.players[place].lanes for place in survivors.places]
-    return np.sum([row.astype(np.uint64) for row in rows if row is not None], axis=0)
 
 
 def marked(n: int, dimension: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

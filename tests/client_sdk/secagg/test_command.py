@@ -6,13 +6,7 @@ import json
 
 import pytest
 
-from client_sdk import cli
-
-
-def quorate(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(arguments))
-    return int(end.value.code or 0)
+from tests.client_sdk.commands.run_cli import quorate
 
 
 def parameters(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:

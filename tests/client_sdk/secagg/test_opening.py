@@ -13,7 +13,7 @@ from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.opening import Opening, unmask
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
-from tests.client_sdk.secagg.attempt import Attempt, agree, entropy, mask, opened, share
+from tests.client_sdk.secagg.attempt import Attempt, agree, entropy, lying, mask, opened, share
 
 
 def played(n: int = 9, gone: tuple[int, ...] = (8,)) -> tuple[Attempt, Survivors]:
@@ -75,14 +75,6 @@ def test_shares_are_lacking_until_t_have_answered() -> None:
     found.take(revealed_by(attempt, 7, survivors))
     assert found.lacking == ()
     assert found.open().complete
-
-
-def lying(said: RevealedShares, about: int) -> RevealedShares:
-    shares = tuple(
-        (dealer, kind, entropy((said.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
-        for dealer, kind, piece in said.shares
-    )
-    return replace(said, shares=shares)
 
 
 def test_a_holder_that_lies_is_named_and_set_aside() -> None:

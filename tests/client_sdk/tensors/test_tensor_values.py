@@ -16,7 +16,6 @@ from client_sdk.tensors import (
     ManifestMismatch,
     NotFinite,
     OutOfRange,
-    clip_to_norm,
     dtype_name,
     l2_norm,
     narrow,
@@ -140,13 +139,3 @@ def test_the_norm_refuses_what_has_none() -> None:
         with pytest.raises(NotFinite):
             l2_norm({"w": np.array([1.0, bad], np.float32)})
     assert l2_norm({}) == l2_norm({"w": np.zeros(3, np.float32)}) == 0.0
-
-
-def test_clipping_scales_to_the_norm_and_leaves_short_updates_alone() -> None:
-    tensors = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float32)}
-    clipped, norm = clip_to_norm(tensors, 1.0)
-    assert norm == 5.0
-    assert l2_norm(clipped) == pytest.approx(1.0, rel=1e-6)
-    assert clipped["b"].shape == (1, 1)
-    same, _ = clip_to_norm(tensors, 5.0)
-    assert same["a"] is tensors["a"]

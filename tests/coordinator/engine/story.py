@@ -251,3 +251,9 @@ def every(effects: list[fx.Effect], kind: type[E]) -> list[E]:
 def refusal(effects: list[fx.Effect]) -> str:
     """The kind with which the event was refused."""
     return only(effects, fx.Refused).kind
+
+
+def ended(effects: list[fx.Effect]) -> tuple[str, str]:
+    """Status and reason of the round that ended."""
+    row = next(row for row in every(effects, fx.RecordRound) if row.status != "open")
+    return row.status, row.reason

@@ -8,14 +8,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
-from tests.coordinator.engine.story import Story, digest_of, every, only, refusal
-
-
-def ended(effects: list[fx.Effect]) -> tuple[str, str]:
-    """Status and reason of the round that ended."""
-    row = next(row for row in every(effects, fx.RecordRound) if row.status != "open")
-    return row.status, row.reason
-
+from tests.coordinator.engine.story import Story, digest_of, ended, every, only, refusal
 
 # The draw
 

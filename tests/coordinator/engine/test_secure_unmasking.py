@@ -10,7 +10,7 @@ import pytest
 from coordinator.engine import effects as fx
 from coordinator.engine import rounds
 from tests.coordinator.engine.secure_story import SIX, SecureStory, ring_of
-from tests.coordinator.engine.story import START, digest_of, every, only, refusal
+from tests.coordinator.engine.story import START, digest_of, ended, every, only, refusal
 
 EIGHT = tuple("abcdefgh")
 
@@ -21,11 +21,6 @@ def ring(chapter: str, **roster: Any) -> SecureStory:
     begun = getattr(story, chapter)(*EIGHT, **{**ring_of(EIGHT, 4, 3), "signers": 5, "fewest": 5, **roster})
     assert isinstance(begun, SecureStory)
     return begun
-
-
-def ended(effects: list[fx.Effect]) -> tuple[str, str]:
-    row = next(row for row in every(effects, fx.RecordRound) if row.status != "open")
-    return row.status, row.reason
 
 
 # Signing

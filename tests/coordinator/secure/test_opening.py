@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import opening as subject
 from coordinator.secure.opening import Lost, Sum, open_sum
-from tests.client_sdk.secagg.attempt import Attempt, agree, entropy, mask, opened, share
+from tests.client_sdk.secagg.attempt import Attempt, agree, integer_sum, lying, mask, opened, share
 
 RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
@@ -39,11 +38,6 @@ def played(
     mask(attempt, values, weights or list(range(1, n + 1)), silent=silent_masking)
     survivors, _ = agree(attempt)
     return attempt, survivors
-
-
-def integer_sum(attempt: Attempt, survivors: Survivors) -> Any:
-    rows = [attempt.players[place].lanes for place in survivors.places]
-    return np.sum([row.astype(np.uint64) for row in rows if row is not None], axis=0)
 
 
 def revealed(attempt: Attempt, survivors: Survivors, places: tuple[int, ...] | None = None) -> list[RevealedShares]:
@@ -123,14 +117,6 @@ def test_workers_parts_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> N
         for workers in (2, 3):
             found = summed(attempt, survivors, workers=workers)
             assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
-
-
-def lying(said: RevealedShares, about: int) -> RevealedShares:
-    shares = tuple(
-        (dealer, kind, entropy((said.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
-        for dealer, kind, piece in said.shares
-    )
-    return replace(said, shares=shares)
 
 
 def test_wrong_shares_are_set_aside_and_their_holders_named() -> None:
