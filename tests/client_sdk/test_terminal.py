@@ -26,8 +26,8 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert much.stderr is not None
         much.stdout.readline()
         much.stdout.close()
-        told = much.stderr.read().decode()
-    assert "Broken" not in told
+        output = much.stderr.read().decode()
+    assert "Broken" not in output
 
 
 def test_what_others_wrote_breaks_no_table_and_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +63,9 @@ def test_the_texts_of_errors(
     with pytest.raises(typer.Exit) as end:
         command()
     assert end.value.exit_code == 1
-    told = capsys.readouterr().err
-    assert sentence in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert sentence in output
+    assert len(output.splitlines()) == 1
 
 
 def test_with_debug_the_traceback_is_shown_too(
@@ -79,9 +79,9 @@ def test_with_debug_the_traceback_is_shown_too(
 
     with pytest.raises(typer.Exit):
         command()
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert told.endswith("Error: no\n")
+    output = capsys.readouterr().err
+    assert "Traceback" in output
+    assert output.endswith("Error: no\n")
 
 
 def test_ctrl_c_exits_with_130() -> None:

@@ -128,7 +128,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
             operator.stop(run)
             until(lambda: operator.run(run).phase == "idle")
             views, line = operator.rounds(run), operator.checkpoints(run)
-            told = quorate(tmp_path, "rounds", run, "--coordinator", server.url)
+            answer = quorate(tmp_path, "rounds", run, "--coordinator", server.url)
             for version in (first.version - 1, first.version):
                 content = operator.checkpoint(line[version].digest)
                 (tmp_path / f"{version}.safetensors").write_bytes(content)
@@ -139,10 +139,10 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
 
     _hold_in_the_rounds(views, first)
     for view in views:
-        row = next(row for row in told.splitlines() if row.split()[:1] == [str(view.round)])
+        row = next(row for row in answer.splitlines() if row.split()[:1] == [str(view.round)])
         assert row.split()[1:3] == [view.kind, view.status]
         assert view.because in row
-    assert "(lease 2): step 40" in told
+    assert "(lease 2): step 40" in answer
     assert [checkpoint.version for checkpoint in line] == list(range(len(line)))
     assert [view.version for view in views if view.status == "committed"] == list(range(1, len(line)))
     assert "datacenter by w" in line[first.version].origin

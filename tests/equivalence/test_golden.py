@@ -264,7 +264,7 @@ def _taken_apart(name: str, value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
-def told_of(folder: Path) -> dict[str, Rows]:
+def answers_of(folder: Path) -> dict[str, Rows]:
     """What the public ``History`` says of the same folder."""
     with History.open(folder) as history:
         assert history.created_at == pinned.BEGINNING, (
@@ -284,7 +284,7 @@ def told_of(folder: Path) -> dict[str, Rows]:
 
 def played(name: str, folder: Path, **more: Any) -> dict[str, Rows]:
     RUNS[name].play(folder, **more)
-    return {**rows_of(folder), **told_of(folder)}
+    return {**rows_of(folder), **answers_of(folder)}
 
 
 def sha256(text: str) -> str:
@@ -550,10 +550,10 @@ def service(folder: Path) -> dict[str, Any]:
         "meters": sorted(line[7:] for line in meters.splitlines() if line.startswith("# TYPE ")),
         "paths": {
             f"{method.upper()} {path}": " ".join(
-                [*(f"{one['in']}:{one['name']}" for one in told.get("parameters", [])), *sorted(told["responses"])]
+                [*(f"{one['in']}:{one['name']}" for one in found.get("parameters", [])), *sorted(found["responses"])]
             )
             for path, methods in sorted(paths.items())
-            for method, told in sorted(methods.items())
+            for method, found in sorted(methods.items())
         },
         "files": sorted(path.name for path in folder.iterdir() if "sqlite3-" not in path.name),
         "schema": [version, *(sha256(statement)[:16] for statement in statements)],

@@ -37,9 +37,9 @@ def test_each_is_under_sixty_lines() -> None:
 @pytest.mark.slow
 @pytest.mark.service
 def test_images(tmp_path: Path) -> None:
-    said = run("simulate_image.py", tmp_path, "fashion-mnist", rounds=2)
-    assert "200 clients, 48,000 training examples" in said
-    assert "2 of 2 rounds committed, finished" in said
+    message = run("simulate_image.py", tmp_path, "fashion-mnist", rounds=2)
+    assert "200 clients, 48,000 training examples" in message
+    assert "2 of 2 rounds committed, finished" in message
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"who-holds-what.svg", "fashion.png", "fashion.safetensors"}
 
@@ -47,19 +47,19 @@ def test_images(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.service
 def test_text(tmp_path: Path) -> None:
-    said = run("simulate_text.py", tmp_path, "shakespeare-unrolled", rounds=1)
-    assert "435 roles" in said
-    assert "1 of 1 rounds committed, finished" in said
-    assert "of the next characters are right" in said
+    message = run("simulate_text.py", tmp_path, "shakespeare-unrolled", rounds=1)
+    assert "435 roles" in message
+    assert "1 of 1 rounds committed, finished" in message
+    assert "of the next characters are right" in message
     assert (tmp_path / "shakespeare.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
 @pytest.mark.service
 def test_tables(tmp_path: Path) -> None:
-    said = run("simulate_tabular.py", tmp_path, "adult", rounds=2)
-    assert "2 of 2 rounds committed, finished" in said
-    scores = {line.split()[0]: line.split()[1] for line in said.splitlines() if line.endswith("%")}
+    message = run("simulate_tabular.py", tmp_path, "adult", rounds=2)
+    assert "2 of 2 rounds committed, finished" in message
+    scores = {line.split()[0]: line.split()[1] for line in message.splitlines() if line.endswith("%")}
     assert len(scores) == 15, "every occupation has a score of its own"
     assert float(scores["other-service"].rstrip("%")) > 80
     assert (tmp_path / "income.csv").read_text("utf-8").startswith("version,source,name,value")

@@ -20,7 +20,7 @@ def read() -> Any:
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
-def said(cell: Any) -> str:
+def streams(cell: Any) -> str:
     """What a cell printed."""
     return "".join(output.text for output in cell.get("outputs", []) if output.output_type == "stream")
 
@@ -32,7 +32,7 @@ def test_its_outputs_were_made_by_running_it_once_from_the_top() -> None:
     shown = {kind for cell in code for output in cell.outputs for kind in output.get("data", {})}
     assert shown >= {"text/html", "image/png"}
     assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
-    printed = "".join(map(said, code))
+    printed = "".join(map(streams, code))
     assert "20 of 20 rounds committed" in printed
     assert "the same bits: True" in printed
 
@@ -45,9 +45,9 @@ def test_it_names_nothing_of_the_machine_it_was_run_on() -> None:
             data = output.get("data", {})
             texts += [output.get("text", ""), data.get("text/plain", ""), data.get("text/html", "")]
     for text in texts:
-        told = re.sub(r"data:image/[^\"']*", "", text)
-        assert not re.search(r"(?<![\w/.:<~])/[a-z][\w.-]*/[\w.-]", told), told[:2000]
-        assert "site-packages" not in told
+        found = re.sub(r"data:image/[^\"']*", "", text)
+        assert not re.search(r"(?<![\w/.:<~])/[a-z][\w.-]*/[\w.-]", found), found[:2000]
+        assert "site-packages" not in found
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     notebook = read()
     NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    printed = "".join(said(cell) for cell in notebook.cells)
+    printed = "".join(streams(cell) for cell in notebook.cells)
     assert "2 of 2 rounds committed" in printed
     assert "the same bits: True" in printed
     assert "480 examples, 24 steps" in printed

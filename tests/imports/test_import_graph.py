@@ -37,14 +37,14 @@ def skeleton(tmp_path: Path) -> Path:
 
 
 def test_the_import_graph_has_one_direction() -> None:
-    kept, said = lint_imports(ROOT)
-    assert kept, said
+    kept, message = lint_imports(ROOT)
+    assert kept, message
 
 
 def test_an_empty_house_is_in_order(skeleton: Path) -> None:
-    kept, said = lint_imports(skeleton)
-    assert kept, said
-    assert "0 broken" in said
+    kept, message = lint_imports(skeleton)
+    assert kept, message
+    assert "0 broken" in message
 
 
 @pytest.mark.slow
@@ -91,15 +91,15 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
 )
 def test_the_contracts_catch(skeleton: Path, module: str, statement: str, contract: str) -> None:
     (skeleton / module).write_text(statement + "\n")
-    kept, said = lint_imports(skeleton)
+    kept, message = lint_imports(skeleton)
     assert not kept
-    broken = said.split("Broken contracts")[1]
+    broken = message.split("Broken contracts")[1]
     assert contract in broken
 
 
 def test_the_contracts_look_through_what_the_engine_imports(skeleton: Path) -> None:
     (skeleton / "client_sdk" / "clock.py").write_text("import time\n")
     (skeleton / "coordinator" / "engine" / "wrong.py").write_text("import client_sdk.clock\n")
-    kept, said = lint_imports(skeleton)
+    kept, message = lint_imports(skeleton)
     assert not kept
-    assert "client_sdk.clock -> time" in said
+    assert "client_sdk.clock -> time" in message

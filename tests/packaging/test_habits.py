@@ -60,36 +60,36 @@ def run_pytest(folder: Path, source: str, *arguments: str, **environment: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [SERVICE_TEST, MODULE_SKIP])
 def test_a_missing_service_skips_with_its_reason(tmp_path: Path, source: str) -> None:
-    status, said = run_pytest(tmp_path, source, QUORATE_CI="0")
-    assert "1 skipped" in said
-    assert "no database here" in said
+    status, output = run_pytest(tmp_path, source, QUORATE_CI="0")
+    assert "1 skipped" in output
+    assert "no database here" in output
     assert status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [SERVICE_TEST, MODULE_SKIP])
 def test_a_missing_service_fails_in_ci(tmp_path: Path, source: str) -> None:
-    status, said = run_pytest(tmp_path, source, QUORATE_CI="1")
+    status, output = run_pytest(tmp_path, source, QUORATE_CI="1")
     assert status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
-    assert "no database here" in said
+    assert "no database here" in output
 
 
 @pytest.mark.slow
 def test_an_ordinary_skip_is_one_in_ci_too(tmp_path: Path) -> None:
-    status, said = run_pytest(tmp_path, SERVICE_TEST.replace("@pytest.mark.service", ""), QUORATE_CI="1")
+    status, output = run_pytest(tmp_path, SERVICE_TEST.replace("@pytest.mark.service", ""), QUORATE_CI="1")
     assert status == pytest.ExitCode.OK
-    assert "1 skipped" in said
+    assert "1 skipped" in output
 
 
 @pytest.mark.slow
 def test_slow_tests_run_last_and_soak_tests_on_demand(tmp_path: Path) -> None:
-    status, said = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v")
+    status, output = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v")
     assert status == pytest.ExitCode.OK
-    assert said.index("test_quick PASSED") < said.index("test_slow PASSED")
-    assert "test_soak" not in said
-    status, said = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v", "-m", "soak")
-    assert "test_soak PASSED" in said
-    assert "test_quick" not in said
+    assert output.index("test_quick PASSED") < output.index("test_slow PASSED")
+    assert "test_soak" not in output
+    status, output = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-v", "-m", "soak")
+    assert "test_soak PASSED" in output
+    assert "test_quick" not in output
 
 
 @pytest.mark.slow
@@ -169,9 +169,9 @@ def test_only_is_a_path_or_a_marker(only: str, narrowed: str) -> None:
 
 
 def test_help_lists_every_target() -> None:
-    said = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    output = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     for target in ("install", "demo", "test", "check", "bench", "soak", "help"):
-        assert f"make {target} " in said
+        assert f"make {target} " in output
 
 
 @pytest.mark.parametrize("candidate", ["/nonexistent/python", "false"])

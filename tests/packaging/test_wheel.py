@@ -121,7 +121,7 @@ def test_quorate_says_how_to_use_it(bare_device_python: Path) -> None:
 
 def test_quorate_names_the_missing_extra(bare_device_python: Path) -> None:
     refused = run(bare_device_python.with_name("quorate"), "serve")
-    said = " ".join((refused.stdout + refused.stderr).split())
+    output = " ".join((refused.stdout + refused.stderr).split())
     assert refused.returncode != 0
-    assert "quorate[coordinator]" in said
-    assert "Traceback" not in said
+    assert "quorate[coordinator]" in output
+    assert "Traceback" not in output

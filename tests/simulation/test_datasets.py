@@ -125,9 +125,9 @@ class TestCache:
     ) -> None:
         clients.npm(ARCHIVE)
         np.testing.assert_array_equal(cached(small_recipe(sha256(ARCHIVE)))["x"], SMALL)
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert "Fetching small. Licence: CC0. Please cite: A. Nobody" in said.err
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "Fetching small. Licence: CC0. Please cite: A. Nobody" in output.err
         assert "--ignore-scripts" in clients.calls[0]
         assert clients.calls[0].endswith("small@1.0.0")
 

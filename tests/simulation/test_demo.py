@@ -162,8 +162,8 @@ def test_plain_lines_are_printed_once_and_only_when_they_are_true(capsys: pytest
     assert capsys.readouterr().out == ""
     both = journal(committed(1), committed(2), scores={1: 0.5}, status="finished")
     plain.show(both)
-    told = capsys.readouterr().out.splitlines()
-    assert told == [
+    output = capsys.readouterr().out.splitlines()
+    assert output == [
         "round 1: 6 of 8 reported, 1 late, 1 dropped; 2.5 s, 1.2 MB in; accuracy 50.00 %",
         "round 2: 8 of 10 waiting devices are selected",
     ]

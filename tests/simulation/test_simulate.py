@@ -407,8 +407,8 @@ def test_failing_client_shows_the_users_traceback_and_can_be_run_again() -> None
     assert 'raise KeyError("a mistake of the user' in str(error)
     assert isinstance(error.__cause__, KeyError)
     assert error.history is not None
-    told = str(error).rsplit("simulate(..., ", 1)[1].removesuffix(")")
-    options = dict(item.split("=", 1) for item in told.split(", "))
+    reason = str(error).rsplit("simulate(..., ", 1)[1].removesuffix(")")
+    options = dict(item.split("=", 1) for item in reason.split(", "))
     assert (options["only"], options["round"]) == ("'bad'", "1")
     init = options["init"].strip("'")
     with pytest.raises(Exception, match="a mistake of the user's"):
@@ -509,7 +509,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def told(stream: io.StringIO, wanted: bool | None, rounds: Sequence[Any]) -> str:
+def shown_on(stream: io.StringIO, wanted: bool | None, rounds: Sequence[Any]) -> str:
     progress = RoundProgress(4, wanted, stream)
     for found in rounds:
         progress.training(found.round, 1, 4)
@@ -522,14 +522,14 @@ def test_progress_is_a_line_a_round_and_quiet_in_logs() -> None:
     committed = {"status": "committed", "opened_at": 1.0, "closed_at": 9.0, "funnel": Funnel(selected=4, reported=4)}
     abandoned = {"status": "abandoned", "opened_at": 1.0, "closed_at": 9.0, "reason": "2 of 4 devices reported"}
     views = [RoundView(round=number, **kind) for number, kind in enumerate((committed, abandoned, committed), 1)]
-    assert told(io.StringIO(), None, views) == ""
-    lines = told(io.StringIO(), True, views).splitlines()
+    assert shown_on(io.StringIO(), None, views) == ""
+    lines = shown_on(io.StringIO(), True, views).splitlines()
     assert len(lines) == len(views)
     assert lines[1] == "round 2: abandoned: 2 of 4 devices reported"
     assert "4 of 4 clients in" in lines[-1]
     assert "accuracy 0.5" in lines[-1]
     assert "left" in lines[-1]
-    live = told(Terminal(), None, views)
+    live = shown_on(Terminal(), None, views)
     assert live.count("\n") == len(views)
     assert "\r" in live
     assert json.dumps(live)  # no odd characters
@@ -560,7 +560,7 @@ def overwritten(text: str) -> str:
 
 def test_repro_whatever_stands_for_stderr_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
-        told = ""
+        reason = ""
 
         def write(self, text: str) -> None:
             self.told += text

@@ -75,19 +75,26 @@ def test_it_is_the_call_from_the_terminal(place: Path, capsys: pytest.CaptureFix
     asked = ["--clients", "10", "--alpha", "0.5", "--held-out", "0.2", "--score-clients", "all", "--seed", "3"]
     assert quorate("small.toml", "--data", "digits.npz", *asked, "--json") == 0
     out, err = capsys.readouterr()
-    said: dict[str, Any] = json.loads(out)
+    message: dict[str, Any] = json.loads(out)
     with np.load(place / "digits.npz") as arrays:
         data, test = (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"])
     clients = partition(data, 10, by="dirichlet", alpha=0.5, seed=3, held_out=0.2)
     history = simulate("small.toml", mnist_mlp(), clients, test=test, score_clients="all", seed=3)
-    assert said["checkpoint"] == history.checkpoints[3].digest
-    assert (said["run"], said["status"], said["committed"], said["interrupted"]) == ("small", "finished", 3, False)
-    assert said["clients"]["count"] == 10
-    assert [row["counted"] for row in said["rounds"]] == [4, 4, 4]
-    assert said["rounds"][0]["opened_s"] == 0.0
-    final = next(row for row in reversed(said["metrics"]) if (row["source"], row["name"]) == ("evaluator", "accuracy"))
+    assert message["checkpoint"] == history.checkpoints[3].digest
+    assert (message["run"], message["status"], message["committed"], message["interrupted"]) == (
+        "small",
+        "finished",
+        3,
+        False,
+    )
+    assert message["clients"]["count"] == 10
+    assert [row["counted"] for row in message["rounds"]] == [4, 4, 4]
+    assert message["rounds"][0]["opened_s"] == 0.0
+    final = next(
+        row for row in reversed(message["metrics"]) if (row["source"], row["name"]) == ("evaluator", "accuracy")
+    )
     assert final["value"] == pytest.approx(history.final("accuracy"))
-    assert {row["source"] for row in said["metrics"]} == {
+    assert {row["source"] for row in message["metrics"]} == {
         "evaluator",
         "clients",
         "clients.p10",
@@ -134,8 +141,8 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
     (place / "mixed.toml").write_text(PLAN.format(learner="quorate:mnist-mlp") + section)
     common = ["mixed.toml", "--data", "digits.npz", "--clients", "8", "--quiet", "--json"]
     assert quorate(*common, "--datacenter", "digits.npz") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [row["kind"] for row in said["rounds"]] == ["federated", "datacenter", "federated"]
+    output = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in output["rounds"]] == ["federated", "datacenter", "federated"]
     assert quorate(*common) == 1
     assert "There is no data 'public'" in capsys.readouterr().err
     assert quorate("small.toml", "--data", "digits.npz", "--datacenter", "digits.npz") == 1
@@ -143,7 +150,7 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["gone.toml", "--data", "digits.npz"], "cannot read the plan gone.toml: No such file"),
         (["small.toml", "--data", "gone"], "There is no data 'gone'; there are adult, "),
@@ -167,7 +174,7 @@ def test_rounds_of_a_datacenter(place: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_refusals_are_one_sentence(
-    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     (place / "other.toml").write_text(PLAN.format(learner="nowhere_in_tests:learner"))
     assert quorate(*arguments, "--quiet") == 1
@@ -175,7 +182,7 @@ def test_refusals_are_one_sentence(
     assert not out
     assert len(err.splitlines()) == 1
     assert err.startswith("Error: ")
-    assert said in err
+    assert sentence in err
 
 
 def test_a_failing_client_shows_its_own_traceback_and_how_to_run_it_again(
@@ -247,7 +254,7 @@ def test_ctrl_c_says_where_it_stopped_and_how_it_goes_on(place: Path) -> None:
 # ------------------------------------------------------------ sharing out
 
 
-class Told:
+class WithUsers:
     """A data set with users, as an entry point may give it."""
 
     def __init__(self) -> None:
@@ -259,7 +266,7 @@ class Told:
 
 
 def test_data_with_users_is_shared_out_by_user(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("simulation.commands.data.installed", lambda name: Told())
+    monkeypatch.setattr("simulation.commands.data.installed", lambda name: WithUsers())
     assert list(shared_out("told", ShareOptions(min_examples=1))[0]) == ["ann", "bob"]
     assert list(shared_out("told", ShareOptions())[0]) == ["ann"]
     assert len(shared_out("told", ShareOptions(clients=3, by="iid"))[0]) == 3

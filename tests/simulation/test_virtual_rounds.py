@@ -53,7 +53,7 @@ def plan(rounds: int = 6, **more: Any) -> dict[str, Any]:
     return {"name": "test", "task": task, "cohort": cohort, "finish": {"rounds": rounds}, **more}
 
 
-def told(history: History) -> list[tuple[Any, ...]]:
+def happened_in(history: History) -> list[tuple[Any, ...]]:
     """All that is known of the rounds that have ended, with times since the run began."""
     began = history.rounds[0].opened_at
     return [
@@ -82,7 +82,7 @@ def test_repro_resumed_run_knows_who_was_busy(cohort: dict[str, Any], tmp_path: 
         part = simulate(wanted, Stepping(), clients(14), folder=tmp_path, rounds=1, **asked)
         if part.status == "finished":
             break
-    assert told(part) == told(whole)
+    assert happened_in(part) == happened_in(whole)
     assert sum(found.late + found.dropped for found in whole.rounds) > 0
 
 
@@ -92,7 +92,9 @@ def test_same_rounds_whenever_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> N
     for now in (1.7e9, 1.7e9 + 0.1234567, 1.7e9 + 0.7654321):
         monkeypatch.setattr(virtual.time, "time", lambda now=now: now)
         cohort = {"collect_s": 7.3}
-        found.append(told(simulate(plan(cohort=cohort), Stepping(), clients(14), behaviour=FLEET, progress=False)))
+        found.append(
+            happened_in(simulate(plan(cohort=cohort), Stepping(), clients(14), behaviour=FLEET, progress=False))
+        )
     assert found[0] == found[1] == found[2]
 
 
@@ -167,7 +169,7 @@ def test_order_of_clients_with_everybody_selected_changes_nothing() -> None:
     held = clients(6)
     asked = plan(3, cohort={"select": 6, "goal": 4})
     turned = dict(reversed(held.items()))
-    assert told(simulate(asked, Stepping(), held, progress=False)) == told(
+    assert happened_in(simulate(asked, Stepping(), held, progress=False)) == happened_in(
         simulate(asked, Stepping(), turned, progress=False)
     )
 

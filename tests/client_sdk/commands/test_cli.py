@@ -34,16 +34,16 @@ def test_wrong_usage_exits_with_2_and_one_sentence(
     command: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert quorate(*command) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"Error: {sentence}")
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"Error: {sentence}")
+    assert len(output.splitlines()) == 1
 
 
 def test_the_word_alone_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert quorate() == 2
-    told = capsys.readouterr()
-    assert "Example: quorate serve" in " ".join((told.out + told.err).split())
-    assert "Error" not in told.err
+    output = capsys.readouterr()
+    assert "Example: quorate serve" in " ".join((output.out + output.err).split())
+    assert "Error" not in output.err
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,8 +70,8 @@ def test_commands_of_rooms_that_are_not_installed_name_the_extra(
 ) -> None:
     rooms(monkeypatch)
     assert quorate(command, "create", "--port", "3") == 1
-    told = capsys.readouterr().err
-    assert told == f"Error: quorate {command} is not installed here: pip install 'quorate[{room}]'\n"
+    output = capsys.readouterr().err
+    assert output == f"Error: quorate {command} is not installed here: pip install 'quorate[{room}]'\n"
     assert quorate("--help") == 0
     assert re.search(rf"\b{command}\b", capsys.readouterr().out)
 
@@ -84,9 +84,9 @@ def test_a_room_that_lacks_a_package_says_which(
     monkeypatch.setitem(sys.modules, "torch", None)
     rooms(monkeypatch, simulation="room_without_torch:app")
     assert quorate("demo") == 1
-    told = capsys.readouterr().err
-    assert "pip install 'quorate[simulation]'" in told
-    assert "torch" in told
+    output = capsys.readouterr().err
+    assert "pip install 'quorate[simulation]'" in output
+    assert "torch" in output
 
 
 def test_a_rooms_commands_and_groups_stand_at_the_top(
@@ -129,9 +129,9 @@ def test_a_broken_room_leaves_the_device_its_commands(
     monkeypatch.syspath_prepend(tmp_path)
     rooms(monkeypatch, coordinator="room_that_breaks:app")
     assert quorate("--help") == 0
-    told = capsys.readouterr()
-    assert "device" in told.out
-    assert "The commands of coordinator cannot be loaded" in told.err
+    output = capsys.readouterr()
+    assert "device" in output.out
+    assert "The commands of coordinator cannot be loaded" in output.err
 
 
 def test_device_commands_import_no_other_room() -> None:

@@ -38,9 +38,9 @@ def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.Captu
         assert "d1: run-1 round 1: The update was accepted." in lines
         assert lines[-1] == "d1: Stopped after 1 round. 'quorate device history' lists them."
         assert quorate(*device(server, "--rounds", "1", "--json")) == 0
-        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [line["kind"] for line in said] == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
-        assert {line.get("device") for line in said[:-1]} == {"d1"}
+        output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["kind"] for line in output] == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
+        assert {line.get("device") for line in output[:-1]} == {"d1"}
     assert quorate("device", "history", "--folder", "d1") == 0
     table = capsys.readouterr().out.splitlines()
     assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "reason"]
@@ -76,11 +76,11 @@ def test_errors_are_one_sentence(
 ) -> None:
     with serving(script(task=Task(learner=LEARNER))) as server:
         assert quorate(*device(server, "--rounds", "1", *changes)) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("Error: ")
-    assert sentence in told.err
-    assert len(told.err.splitlines()) == 1
-    assert "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert output.err.startswith("Error: ")
+    assert sentence in output.err
+    assert len(output.err.splitlines()) == 1
+    assert "Traceback" not in output.err
 
 
 def test_the_error_for_a_device_without_data_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
     (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
     with serving(script(task=Task(learner="burning:train"))) as server:
         assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--learner", "burning:train")) == 0
-    told = capfd.readouterr()
-    assert "Withdrew: RuntimeError: burnt" in told.out
-    assert "Traceback" not in told.out + told.err
-    assert told.err.splitlines()[0].endswith("QUORATE_DEBUG=1 shows where")
+    output = capfd.readouterr()
+    assert "Withdrew: RuntimeError: burnt" in output.out
+    assert "Traceback" not in output.out + output.err
+    assert output.err.splitlines()[0].endswith("QUORATE_DEBUG=1 shows where")

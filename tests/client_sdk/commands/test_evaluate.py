@@ -36,9 +36,9 @@ def evaluate(
 
     def run(*more: str) -> list[str]:
         assert quorate("evaluate", "run-1", "--data", "mine.npz", "--learner", SCORER, *more) == 0
-        told = capsys.readouterr()
-        assert not told.err
-        return told.out.splitlines()
+        output = capsys.readouterr()
+        assert not output.err
+        return output.out.splitlines()
 
     return run
 

@@ -43,8 +43,8 @@ def options(app: typer.Typer) -> dict[str, dict[str, Any]]:
 
 def test_a_group_takes_every_option_of_a_device() -> None:
     of_group = options(group_app)
-    for name, told in options(device_app).items():
-        assert of_group.pop(name) == told
+    for name, found in options(device_app).items():
+        assert of_group.pop(name) == found
     assert set(of_group) == {"device", "hang_s"}
 
 
@@ -95,8 +95,8 @@ def test_errors_are_one_sentence(
     join: Any, more: list[str], sentence: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert join("--url", "http://127.0.0.1:9", *more) == 1
-    told = capsys.readouterr()
-    assert sentence in told.err
-    assert told.err.startswith("Error: ")
-    assert len(told.err.splitlines()) == 1
-    assert not told.out
+    output = capsys.readouterr()
+    assert sentence in output.err
+    assert output.err.startswith("Error: ")
+    assert len(output.err.splitlines()) == 1
+    assert not output.out

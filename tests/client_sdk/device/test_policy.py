@@ -105,7 +105,7 @@ def test_the_owners_bounds_on_secure_rounds(bounds: dict[str, Any], changes: dic
 
 def test_bounds_reach_the_attempt_as_they_were_set() -> None:
     assert secure_policy(Policy()) == SecurePolicy()
-    said = {
+    message = {
         "smallest_cohort": 100,
         "most_colluding": 33,
         "largest_norm": 2.0,
@@ -114,8 +114,8 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
         "smallest_sigma": 90,
         "strict_only": True,
     }
-    assert set(said) == set(SecureBounds.model_fields)
-    assert secure_policy(Policy(secure=SecureBounds.model_validate(said))) == SecurePolicy(**said)
+    assert set(message) == set(SecureBounds.model_fields)
+    assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)
 
 
 def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:

@@ -285,11 +285,11 @@ def test_an_assignment_that_this_sdk_cannot_read_is_declined() -> None:
     coordinator = ScriptedCoordinator(rounds=2)
     driver = Driver(coordinator)
     genuine = driver.perform
-    told = iter([Unreadable("run-1", 1, 0, "the plan asks for task.quantum", 1001.0)])
+    answer = iter([Unreadable("run-1", 1, 0, "the plan asks for task.quantum", 1001.0)])
 
     def perform(action: Any) -> Any:
         if isinstance(action, Send) and action.route is Route.CHECK_IN:
-            unreadable = next(told, None)
+            unreadable = next(answer, None)
             if unreadable is not None:
                 return unreadable
         return genuine(action)

@@ -140,7 +140,7 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
         storage.save(record())
         with pytest.raises(StorageError, match=f"in use by another device.*process {os.getpid()}.*folder of its own"):
             FileStorage(tmp_path)
-        told = subprocess.run(
+        output = subprocess.run(
             [
                 sys.executable,
                 "-c",
@@ -150,7 +150,7 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert "in use by another device" in told.stderr
+        assert "in use by another device" in output.stderr
     FileStorage(tmp_path).close()
 
 

@@ -23,9 +23,9 @@ from tests.client_sdk.http.http_script import CHECKPOINT, HttpScript, script, se
 
 
 def test_two_rounds_over_http(tmp_path: Path) -> None:
-    told: list[Happening] = []
+    found: list[Happening] = []
     with serving(script(rounds=2)) as server, FileStorage(tmp_path) as storage:
-        with client(server, storage, on_happening=told.append, label="ward 7") as device:
+        with client(server, storage, on_happening=found.append, label="ward 7") as device:
             assert device.run(rounds=2) == 2
     first = server.script.rounds[0].update
     assert first is not None
@@ -36,12 +36,12 @@ def test_two_rounds_over_http(tmp_path: Path) -> None:
     assert report.fetch_s > 0
     delta = from_bytes(first)["w"]
     np.testing.assert_array_equal(delta, (np.float32(1) - np.arange(6, dtype=np.float32)) * np.float32(0.1))
-    assert [happening.kind for happening in told] == [
+    assert [happening.kind for happening in found] == [
         "enrolled",
         "waiting",
         *["assigned", "training", "trained", "receipt"] * 2,
     ]
-    assert (told[-1].run, told[-1].round) == ("run-1", 2)
+    assert (found[-1].run, found[-1].round) == ("run-1", 2)
 
 
 def test_what_each_request_carries() -> None:
@@ -94,20 +94,20 @@ def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -
 
 
 def test_an_unreachable_coordinator_is_reported_once_and_asked_until_it_answers() -> None:
-    told: list[Happening] = []
+    found: list[Happening] = []
     with serving(script()) as gone:
         port = gone.port
     running: list[HttpScript] = []
 
     def come_back(happening: Happening) -> None:
-        told.append(happening)
+        found.append(happening)
         if happening.kind == "trouble":
             threading.Timer(0.2, lambda: running.append(HttpScript(gone.script, port))).start()
 
     with client(gone, on_happening=come_back) as device:
         assert device.run(rounds=1) == 1
     running[0].close()
-    troubles = [happening.text for happening in told if happening.kind == "trouble"]
+    troubles = [happening.text for happening in found if happening.kind == "trouble"]
     assert len(troubles) == 1
     assert f"The coordinator at {gone.url} cannot be reached" in troubles[0]
     assert "\n" not in troubles[0]
@@ -140,7 +140,7 @@ def test_a_connection_lost_inside_the_upload_sends_the_same_bytes_again(tmp_path
 
 
 def test_a_connection_gone_stale_is_no_trouble() -> None:
-    told: list[Happening] = []
+    found: list[Happening] = []
     with serving(script()) as server:
         seen: set[str] = set()
 
@@ -151,10 +151,10 @@ def test_a_connection_gone_stale_is_no_trouble() -> None:
             return cut(handler)
 
         server.accident = each_first_time
-        with client(server, on_happening=told.append) as device:
+        with client(server, on_happening=found.append) as device:
             device.run(rounds=1)
     assert len(seen) == 5
-    assert [happening.text for happening in told if happening.kind == "trouble"] == []
+    assert [happening.text for happening in found if happening.kind == "trouble"] == []
 
 
 def test_a_checkpoint_that_broke_off_is_fetched_from_where_it_was(tmp_path: Path) -> None:

@@ -97,10 +97,10 @@ def test_an_assignment_with_an_unknown_field_is_declined() -> None:
 
     coordinator.handle = newer  # type: ignore[method-assign]
     stop = threading.Event()
-    told: list[Happening] = []
+    found: list[Happening] = []
 
     def tell(happening: Happening) -> None:
-        told.append(happening)
+        found.append(happening)
         if happening.kind == "trouble":
             stop.set()
 
@@ -108,7 +108,7 @@ def test_an_assignment_with_an_unknown_field_is_declined() -> None:
         device.run(stop=stop)
     (reason,) = coordinator.rounds[0].withdrawn
     assert "task.quantum" in reason
-    assert "does not know what the plan asks for" in told[-1].text
+    assert "does not know what the plan asks for" in found[-1].text
 
 
 def test_an_answer_that_is_not_understood_is_asked_for_again() -> None:

@@ -24,10 +24,10 @@ def score(model: Tensors) -> Score:
 def test_each_checkpoint_is_scored_once_as_it_comes_until_the_run_ends() -> None:
     coordinator = Coordinator()
     more = [to_bytes({"w": np.full(3, n, np.float32)}) for n in (5, 6, 7)]
-    told: list[tuple[int, float]] = []
+    answer: list[tuple[int, float]] = []
 
     def grow(checkpoint: Any, found: Score) -> None:
-        told.append((checkpoint.version, found.metrics["sum"]))
+        answer.append((checkpoint.version, found.metrics["sum"]))
         if more:
             coordinator.line.append(more.pop(0))
         else:
@@ -35,7 +35,7 @@ def test_each_checkpoint_is_scored_once_as_it_comes_until_the_run_ends() -> None
 
     view = evaluator.follow(coordinator.client(), "run-1", score, source="test", on_score=grow, poll_s=0)
     assert view.status == "finished"
-    assert told == [(0, 3.0), (1, 15.0), (2, 18.0), (3, 21.0)]
+    assert answer == [(0, 3.0), (1, 15.0), (2, 18.0), (3, 21.0)]
     assert [(report.version, report.source, report.digest) for report in coordinator.metrics] == [
         (version, "test", hashlib.sha256(body).hexdigest()) for version, body in enumerate(coordinator.line)
     ]
@@ -58,9 +58,9 @@ def test_trouble_is_reported_once_and_waited_out() -> None:
     coordinator.status = "finished"
     troubles = iter([refusal("busy", "Full.")] * 3)
     coordinator.trouble = lambda request: next(troubles, None)
-    told: list[str] = []
-    evaluator.follow(coordinator.client(), "run-1", score, on_trouble=told.append, poll_s=0)
-    assert told == ["Full."]
+    found: list[str] = []
+    evaluator.follow(coordinator.client(), "run-1", score, on_trouble=found.append, poll_s=0)
+    assert found == ["Full."]
     assert len(coordinator.metrics) == 1
 
 

@@ -81,7 +81,7 @@ class Fleet:
         self.server = server
         self.folder = folder
         self.stop = threading.Event()
-        self.told: list[tuple[int, Happening]] = []
+        self.happenings: list[tuple[int, Happening]] = []
         self.threads = [threading.Thread(target=self._live, args=(slot,)) for slot in range(DEVICES)]
         for thread in self.threads:
             thread.start()
@@ -97,7 +97,7 @@ class Fleet:
                 trainer,
                 enrolment_token=self.server.token,
                 pacing=QUICK,
-                on_happening=lambda happening: self.told.append((slot, happening)),
+                on_happening=lambda happening: self.happenings.append((slot, happening)),
             ) as client,
         ):
             client.run(stop=self.stop)

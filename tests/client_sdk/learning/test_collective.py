@@ -137,8 +137,8 @@ def rounds(group: Group, first: Tensors) -> dict[str, Any]:
     found["broke"] = trainer.broke
     trainer.close()
     trainer = GroupTrainer(group, catalogue, data())
-    said = train(last)
-    found["vanished"] = (said, trainer.stop.is_set(), trainer.broke is not None)
+    message = train(last)
+    found["vanished"] = (message, trainer.stop.is_set(), trainer.broke is not None)
     trainer.close()
     return found
 

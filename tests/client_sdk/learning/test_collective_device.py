@@ -67,16 +67,16 @@ def test_a_group_is_one_device_and_survives_the_death_of_a_rank(tmp_path: Path) 
     ]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     group = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     try:
         with OperatorClient(server.url) as operator:
             run = operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(first)), "a test").run
             for line in group.stdout or ():
-                told.append(json.loads(line))
-                if told[-1]["kind"] == "training" and sum(t["kind"] == "training" for t in told) == 1:
+                found.append(json.loads(line))
+                if found[-1]["kind"] == "training" and sum(t["kind"] == "training" for t in found) == 1:
                     time.sleep(0.2)
                     ranks_of(group.pid)["1"].kill()
-                if sum(t["kind"] == "receipt" for t in told) == ROUNDS:
+                if sum(t["kind"] == "receipt" for t in found) == ROUNDS:
                     break
             while operator.run(run).status != "finished":
                 time.sleep(0.05)
@@ -93,9 +93,9 @@ def test_a_group_is_one_device_and_survives_the_death_of_a_rank(tmp_path: Path) 
         server.stop()
     assert [one.version for one in line_of] == [0, 1, 2]
     assert len(devices) == 1
-    rounds = [t["round"] for t in told if t["kind"] == "training"]
+    rounds = [t["round"] for t in found if t["kind"] == "training"]
     assert rounds == [1, 1, 2], "the first round was begun anew after the restart"
-    assert [t["kind"] for t in told].count("withdrawn") == 0
+    assert [t["kind"] for t in found].count("withdrawn") == 0
     assert [entry.result for entry in read_history(tmp_path / "device")] == ["receipt"] * ROUNDS
     expected = by_one_process(first, devices[0].device)
     for name, array in expected.items():

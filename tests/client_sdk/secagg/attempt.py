@@ -195,8 +195,8 @@ def mask(attempt: Attempt, values: np.ndarray[Any, Any], weights: list[int], sil
                 masker.apply(vector, seed, pair_sign(player.place, peer))
         cut(vector, bits)
         player.packed = pack(vector, bits)
-        said = MaskedInput.of(player.place, head.lanes, bits, player.packed)
-        assert MaskedInput.parse(said.encoded) == said
+        answer = MaskedInput.of(player.place, head.lanes, bits, player.packed)
+        assert MaskedInput.parse(answer.encoded) == answer
 
 
 def agree(attempt: Attempt) -> tuple[Survivors, Proof]:
@@ -218,8 +218,8 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
     for place in survivors.places:
         if place in silent:
             continue
-        said = RevealedShares.of(place, attempt.players[place].held, survivors)
-        for dealer, kind, piece in RevealedShares.parse(said.encoded, survivors, cohort.n).shares:
+        message = RevealedShares.of(place, attempt.players[place].held, survivors)
+        for dealer, kind, piece in RevealedShares.parse(message.encoded, survivors, cohort.n).shares:
             assert kind == (SURVIVED if dealer in survivors.members else GONE)
             revealed.setdefault(dealer, {})[place + 1] = piece
     total = np.zeros(head.lanes, lane_dtype(bits))

@@ -82,7 +82,7 @@ class Cheater(Cheat):
         self.heads.append(self.head)
         self.under: dict[int, AttemptHeader] = {}
         """Device -> the header that it was asked for last."""
-        self.told: dict[tuple[int, bytes], View] = {}
+        self.view_of: dict[tuple[int, bytes], View] = {}
         """(device, header) -> the roster that it was shown last."""
         self.views: dict[bytes, list[View]] = defaultdict(list)
         self.lists: dict[bytes, list[bytes]] = defaultdict(list)
@@ -112,10 +112,10 @@ class Cheater(Cheat):
         for number in order:
             member = self.members[number]
             member.crash = member.crash or self.rarely(20 * self.n)
-            if member.said is None or self.rarely(12 * self.n):
+            if member.outgoing is None or self.rarely(12 * self.n):
                 self.begin(number)
                 return
-            if getattr(self, "on_" + member.said.stage)(number, member):
+            if getattr(self, "on_" + member.outgoing.stage)(number, member):
                 return
         self.begin(order[0])
 
@@ -139,7 +139,7 @@ class Cheater(Cheat):
 
     def where(self, number: int) -> View:
         """What the device's exchange is over."""
-        return self.told[number, self.under[number].digest]
+        return self.view_of[number, self.under[number].digest]
 
     def on_advertise(self, number: int, member: Member) -> bool:
         head = self.under[number]
@@ -160,7 +160,7 @@ class Cheater(Cheat):
             fitting = [self.roster(head, chosen)]
             self.views[head.digest].extend(fitting)
         where = fitting[self.choose(len(fitting))]
-        self.told[number, head.digest] = where
+        self.view_of[number, head.digest] = where
         self.tell(number, "advertise", where.roster.encoded)
         return True
 
@@ -170,8 +170,8 @@ class Cheater(Cheat):
 
     def on_share(self, number: int, member: Member) -> bool:
         where, bundles = self.where(number), self.bundles[self.where(number).h]
-        if member.said is not None:
-            bundles[number] = Bundle.parse(member.said.body, len(where.roster))
+        if member.outgoing is not None:
+            bundles[number] = Bundle.parse(member.outgoing.body, len(where.roster))
         for colluder in self.colluding:
             if colluder not in bundles:
                 bundles[colluder] = self.dealt(where, colluder)
@@ -193,11 +193,11 @@ class Cheater(Cheat):
         elif not lists or (len(lists) < 4 and self.rarely(self.patience)):
             lists.append(self._list(where, len(lists)))
         body = lists[self.choose(len(lists))]
-        said = self.tell(number, "mask", body)
-        if said is not None:
-            signatures = self.signatures[where.h, said.body]
+        answer = self.tell(number, "mask", body)
+        if answer is not None:
+            signatures = self.signatures[where.h, answer.body]
             self.different += not signatures and any(self.signatures[where.h, other] for other in lists)
-            signatures[self.place(where, number)] = said.signature
+            signatures[self.place(where, number)] = answer.signature
         return True
 
     def _list(self, where: View, before: int) -> bytes:
@@ -223,15 +223,15 @@ class Cheater(Cheat):
         return Survivors(tuple(sorted(set(places) - set(candidates[:spare])))).encoded
 
     def on_survivors(self, number: int, member: Member) -> bool:
-        where, said = self.where(number), member.said
-        if said is None:
+        where, message = self.where(number), member.outgoing
+        if message is None:
             return False
-        found = self.signatures[where.h, said.body]
-        found[self.place(where, number)] = said.signature
+        found = self.signatures[where.h, message.body]
+        found[self.place(where, number)] = message.signature
         wanted = where.header.rule.parameters(len(where.roster)).signers
         if self.patience > 1 and len(found) + len(self.colluding) < wanted and self.choose(self.hurry):
             return False
-        self.revealed(where, said.body, [number], over=self.rarely(3))
+        self.revealed(where, message.body, [number], over=self.rarely(3))
         return True
 
     def on_unmask(self, number: int, member: Member) -> bool:

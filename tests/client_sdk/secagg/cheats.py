@@ -55,19 +55,19 @@ class Cheat:
         try:
             return member.start(head, self.at, wants)
         except SecaggError as error:
-            member.said = None
+            member.outgoing = None
             self.refusals.append((number, str(error)))
             return None
 
     def tell(self, number: int, stage: Stage, body: bytes) -> Transmit | None:
-        """Answer what it said last, if that was of this stage."""
+        """Answer what it message last, if that was of this stage."""
         member = self.members[number]
-        if member.said is None or member.said.stage != stage:
+        if member.outgoing is None or member.outgoing.stage != stage:
             return None
         try:
             return member.tell(body, self.at)
         except SecaggError as error:
-            member.said = None
+            member.outgoing = None
             self.refusals.append((number, str(error)))
             return None
 
@@ -82,11 +82,11 @@ class Cheat:
             else:
                 self.hear(number, head, self.start(number, head))
 
-    def hear(self, number: int, head: AttemptHeader, said: Transmit | None) -> None:
+    def hear(self, number: int, head: AttemptHeader, message: Transmit | None) -> None:
         """Keep the advertisement, if it is one."""
-        if said is not None and said.stage == "advertise":
-            shown = Advertisement.parse(said.body)
-            self.entries[head.digest][number] = RosterEntry(shown, said.signature, said.blob)
+        if message is not None and message.stage == "advertise":
+            shown = Advertisement.parse(message.body)
+            self.entries[head.digest][number] = RosterEntry(shown, message.signature, message.blob)
 
     def collude(self, number: int, head: AttemptHeader) -> None:
         """A colluder's advertisement under any header: it has no rules."""
@@ -107,9 +107,9 @@ class Cheat:
     def shared(self, where: View, numbers: Iterable[int] | None = None) -> None:
         """These devices (all honest ones of the roster) are shown it, and share; colluders deal rubbish."""
         for number in self._honest(where) if numbers is None else numbers:
-            said = self.tell(number, "advertise", where.roster.encoded)
-            if said is not None:
-                self.bundles[where.h][number] = Bundle.parse(said.body, len(where.roster))
+            message = self.tell(number, "advertise", where.roster.encoded)
+            if message is not None:
+                self.bundles[where.h][number] = Bundle.parse(message.body, len(where.roster))
         for number in set(self._numbers(where)) & set(self.colluding):
             self.bundles[where.h][number] = self.dealt(where, number)
 
@@ -143,9 +143,9 @@ class Cheat:
         """These devices (the honest of the list) are asked to sign the list of ``listed``; its bytes."""
         body = self.listing(where, listed)
         for number in self._among(where, listed) if numbers is None else numbers:
-            said = self.tell(number, "mask", body)
-            if said is not None and said.body == body:
-                self.signatures[where.h, body][self.place(where, number)] = said.signature
+            answer = self.tell(number, "mask", body)
+            if answer is not None and answer.body == body:
+                self.signatures[where.h, body][self.place(where, number)] = answer.signature
         return body
 
     def revealed(self, where: View, body: bytes, numbers: Iterable[int] | None = None, over: bool = True) -> None:
@@ -220,14 +220,14 @@ class Cheat:
 
     def refused(self, words: str, numbers: Iterable[int] | None = None) -> bool:
         """Whether each of these devices (some device) refused in a sentence with these words."""
-        who = {number for number, said in self.refusals if words in said}
+        who = {number for number, message in self.refusals if words in message}
         return bool(who) if numbers is None else who >= set(numbers)
 
-    def said(self, number: int) -> list[str]:
-        """Stages of all that the device ever said."""
-        return [said.stage for said in self.members[number].log]
+    def stages(self, number: int) -> list[str]:
+        """Stages of all that the device ever message."""
+        return [message.stage for message in self.members[number].log]
 
 
 def revealing(members: Iterable[Member]) -> set[str]:
     """Devices that revealed anything."""
-    return {member.device.device for member in members if any(said.stage == "unmask" for said in member.log)}
+    return {member.device.device for member in members if any(message.stage == "unmask" for message in member.log)}

@@ -57,11 +57,11 @@ class Member:
     weight: int
     disk: bytes = field(default_factory=lambda: Memory().encoded)
     half: DevicePart | None = None
-    said: Transmit | None = None
+    outgoing: Transmit | None = None
     log: list[Transmit] = field(default_factory=list)
     """All that ever left the device."""
     talk: list[AttemptHeader | Transmit | bytes] = field(default_factory=list)
-    """The same with what it was started for and what it was told, in order."""
+    """The same with what it was started for and what it received, in order."""
     drawn: dict[bytes, AttemptSecrets] = field(default_factory=dict)
     """Advertisement -> the secrets behind it: for a colluder, who knows its own."""
     crash: bool = False
@@ -84,11 +84,11 @@ class Member:
         self.talk.append(body)
         return self._on(ServerAnswer(at, body))
 
-    def _on(self, told: ServerAnswer | None) -> Transmit | None:
+    def _on(self, answer: ServerAnswer | None) -> Transmit | None:
         assert self.half is not None
-        self.said = None
+        self.outgoing = None
         try:
-            action = self.half.send(told)
+            action = self.half.send(answer)
             while isinstance(action, Persist):
                 self.disk = action.memory.encoded
                 self.drawn |= {live.advertised: live.secrets for live in action.memory.live.values() if live.secrets}
@@ -99,7 +99,7 @@ class Member:
         except StopIteration as end:
             self.disk = end.value.encoded
             return None
-        self.said = action
+        self.outgoing = action
         self.log.append(action)
         self.talk.append(action)
         return action
@@ -151,15 +151,15 @@ class Coordinator:
         """All advertise; the roster's bytes."""
         entries = []
         for member in self.members:
-            said = member.start(self.header, at)
-            assert said is not None
-            assert said.stage == "advertise"
-            entries.append(RosterEntry(Advertisement.parse(said.body), said.signature, said.blob))
+            message = member.start(self.header, at)
+            assert message is not None
+            assert message.stage == "advertise"
+            entries.append(RosterEntry(Advertisement.parse(message.body), message.signature, message.blob))
         self.roster = Roster.of(self.header, entries)
         return self.roster.encoded
 
     def hear_share(self, place: int) -> None:
-        self.bundles[place] = Bundle.parse(self._heard(place, "share").body, len(self.members))
+        self.bundles[place] = Bundle.parse(self._received(place, "share").body, len(self.members))
 
     def delivery(self, place: int, silent: tuple[int, ...] = ()) -> bytes:
         """What peers sealed for the device at ``place``."""
@@ -171,13 +171,13 @@ class Coordinator:
         return Bundle(place, sealed).encoded
 
     def hear_mask(self, place: int) -> None:
-        self.vectors[place] = self._heard(place, "mask").blob
+        self.vectors[place] = self._received(place, "mask").blob
 
     def survivors(self) -> Survivors:
         return Survivors(tuple(sorted(self.vectors)))
 
     def hear_survivors(self, place: int) -> None:
-        self.signatures[place] = self._heard(place, "survivors").signature
+        self.signatures[place] = self._received(place, "survivors").signature
 
     def proof(self) -> bytes:
         return Proof(tuple(sorted(self.signatures.items()))).encoded
@@ -185,7 +185,7 @@ class Coordinator:
     def hear_unmask(self, place: int, survivors: Survivors) -> None:
         if self.opening is None:
             self.opening = Opening(self.cohort, survivors, self.bundles)
-        self.opening.take(RevealedShares.parse(self._heard(place, "unmask").body, survivors, len(self.members)))
+        self.opening.take(RevealedShares.parse(self._received(place, "unmask").body, survivors, len(self.members)))
 
     def unmasked(self, survivors: Survivors) -> Lanes:
         assert self.opening is not None
@@ -200,13 +200,15 @@ class Coordinator:
         cut(total, bits)
         return total
 
-    def _heard(self, place: int, stage: str) -> Transmit:
-        said = self.members[place].said
-        assert said is not None
-        assert said.stage == stage
+    def _received(self, place: int, stage: str) -> Transmit:
+        message = self.members[place].outgoing
+        assert message is not None
+        assert message.stage == stage
         whose = f"device {place}"
-        require_signed(self.cohort.identities[place], said.signature, self.cohort.h, said.stage, said.body, whose)
-        return said
+        require_signed(
+            self.cohort.identities[place], message.signature, self.cohort.h, message.stage, message.body, whose
+        )
+        return message
 
 
 def until_masked(coordinator: Coordinator, silent: tuple[int, ...] = ()) -> Survivors:

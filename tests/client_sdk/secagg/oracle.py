@@ -123,44 +123,44 @@ class Oracle:
         knows = {shown: secrets for place in colluding for shown, secrets in fleet[place].drawn.items()}
         return cls([member for place, member in enumerate(fleet) if place not in colluding], knows)
 
-    # Reading what was said.
+    # Reading what was message.
 
     def _listen(self, member: Member) -> None:
         """Each message with the roster and the shares that the device has taken: the last that it was told before it
         went on, perhaps after a crash."""
         header: AttemptHeader | None = None
-        said = ""
-        told: dict[tuple[bytes, str], bytes] = {}
+        reason = ""
+        found: dict[tuple[bytes, str], bytes] = {}
         for happened in member.talk:
             if isinstance(happened, AttemptHeader):
-                header, said = happened, ""
+                header, reason = happened, ""
             elif header is not None and isinstance(happened, bytes):
-                told[header.digest, said] = happened
+                found[header.digest, reason] = happened
             elif header is not None and isinstance(happened, Transmit):
-                said = happened.stage
-                if said != "advertise":
-                    where = view(header, told[header.digest, "advertise"])
-                    self._take(member.device.device, happened, where, told.get((header.digest, "share"), b""))
+                reason = happened.stage
+                if reason != "advertise":
+                    where = view(header, found[header.digest, "advertise"])
+                    self._take(member.device.device, happened, where, found.get((header.digest, "share"), b""))
 
-    def _take(self, name: str, said: Transmit, where: View, delivered: bytes) -> None:
+    def _take(self, name: str, message: Transmit, where: View, delivered: bytes) -> None:
         self.views[where.h] = where
         n, place = len(where.roster), where.places[name]
-        if said.stage == "share" and said.body not in self._seen:
-            self._seen.add(said.body)
-            for holder, sealed in Bundle.parse(said.body, n).sealed:
+        if message.stage == "share" and message.body not in self._seen:
+            self._seen.add(message.body)
+            for holder, sealed in Bundle.parse(message.body, n).sealed:
                 secrets = self.knows.get(where.shown[holder].encoded)
                 if secrets is not None:
                     agreed = secrets.share_key.agree(where.shown[place].share_key)
                     ends = (place, name), (holder, where.shown[holder].device)
                     self._have(where, place, holder, unseal_pair(agreed, where.h, *ends, sealed))
-        elif said.stage == "mask":
-            if said.blob not in self._seen:
-                self._seen.add(said.blob)
-                self.rows.append(Row(name, where, Bundle.parse(delivered, n).places, said.blob))
-        elif said.stage == "survivors":
-            self.signed[where.h, said.body].add(name)
-        elif said.stage == "unmask":
-            for dealer, kind, share in _revealed(said.body):
+        elif message.stage == "mask":
+            if message.blob not in self._seen:
+                self._seen.add(message.blob)
+                self.rows.append(Row(name, where, Bundle.parse(delivered, n).places, message.blob))
+        elif message.stage == "survivors":
+            self.signed[where.h, message.body].add(name)
+        elif message.stage == "unmask":
+            for dealer, kind, share in _revealed(message.body):
                 self.shares[where.h, where.shown[dealer].device][kind][place + 1] = share
                 self.by_holder[where.shown[dealer].encoded][kind].add(name)
 

@@ -48,8 +48,8 @@ def test_one_peer_called_alive_to_some_and_dead_to_others() -> None:
     """Nobody reveals anything, since no list is signed by enough."""
     cheat = Cheat(7, (5, 6))
     where = cheat.until_masked()
-    for listed, told in (((0, 1, 2, 3, 4, 5, 6), (0, 1, 2)), ((1, 2, 3, 4, 5, 6), (3, 4))):
-        cheat.revealed(where, cheat.signed(where, listed, told), told)
+    for listed, found in (((0, 1, 2, 3, 4, 5, 6), (0, 1, 2)), ((1, 2, 3, 4, 5, 6), (3, 4))):
+        cheat.revealed(where, cheat.signed(where, listed, found), found)
     assert cheat.refused("share holders signed the list; it takes 5", (3, 4))
     assert revealing(cheat.members[3:5]) == set()
     assert safe(cheat)
@@ -60,8 +60,8 @@ def test_one_peer_called_alive_and_then_dead_to_the_same_device() -> None:
     cheat = Cheat(5, (4,))
     plans.play_two_lists(cheat)
     for number in (1, 2, 3):
-        assert len({said.body for said in cheat.members[number].log if said.stage == "survivors"}) == 1
-        assert len({said.body for said in cheat.members[number].log if said.stage == "unmask"}) == 1
+        assert len({message.body for message in cheat.members[number].log if message.stage == "survivors"}) == 1
+        assert len({message.body for message in cheat.members[number].log if message.stage == "unmask"}) == 1
     assert safe(cheat)
 
 
@@ -112,7 +112,7 @@ def test_two_rosters_to_one_device_for_one_advertisement() -> None:
     cheat = Cheat(6, (5,))
     first, second = plans.play_two_rosters(cheat)
     assert list(cheat.bundles[second.h]) == [3, 4, 5]
-    assert len({said.body for said in cheat.members[0].log if said.stage == "share"}) == 1
+    assert len({message.body for message in cheat.members[0].log if message.stage == "share"}) == 1
     cheat.tell(0, "mask", second.roster.encoded)
     assert cheat.refused("this is no survivor list", (0,))
     assert cheat.members[0].memory.live[cheat.head.model].roster == first.roster.encoded
@@ -166,8 +166,8 @@ def test_the_same_where_devices_crashed_between_signing_and_sending() -> None:
     assert cheat.refused("is spent there", range(4))
     cheat.advertised(cheat.head, range(4))
     cheat.signed(where, range(1, 5))
-    assert [cheat.said(number)[-1] for number in range(4)] == ["survivors"] * 4
-    assert {said.body for member in cheat.members[:4] for said in member.log if said.stage == "survivors"} == {
+    assert [cheat.stages(number)[-1] for number in range(4)] == ["survivors"] * 4
+    assert {message.body for member in cheat.members[:4] for message in member.log if message.stage == "survivors"} == {
         cheat.listing(where, range(5))
     }
     assert safe(cheat)
@@ -187,7 +187,7 @@ def test_unmasking_asked_again_with_another_list() -> None:
         cheat.tell(number, "survivors", Proof(tuple(sorted(forged.items()))).encoded)
     assert cheat.refused("0 of this device's share holders signed the list", (1, 2, 3))
     plans.play_both_kinds(again := Cheat(5, (4,)))
-    assert all(again.said(number).count("unmask") == 1 for number in range(4))
+    assert all(again.stages(number).count("unmask") == 1 for number in range(4))
     assert safe(cheat)
     assert safe(again)
 
@@ -324,7 +324,7 @@ def test_a_roster_of_the_wrong_devices(
 ) -> None:
     cheat = shown(lambda cheat, entries: changes(cheat, entries), minimum_cohort=4)
     assert cheat.refused(words, (0,))
-    assert cheat.said(0) == ["advertise"]
+    assert cheat.stages(0) == ["advertise"]
     assert safe(cheat)
 
 
@@ -338,7 +338,7 @@ def test_a_revoked_certificate() -> None:
     cheat.shared(where, (0,))
     cheat.advertised(cheat.head, (1,))
     assert cheat.refused("does not vouch for device device-0003", (0, 1))
-    assert cheat.said(0) == ["advertise"]
+    assert cheat.stages(0) == ["advertise"]
     assert safe(cheat)
 
 
@@ -355,7 +355,7 @@ def test_a_header_under_an_older_or_a_forged_revocation_list() -> None:
     assert cheat.refused("another revocation list, number 1", (0,))
     assert cheat.refused("another revocation list, number 2", (0,))
     assert cheat.refused("older than number 2", (1,))
-    assert cheat.said(0) == []
+    assert cheat.stages(0) == []
     assert safe(cheat)
 
 
@@ -365,7 +365,7 @@ def test_a_lowered_threshold() -> None:
     lowered = replace(cheat.roster(cheat.head).roster, threshold=4)
     cheat.shared(view(cheat.head, lowered.encoded))
     assert cheat.refused("the roster says threshold 4; the rule says 5", range(5))
-    assert [cheat.said(number) for number in range(5)] == [["advertise"]] * 5
+    assert [cheat.stages(number) for number in range(5)] == [["advertise"]] * 5
     assert safe(cheat)
 
 
@@ -419,7 +419,7 @@ def test_a_different_model_or_plan_to_one_device() -> None:
         cheat.shared(cheat.roster(other), (0,))
         assert cheat.refused("the signature of device device-0000", (1, 2, 3))
         assert cheat.refused("the signature of device device-0001", (0,))
-        assert all(cheat.said(number) == ["advertise"] for number in range(4))
+        assert all(cheat.stages(number) == ["advertise"] for number in range(4))
         assert safe(cheat)
 
 
@@ -430,7 +430,7 @@ def test_a_header_of_another_model_or_plan_than_the_device_has() -> None:
     ):
         cheat.start(number, changed(cheat.head, **changes), expected(cheat.head))
         assert cheat.refused(f"another {what} than this device trained for", (number,))
-    assert all(cheat.said(number) == [] for number in range(4))
+    assert all(cheat.stages(number) == [] for number in range(4))
 
 
 def test_a_replayed_round() -> None:
@@ -470,7 +470,7 @@ def test_an_expired_round() -> None:
     assert cheat.refused("This attempt has expired", range(4))
     assert all(member.memory.live == {} for member in cheat.members[:4])
     cheat.advertised(changed(cheat.head, attempt=1, model=digest("next")))
-    assert sum("expired" in said for _, said in cheat.refusals) == 8
+    assert sum("expired" in message for _, message in cheat.refusals) == 8
     assert revealing(cheat.members) == set()
     assert safe(cheat)
 
@@ -540,7 +540,7 @@ def test_shares_that_are_not_for_this_device(
 ) -> None:
     cheat = delivered(changes)
     assert cheat.refused(words, (0,))
-    assert cheat.said(0) == ["advertise", "share"]
+    assert cheat.stages(0) == ["advertise", "share"]
     assert safe(cheat)
 
 
@@ -567,11 +567,11 @@ def test_a_second_masked_input_for_the_same_header() -> None:
     """Asked again, and after it was trained anew: the bytes are those that were kept."""
     cheat = Cheat(4)
     plans.play_many_vectors(cheat)
-    assert len({said.blob for said in cheat.members[0].log if said.stage == "mask"}) == 1
-    assert cheat.said(0).count("mask") == 4
+    assert len({message.blob for message in cheat.members[0].log if message.stage == "mask"}) == 1
+    assert cheat.stages(0).count("mask") == 4
     cheat.members[0].values = -cheat.members[0].values
     cheat.start(0, cheat.head)
-    assert len({said.blob for said in cheat.members[0].log if said.stage == "mask"}) == 1
+    assert len({message.blob for message in cheat.members[0].log if message.stage == "mask"}) == 1
     assert safe(cheat)
 
 
@@ -658,10 +658,10 @@ def test_bytes_that_are_no_message_at_all() -> None:
         body = cheat.signed(where, range(4))
         cheat.tell(0, "survivors", rubbish)
         assert [number for number, _ in cheat.refusals] == [0, 0, 0, 0]
-        assert all(said and "Traceback" not in said and "\n" not in said for _, said in cheat.refusals)
+        assert all(message and "Traceback" not in message and "\n" not in message for _, message in cheat.refusals)
         cheat.start(0, cheat.head)
         cheat.revealed(where, body)
-        assert cheat.said(0)[-1] == "unmask"
+        assert cheat.stages(0)[-1] == "unmask"
         assert safe(cheat)
 
 
@@ -692,5 +692,5 @@ def test_no_changed_bit_of_an_answer_is_taken(at: float, bit: int, cut: bool) ->
     tried("survivors", proof)
     assert [number for number, _ in cheat.refusals] == [0, 0, 0, 0]
     cheat.revealed(where, body)
-    assert cheat.said(0)[-1] == "unmask"
+    assert cheat.stages(0)[-1] == "unmask"
     assert safe(cheat)

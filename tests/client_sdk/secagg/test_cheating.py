@@ -108,7 +108,7 @@ def test_the_cheater_gets_far() -> None:
         seen["rosters"] += any(len(views) > 1 for views in played.views.values())
         seen["attempts"] += any(head.attempt for head in played.heads)
         seen["checkpoints"] += len({head.model for head in played.heads}) > 1
-        refusals |= {said for _, said in played.refusals}
+        refusals |= {message for _, message in played.refusals}
     assert min(seen.values()) >= 10, seen
     assert len(seen) == 7, seen
     for words in (
@@ -119,7 +119,7 @@ def test_the_cheater_gets_far() -> None:
         "a replay",
         "other terms",
     ):
-        assert any(words in said for said in refusals), words
+        assert any(words in message for message in refusals), words
 
 
 @pytest.mark.slow

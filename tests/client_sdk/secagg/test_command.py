@@ -43,9 +43,9 @@ def test_what_is_asked_is_met(capsys: pytest.CaptureFixture[str]) -> None:
 def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert parameters(capsys, *BASE, "--adversary", "curious")["plan"] is False
     assert quorate("secagg", "parameters", *BASE, "--adversary", "curious") == 0
-    said = capsys.readouterr()
-    assert "64 neighbours a device, 33 of 64 shares rebuild a secret" in said.out
-    assert "no plan takes them" in said.err
+    output = capsys.readouterr()
+    assert "64 neighbours a device, 33 of 64 shares rebuild a secret" in output.out
+    assert "no plan takes them" in output.err
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixtur
 )
 def test_bad_input_gets_one_sentence(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str) -> None:
     assert quorate("secagg", "parameters", *options) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("Error: ")
-    assert words in said.err
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("Error: ")
+    assert words in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_options_out_of_range_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_a_header_has_the_terms_of_the_plan_that_was_agreed_to(changes: dict[str
     assert member.start(head) is not None
     with pytest.raises(Refusal, match="other terms than the plan"):
         member.start(changed(head, attempt=1, **changes), at=100, wants=expected(head))
-    assert [said.stage for said in member.log] == ["advertise"]
+    assert [message.stage for message in member.log] == ["advertise"]
 
 
 def test_terms_are_judged_before_anything_is_trained() -> None:

@@ -105,7 +105,7 @@ def test_deleting_the_older_attempt_switched_off() -> None:
     lax = relaxed(Cheat(4, (3,)), KeepsOlderAttempts)
     older = plans.play_older_attempt(lax)
     assert lax.refusals == []
-    assert [lax.members[number].said.stage for number in range(3)] == ["mask"] * 3  # type: ignore[union-attr]
+    assert [lax.members[number].outgoing.stage for number in range(3)] == ["mask"] * 3  # type: ignore[union-attr]
     assert lax.verdict() == {"left over": ["device-0000", "device-0001", "device-0002"]}
     assert VICTIM in lax.seized(older, (1, 2)).recovered()
 
@@ -127,5 +127,5 @@ def test_colluders_are_counted_in_the_smallest_roster_that_a_device_accepts() ->
     assert allowed.verdict()["betrayed"] == [VICTIM]
     assert VICTIM in allowed.oracle().recovered()
     assert refused.refused("against 5 colluding devices; a roster of 9 withstands 4", range(4))
-    assert all(refused.said(number) == ["advertise"] for number in range(4))
+    assert all(refused.stages(number) == ["advertise"] for number in range(4))
     assert refused.verdict() == {}

@@ -45,7 +45,7 @@ def opened(n: int = 6, **changes: Any) -> Coordinator:
 
 
 def stages(member: Member) -> list[str]:
-    return [said.stage for said in member.log]
+    return [message.stage for message in member.log]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_state_machine_says_the_golden_session_byte_for_byte() -> None:
     coordinator = Coordinator(header(dimension=5), Authority(), golden_fleet())
     survivors = until_signed(coordinator, silent=(3,))
     total = finished(coordinator, survivors)
-    first = {said.stage: said for said in coordinator.members[0].log}
+    first = {message.stage: message for message in coordinator.members[0].log}
     assert coordinator.header.encoded == golden["header"]
     assert coordinator.roster is not None
     assert coordinator.roster.encoded == golden["roster"]
@@ -155,7 +155,7 @@ def test_a_crash_after_any_action_changes_nothing(crashes: int) -> None:
         nonlocal step
         step += 1
         if step % crashes == 0 or crashes > 10:
-            before = member.said
+            before = member.outgoing
             for _ in range(crashes % 3 + 1):
                 assert member.start(coordinator.header) == before
 
@@ -186,10 +186,10 @@ def test_a_crash_before_a_message_left_says_it_all_the_same() -> None:
     first = member.tell(survivors.encoded)
     assert member.disk != kept
     again = Member(member.device, member.values, member.weight, disk=member.disk)
-    said = again.start(coordinator.header)
-    assert said == first
-    assert said is not None
-    assert said.stage == "survivors"
+    message = again.start(coordinator.header)
+    assert message == first
+    assert message is not None
+    assert message.stage == "survivors"
 
 
 def test_after_a_restart_other_values_change_no_byte() -> None:
@@ -197,7 +197,7 @@ def test_after_a_restart_other_values_change_no_byte() -> None:
     coordinator = opened(4)
     until_masked(coordinator)
     member = coordinator.members[1]
-    before = member.said
+    before = member.outgoing
     member.values = np.full(5, -0.5, np.float32)
     assert member.start(coordinator.header) == before
 

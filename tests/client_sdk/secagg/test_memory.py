@@ -84,10 +84,10 @@ def test_a_damaged_memory_lets_no_spent_checkpoint_be_signed_again() -> None:
     at = member.disk.index(model)
     member.disk = member.disk.replace(model, bytes([model[0] ^ 1]) + model[1:])
     assert member.disk[at] == model[0] ^ 1
-    said = list(member.log)
+    message = list(member.log)
     with pytest.raises(SecaggError, match="damaged"):
         member.start(changed(coordinator.header, attempt=1), at=100.0)
-    assert member.log == said
+    assert member.log == message
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -44,7 +44,7 @@ def messages(attempt: Attempt) -> dict[str, bytes]:
     cohort, first = attempt.cohort, attempt.players[0]
     survivors, proof = agree(attempt)
     bits = cohort.roster.lane_bits
-    said = MaskedInput.of(0, attempt.header.lanes, bits, first.packed)
+    answer = MaskedInput.of(0, attempt.header.lanes, bits, first.packed)
     return {
         "header": attempt.header.encoded,
         "header digest": attempt.header.digest,
@@ -55,8 +55,8 @@ def messages(attempt: Attempt) -> dict[str, bytes]:
         "bundle": attempt.bundles[0].encoded,
         "bundle signature": signed(first.identity, cohort.h, "share", attempt.bundles[0].encoded),
         "vector": first.packed,
-        "masked input": said.encoded,
-        "masked input signature": signed(first.identity, cohort.h, "mask", said.encoded),
+        "masked input": answer.encoded,
+        "masked input signature": signed(first.identity, cohort.h, "mask", answer.encoded),
         "survivors": survivors.encoded,
         "proof": proof.encoded,
         "revealed": RevealedShares.of(0, first.held, survivors).encoded,
@@ -397,14 +397,14 @@ def test_proofs_that_are_none() -> None:
 
 def test_never_both_kinds_and_never_the_wrong_one() -> None:
     survivors, _ = agree(PLAYED)
-    said = RevealedShares.of(0, PLAYED.players[0].held, survivors)
-    assert [(dealer, kind) for dealer, kind, _ in said.shares] == [
+    message = RevealedShares.of(0, PLAYED.players[0].held, survivors)
+    assert [(dealer, kind) for dealer, kind, _ in message.shares] == [
         (0, SURVIVED),
         (1, SURVIVED),
         (2, SURVIVED),
         (3, GONE),
     ]
-    shares = said.shares
+    shares = message.shares
     for wrong in (
         (*shares[:3], (3, SURVIVED, shares[3][2])),
         ((0, GONE, shares[0][2]), *shares[1:]),
@@ -422,7 +422,7 @@ def test_never_both_kinds_and_never_the_wrong_one() -> None:
 
 
 def test_a_masked_input_is_about_its_bytes() -> None:
-    said = MaskedInput.of(2, 7, 18, bytes(16))
-    assert said.digest != MaskedInput.of(2, 7, 18, b"\1" + bytes(15)).digest
+    answer = MaskedInput.of(2, 7, 18, bytes(16))
+    assert answer.digest != MaskedInput.of(2, 7, 18, b"\1" + bytes(15)).digest
     with pytest.raises(BadMessage):
         MaskedInput.of(2, 7, 18, bytes(15))

@@ -28,9 +28,9 @@ def revealed_by(attempt: Attempt, place: int, survivors: Survivors) -> RevealedS
     return RevealedShares.of(place, attempt.players[place].held, survivors)
 
 
-def opening(attempt: Attempt, survivors: Survivors, heard: tuple[int, ...] | None = None) -> Opening:
+def opening(attempt: Attempt, survivors: Survivors, places: tuple[int, ...] | None = None) -> Opening:
     found = Opening(attempt.cohort, survivors, attempt.bundles)
-    for place in survivors.places if heard is None else heard:
+    for place in survivors.places if places is None else places:
         found.take(revealed_by(attempt, place, survivors))
     return found
 
@@ -68,7 +68,7 @@ def test_masks_come_off_in_any_order() -> None:
 def test_shares_are_lacking_until_t_have_answered() -> None:
     attempt, survivors = played()
     assert attempt.cohort.parameters.threshold == 7
-    found = opening(attempt, survivors, heard=(0, 1, 2, 3, 4, 5))
+    found = opening(attempt, survivors, places=(0, 1, 2, 3, 4, 5))
     assert found.lacking == tuple(range(9))
     with pytest.raises(BadShare, match="9 devices lack"):
         found.open()
@@ -83,21 +83,21 @@ def test_a_holder_that_lies_is_named_and_set_aside() -> None:
     assert threshold == 9
     found = Opening(attempt.cohort, survivors, attempt.bundles)
     for place in survivors.places:
-        said = revealed_by(attempt, place, survivors)
-        found.take(lying(said, about=3) if place == 2 else said)
+        message = revealed_by(attempt, place, survivors)
+        found.take(lying(message, about=3) if place == 2 else message)
     opened_ = found.open()
     assert opened_.complete
     assert opened_.wrong == {3: (2,)}
     assert opened_.secrets[3] == attempt.players[3].secrets.self_mask
 
 
-def all_wrong(said: RevealedShares, kind: str) -> RevealedShares:
+def all_wrong(message: RevealedShares, kind: str) -> RevealedShares:
     """Every share that a holder reveals, changed."""
 
     def other(dealer: int, piece: bytes) -> bytes:
         match kind:
             case "any":
-                return entropy((said.place, dealer))(32).rjust(33, b"\0")
+                return entropy((message.place, dealer))(32).rjust(33, b"\0")
             case "a bit":
                 return piece[:-1] + bytes([piece[-1] ^ 1])
             case "zeros":
@@ -105,7 +105,9 @@ def all_wrong(said: RevealedShares, kind: str) -> RevealedShares:
             case _:
                 return b"\xff" * 33
 
-    return replace(said, shares=tuple((dealer, what, other(dealer, piece)) for dealer, what, piece in said.shares))
+    return replace(
+        message, shares=tuple((dealer, what, other(dealer, piece)) for dealer, what, piece in message.shares)
+    )
 
 
 @pytest.mark.parametrize("kind", ["any", "a bit", "zeros", "no number"])
@@ -126,8 +128,8 @@ def test_holders_that_lie_about_everybody_are_set_aside_while_t_right_shares_are
     assert 2 * len(liars) > n - attempt.cohort.parameters.threshold
     found = Opening(attempt.cohort, survivors, attempt.bundles)
     for place in survivors.places:
-        said = revealed_by(attempt, place, survivors)
-        found.take(all_wrong(said, kind) if place in liars else said)
+        message = revealed_by(attempt, place, survivors)
+        found.take(all_wrong(message, kind) if place in liars else message)
     opened_ = found.open()
     assert opened_.lost == ()
     assert opened_.secrets == {place: player.secrets.self_mask for place, player in enumerate(attempt.players)}
@@ -139,8 +141,8 @@ def test_a_dealer_that_lied_is_distinguished_from_holders_that_did() -> None:
     attempt, survivors = played(30, gone=())
     found = Opening(attempt.cohort, survivors, attempt.bundles)
     for place in survivors.places:
-        said = revealed_by(attempt, place, survivors)
-        found.take(lying(all_wrong(said, "any") if place < 7 else said, about=20))
+        message = revealed_by(attempt, place, survivors)
+        found.take(lying(all_wrong(message, "any") if place < 7 else message, about=20))
     opened_ = found.open()
     assert opened_.lost == (20,)
     assert opened_.wrong == {place: tuple(range(7)) for place in range(30) if place != 20}
@@ -151,8 +153,8 @@ def test_the_search_for_liars_comes_to_an_end() -> None:
     attempt, survivors = played(30, gone=())
     found = Opening(attempt.cohort, survivors, attempt.bundles)
     for place in survivors.places:
-        said = revealed_by(attempt, place, survivors)
-        found.take(all_wrong(said, "any") if place < 9 else said)
+        message = revealed_by(attempt, place, survivors)
+        found.take(all_wrong(message, "any") if place < 9 else message)
     assert found.open().lost == tuple(range(30))
 
 
@@ -170,7 +172,7 @@ def test_a_dealer_that_cannot_be_rebuilt_is_named() -> None:
 
 def test_responses_that_are_not_taken() -> None:
     attempt, survivors = played()
-    found = opening(attempt, survivors, heard=(0,))
+    found = opening(attempt, survivors, places=(0,))
     with pytest.raises(BadMessage, match="before"):
         found.take(revealed_by(attempt, 0, survivors))
     with pytest.raises(BadMessage, match="never shared"):

@@ -49,9 +49,9 @@ def test_the_table_of_fast() -> None:
 def test_the_command_prints_what_the_page_shows() -> None:
     shown = re.search(r"\$ quorate (secagg parameters [^\n]*)\n(.*?)```", PAGE, re.DOTALL)
     assert shown is not None
-    told = CliRunner().invoke(app, shown.group(1).split())
-    assert told.exit_code == 0
-    assert told.stdout.splitlines() == shown.group(2).splitlines()
+    found = CliRunner().invoke(app, shown.group(1).split())
+    assert found.exit_code == 0
+    assert found.stdout.splitlines() == shown.group(2).splitlines()
 
 
 def test_the_devices_policy_is_the_pages() -> None:

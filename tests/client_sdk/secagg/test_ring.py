@@ -83,16 +83,16 @@ class Cut:
         proof = Proof(tuple(sorted(self.coordinator.signatures.items()))).encoded
         for place in signers:
             try:
-                said = self.members[place].tell(proof)
+                message = self.members[place].tell(proof)
             except SecaggError as refusal:
                 self.refusals.add(str(refusal))
                 continue
-            assert said is not None
-            self.revealed[place] = RevealedShares.parse(said.body, self.survivors, N)
+            assert message is not None
+            self.revealed[place] = RevealedShares.parse(message.body, self.survivors, N)
 
     def shares_of(self, dealer: int) -> dict[int, bytes]:
         """Of the secret that the list asks for: what was revealed, and what colluders hold."""
-        found = {p + 1: s for p, said in self.revealed.items() for d, _, s in said.shares if d == dealer}
+        found = {p + 1: s for p, message in self.revealed.items() for d, _, s in message.shares if d == dealer}
         for helper in self.helpers:
             pair = self.held[helper].get(dealer)
             if pair is not None:
@@ -160,4 +160,4 @@ def test_with_as_many_signatures_as_one_list_takes_the_ring_is_cut(monkeypatch: 
     attack = Cut()
     assert attack.refusals == set()
     assert np.array_equal(attack.sum_of_core_and_edge(), attack.lanes_of_core_and_edge())
-    assert GONE in {kind for said in attack.revealed.values() for _, kind, _ in said.shares}
+    assert GONE in {kind for message in attack.revealed.values() for _, kind, _ in message.shares}

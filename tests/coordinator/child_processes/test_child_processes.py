@@ -46,7 +46,7 @@ def python(program: str, **options: Any) -> SupervisedChild:
     return SupervisedChild([sys.executable, "-c", program], **options)
 
 
-def heard(program: str, **options: Any) -> tuple[list[str], SupervisedChild]:
+def lines_and_child(program: str, **options: Any) -> tuple[list[str], SupervisedChild]:
     lines: list[str] = []
     child = python(program, **options)
     child.follow(lines.append)
@@ -68,18 +68,20 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_childs_output_is_read_line_by_line_and_its_exit_code_is_known() -> None:
-    lines, child = heard("import sys\nprint('one')\nprint('two')\nsys.exit(3)")
+    lines, child = lines_and_child("import sys\nprint('one')\nprint('two')\nsys.exit(3)")
     assert lines == ["one\n", "two\n"]
     assert (child.returncode, child.poll(), child.wait(), child.ending) == (3, 3, 3, "ended with code 3")
 
 
 def test_a_child_leads_a_session_computes_with_one_thread_and_gets_one_line() -> None:
     program = "import os, sys\nprint(os.getsid(0) == os.getpid(), os.environ['OMP_NUM_THREADS'], sys.stdin.readline())"
-    assert heard(program, first_line="orders", environment={**os.environ, "OMP_NUM_THREADS": "7"})[0] == [
+    assert lines_and_child(program, first_line="orders", environment={**os.environ, "OMP_NUM_THREADS": "7"})[0] == [
         "True 1 orders\n",
         "\n",
     ]
-    assert heard(program, first_line="", threads=None, environment={**os.environ, "OMP_NUM_THREADS": "7"})[0] == [
+    assert lines_and_child(program, first_line="", threads=None, environment={**os.environ, "OMP_NUM_THREADS": "7"})[
+        0
+    ] == [
         "True 7 \n",
         "\n",
     ]
@@ -94,12 +96,12 @@ def test_output_and_complaints_go_to_files_where_those_are_given(tmp_path: Path)
 
 
 def test_a_child_that_ends_before_it_reads_its_line_is_no_error() -> None:
-    lines, child = heard("import os\nos._exit(4)", first_line="x" * 1_000_000)
+    lines, child = lines_and_child("import os\nos._exit(4)", first_line="x" * 1_000_000)
     assert (lines, child.ending) == ([], "ended with code 4")
 
 
 def test_bytes_that_are_no_text_do_not_end_the_listening() -> None:
-    assert heard("import os\nos.write(1, b'\\xff\\nnext\\n')")[0] == ["\N{REPLACEMENT CHARACTER}\n", "next\n"]
+    assert lines_and_child("import os\nos.write(1, b'\\xff\\nnext\\n')")[0] == ["\N{REPLACEMENT CHARACTER}\n", "next\n"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_a_process_that_is_asked_to_look_at_its_pipe_passes_that_on_to_nobody() 
         "import os\nfrom coordinator.child_processes import end_with_parent\n"
         f"had = '{ENV_PARENT_PIPE}' in os.environ\nend_with_parent(0)\nprint(had, '{ENV_PARENT_PIPE}' in os.environ)"
     )
-    assert heard(program)[0] == ["True False\n"]
+    assert lines_and_child(program)[0] == ["True False\n"]
 
 
 def test_children_that_inherit_the_pipe_may_watch_it_too() -> None:
@@ -249,4 +251,4 @@ def test_children_that_inherit_the_pipe_may_watch_it_too() -> None:
         "import os\nfrom coordinator.child_processes import when_parent_ends\n"
         f"when_parent_ends(print, also_children=True)\nprint('{ENV_PARENT_PIPE}' in os.environ)"
     )
-    assert heard(program)[0] == ["True\n"]
+    assert lines_and_child(program)[0] == ["True\n"]

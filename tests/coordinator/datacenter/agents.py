@@ -101,7 +101,7 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.said: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._more = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -111,7 +111,7 @@ class Command:
         ends_at = time.monotonic() + patience_s
         with self._more:
             while True:
-                found = next((said for said in self.said if _fits(said, kind, about)), None)
+                found = next((message for message in self.messages if _fits(message, kind, about)), None)
                 if found is not None:
                     return found
                 left = ends_at - time.monotonic()
@@ -140,11 +140,11 @@ class Command:
             with self._more:
                 self.lines.append(line)
                 try:
-                    said = json.loads(line)
+                    message = json.loads(line)
                 except ValueError:
-                    said = None
-                if isinstance(said, dict):
-                    self.said.append(said)
+                    message = None
+                if isinstance(message, dict):
+                    self.messages.append(message)
                 self._more.notify_all()
         with self._more:
             self._more.notify_all()
@@ -162,9 +162,10 @@ def gone(processes: list[psutil.Process], within_s: float = 60.0) -> bool:
     return psutil.wait_procs(processes, timeout=within_s)[1] == []
 
 
-def _fits(said: dict[str, Any], kind: str, about: dict[str, Any]) -> bool:
-    if said.get("kind") != kind:
+def _fits(message: dict[str, Any], kind: str, about: dict[str, Any]) -> bool:
+    if message.get("kind") != kind:
         return False
     return all(
-        said.get(name, -1) >= value if name == "step" else said.get(name) == value for name, value in about.items()
+        message.get(name, -1) >= value if name == "step" else message.get(name) == value
+        for name, value in about.items()
     )

@@ -203,7 +203,7 @@ class Work:
         self.machine = Machine(**{"device": "cpu", "checkpoint_every": 5, **machine})
         self.data = {"proxy": str(tmp_path / "data.npz")}
         self.noted: list[TrainingProgress] = []
-        self.heard: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.halted = threading.Event()
 
     def trainer(self, **act: Any) -> JobTrainer:
@@ -211,7 +211,7 @@ class Work:
 
         def hear(lease: Lease, message: dict[str, Any]) -> None:
             assert lease.run == "marks"
-            self.heard.append(message)
+            self.messages.append(message)
             if message["event"] in act:
                 act.pop(message["event"])()
 
@@ -221,7 +221,7 @@ class Work:
         return self.trainer(**act).train(given, self.checkpoint, self.noted.append, self.halted.is_set)
 
     def steps(self, event: str) -> list[int]:
-        return [message["step"] for message in self.heard if message["event"] == event]
+        return [message["step"] for message in self.messages if message["event"] == event]
 
 
 def ranks() -> list[psutil.Process]:
@@ -284,7 +284,7 @@ def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left)
     assert work.steps("started")[0] == 0
     assert work.steps("started")[1] >= 5
-    reasons = [message["reason"] for message in work.heard if message["event"] == "restarted"]
+    reasons = [message["reason"] for message in work.messages if message["event"] == "restarted"]
     assert reasons == ["a process was killed by SIGKILL"]
     spec = work.trainer().job_of(lease({"nproc": 2}), work.checkpoint)
     undisturbed = launch(spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors"}))

@@ -44,11 +44,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """The one sentence with which ``join`` ends."""
     with pytest.raises(SystemExit) as end:
         cli.main(["datacenter", "join", *options])
-    told = capsys.readouterr()
-    assert (end.value.code, told.out) == (1, "")
-    assert told.err.startswith("Error: ")
-    assert told.err.count("\n") == 1
-    return told.err[len("Error: ") : -1]
+    output = capsys.readouterr()
+    assert (end.value.code, output.out) == (1, "")
+    assert output.err.startswith("Error: ")
+    assert output.err.count("\n") == 1
+    return output.err[len("Error: ") : -1]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
                 first.process.send_signal(signal.SIGTERM)
             assert first.process.wait(30) == 0
             first.wait_for("given-back", round=1)
-            assert first.said[-1] == {"kind": "stopped", "rounds": 0}
+            assert first.messages[-1] == {"kind": "stopped", "rounds": 0}
             assert gone(ranks)
             assert operator.run(run).phase == "leasing", "at once, not when the lease would have ended"
 

@@ -82,11 +82,11 @@ def test_going_on_gives_the_bits_of_never_stopping(case: str, tmp_path: Path) ->
 
 def test_a_job_at_its_end_only_hands_out_its_model(tmp_path: Path) -> None:
     done, _ = run("Adam", tmp_path)
-    told: list[dict[str, Any]] = []
-    again, report = run("Adam", tmp_path, resume=True, on_message=told.append)
+    found: list[dict[str, Any]] = []
+    again, report = run("Adam", tmp_path, resume=True, on_message=found.append)
     assert models.largest_difference(again, done) == 0
     assert report.examples_seen == 0
-    assert [message["event"] for message in told] == ["started"]
+    assert [message["event"] for message in found] == ["started"]
     done_line = plain_line({"event": "done", "report": report.as_json(), "out": None, "digest": ""})
     assert done_line.startswith("Done: 12 steps, in 0.")
 

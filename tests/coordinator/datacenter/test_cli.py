@@ -59,8 +59,8 @@ def test_without_torch_the_extra_of_this_room_is_named(
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     done = quorate(LEARNER, "--data", data, "--steps", "8", "--batch", "12", "--nproc", nproc)
-    told = "Error: Training here needs torch, which is not installed: pip install 'quorate[datacenter]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    reason = "Error: Training here needs torch, which is not installed: pip install 'quorate[datacenter]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", reason)
 
 
 @pytest.mark.slow
@@ -80,13 +80,13 @@ def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
 def test_in_a_log_a_training_says_only_now_and_then_how_far_it_is() -> None:
     now = 0.0
     throttle = ProgressThrottle(clock=lambda: now)
-    told = []
+    found = []
     for step in range(1, 26):
         now += 1.0
         if throttle.allows({"event": "progress", "step": step, "steps": 25}):
-            told.append(step)
+            found.append(step)
         assert throttle.allows({"event": "saved", "step": step})
-    assert told == [1, 11, 21, 25]
+    assert found == [1, 11, 21, 25]
 
 
 @pytest.mark.slow
@@ -107,11 +107,11 @@ def test_under_torchrun_by_hand_rank_0_tells(data: str, tmp_path: Path) -> None:
     usual = (LEARNER, "--data", data, "--steps", "8", "--lr", "0.05", "--init", str(init), "--json", "--out", str(out))
     done = quorate(*usual, "--batch", "12", before=torchrun)
     assert done.returncode == 0, done.stderr
-    told = messages(done)
-    assert [message["event"] for message in told] == ["started", "progress", "done"]
-    assert (told[0]["world"], told[1]["step"]) == (2, 8)
-    assert 0 <= told[1]["communication_share"] <= 1
-    assert told[1]["samples_per_s"] > 0
+    found = messages(done)
+    assert [message["event"] for message in found] == ["started", "progress", "done"]
+    assert (found[0]["world"], found[1]["step"]) == (2, 8)
+    assert 0 <= found[1]["communication_share"] <= 1
+    assert found[1]["samples_per_s"] > 0
     expected, _ = train(plain(), plain().initial(5), examples(), Recipe(steps=8, batch_size=12, learning_rate=0.05))
     assert largest_difference(load_file(out), expected) <= 1e-10
 
@@ -139,11 +139,11 @@ def test_a_process_says_what_hinders_it(fields: dict[str, str], words: str, data
     (tmp_path / "other.safetensors").write_bytes(to_bytes({"w": np.zeros(3, np.float32)}))
     filled = {name: value.replace("HERE", str(tmp_path)) for name, value in fields.items()}
     spec = {"learner": LEARNER, "data": data, "recipe": {"steps": 2, "batch_size": 12}, "device": "cpu", **filled}
-    told: list[dict[str, Any]] = []
-    assert run(JobSpec.model_validate(spec), told.append) == 1
-    assert [message["event"] for message in told] == ["failed"]
-    assert words in told[0]["reason"]
-    assert "\n" not in told[0]["reason"]
+    found: list[dict[str, Any]] = []
+    assert run(JobSpec.model_validate(spec), found.append) == 1
+    assert [message["event"] for message in found] == ["failed"]
+    assert words in found[0]["reason"]
+    assert "\n" not in found[0]["reason"]
 
 
 @pytest.mark.parametrize(

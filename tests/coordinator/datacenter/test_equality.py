@@ -127,9 +127,9 @@ def test_ranks_equal_one_process_at_the_global_batch(world: int, case: str) -> N
     one, loss = alone()[case]
     for rank, answers in enumerate(by_ranks(world)):
         assert isinstance(answers, dict), answers
-        model, told = answers[case]
+        model, found = answers[case]
         assert largest_difference(model, one) <= TOLERANCE, rank
-        assert told == pytest.approx(loss, rel=1e-9)
+        assert found == pytest.approx(loss, rel=1e-9)
 
 
 @pytest.mark.parametrize("world", [2, 4])

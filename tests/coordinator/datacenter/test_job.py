@@ -73,16 +73,16 @@ def workers(launcher: int | None = None) -> dict[int, psutil.Process]:
 
 def at_step(step: int, act: Callable[[], object]) -> tuple[list[Message], Callable[[Message], None]]:
     """A list of messages and its receiver, which calls ``act`` once, after ``step`` was saved the first time."""
-    heard: list[Message] = []
+    received: list[Message] = []
     done: list[bool] = []
 
     def hear(message: Message) -> None:
-        heard.append(message)
+        received.append(message)
         if message["event"] == "saved" and message["step"] == step and not done:
             done.append(True)
             act()
 
-    return heard, hear
+    return received, hear
 
 
 def bits(tensors: Tensors) -> dict[str, bytes]:
@@ -101,16 +101,16 @@ def kill_and_look_away() -> None:
 def test_a_killed_rank_ends_in_equal_weights(spec: JobSpec, expected: Tensors) -> None:
     """Also where the launcher is slow to hear of it: it once took the next group for the broken one, and killed it; and
     the next group once read the dead one's addresses, and hung."""
-    heard, hear = at_step(10, kill_and_look_away)
+    received, hear = at_step(10, kill_and_look_away)
     result = launch(spec, hear)
     content = (spec.out or Path()).read_bytes()
     assert bits(from_bytes(content)) == bits(expected)
     assert (result.out, result.digest, result.restarts) == (spec.out, digest(content), 1)
-    assert [m["step"] for m in heard if m["event"] == "started"] in ([0, 10], [0, 15])
-    assert [m["attempt"] for m in heard if m["event"] == "restarted"] == [1]
-    assert heard[-1]["event"] == "done"
+    assert [m["step"] for m in received if m["event"] == "started"] in ([0, 10], [0, 15])
+    assert [m["attempt"] for m in received if m["event"] == "restarted"] == [1]
+    assert received[-1]["event"] == "done"
     assert result.report["steps"] == RECIPE.steps
-    assert [m["step"] for m in heard if m["event"] == "saved"][-1] == RECIPE.steps
+    assert [m["step"] for m in received if m["event"] == "saved"][-1] == RECIPE.steps
 
 
 def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tensors) -> None:
@@ -130,12 +130,12 @@ def test_a_hung_rank_is_noticed_in_the_stated_time(spec: JobSpec, expected: Tens
         timers.append(threading.Thread(target=wait_for_its_end, daemon=True))
         timers[0].start()
 
-    heard, hear = at_step(10, stop)
+    received, hear = at_step(10, stop)
     result = launch(spec.model_copy(update={"hang_s": 5.0, "max_restarts": 20}), hear)
     timers[0].join(120)
     assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
     assert result.restarts >= 1
-    assert any("silent for 5 s" in m["reason"] for m in heard if m["event"] == "restarted")
+    assert any("silent for 5 s" in m["reason"] for m in received if m["event"] == "restarted")
     assert noticed[0] < 30, "5 s to notice and 2 s to end it; torchrun alone takes over 35 s"
 
 
@@ -150,11 +150,11 @@ def test_a_torchrun_that_dies_while_a_rank_stands_still_does_not_keep_the_job(sp
         assert torchrun is not None
         torchrun.kill()
 
-    heard, hear = at_step(10, stop_one_and_kill_torchrun)
+    received, hear = at_step(10, stop_one_and_kill_torchrun)
     result = launch(spec, hear)
     assert not stopped[0].is_running()
     assert result.restarts == 1
-    assert [m["reason"] for m in heard if m["event"] == "restarted"] == ["a process was killed by SIGKILL"]
+    assert [m["reason"] for m in received if m["event"] == "restarted"] == ["a process was killed by SIGKILL"]
     assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(expected)
 
 
@@ -171,10 +171,10 @@ def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spe
     (spec.checkpoints / "step-000000025").mkdir()
     (spec.checkpoints / "step-000000025" / "__0_0.distcp").write_bytes(b"half of what was to be written")
 
-    heard: list[Message] = []
-    launch(steady.model_copy(update={"nproc": 1}), heard.append)
-    assert heard[0]["event"] == "started"
-    assert heard[0]["step"] in (15, 20)
+    received: list[Message] = []
+    launch(steady.model_copy(update={"nproc": 1}), received.append)
+    assert received[0]["event"] == "started"
+    assert received[0]["step"] in (15, 20)
     model = from_bytes((spec.out or Path()).read_bytes())
     undisturbed, _ = train(steady_learner(), steady_learner().initial(RECIPE.seed), examples(), RECIPE)
     assert largest_difference(model, undisturbed) <= 1e-10
@@ -202,11 +202,11 @@ def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) ->
 
 def test_one_process_needs_no_group_and_is_started_again_too(spec: JobSpec, capsys: pytest.CaptureFixture[str]) -> None:
     single = spec.model_copy(update={"nproc": 1})
-    heard, hear = at_step(10, lambda: workers()[0].kill())
+    received, hear = at_step(10, lambda: workers()[0].kill())
     result = launch(single, hear)
     assert bits(from_bytes((spec.out or Path()).read_bytes())) == bits(undisturbed(Group()))
     assert (result.restarts, result.report["world"]) == (1, 1)
-    assert next(m["reason"] for m in heard if m["event"] == "restarted") == "a process was killed by SIGKILL"
+    assert next(m["reason"] for m in received if m["event"] == "restarted") == "a process was killed by SIGKILL"
     assert capsys.readouterr().err.count("a word of the learner's\n") >= RECIPE.steps, "no message, and not lost"
 
 

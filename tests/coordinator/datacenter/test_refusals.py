@@ -23,7 +23,7 @@ from tests.coordinator.datacenter.ranks import Group, attempt, together
 pytestmark = [pytest.mark.datacenter, pytest.mark.slow]
 
 RECIPE = Recipe(steps=6, batch_size=12, learning_rate=0.05)
-Said = Any
+RankError = Any
 
 
 def failing(step: int, how: str) -> Learner:
@@ -31,9 +31,9 @@ def failing(step: int, how: str) -> Learner:
     return Learner(model=models.network, loss=loss, optimizer=models.CountedSGD)
 
 
-def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
+def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, RankError]:
     """Every refusal by one and the same group, which goes on after each of them; last what breaks it."""
-    found: dict[str, Said] = {}
+    found: dict[str, RankError] = {}
 
     def trying(name: str, learner: Learner, model: Tensors = first, recipe: Recipe = RECIPE, **more: Any) -> None:
         data = more.pop("data", examples())
@@ -82,7 +82,7 @@ def each_in_turn(group: Group, first: Tensors, folder: Path) -> dict[str, Said]:
 
 
 @cache
-def said() -> list[dict[str, Said]]:
+def printed() -> list[dict[str, RankError]]:
     with tempfile.TemporaryDirectory() as folder:
         return together(2, each_in_turn, plain().initial(1), Path(folder))
 
@@ -110,7 +110,7 @@ def said() -> list[dict[str, Said]]:
     ],
 )
 def test_one_rank_says_why(case: str, rank: int, kind: str, words: str) -> None:
-    speaker, other = said()[rank][case], said()[1 - rank][case]
+    speaker, other = printed()[rank][case], printed()[1 - rank][case]
     assert speaker[0] == kind
     assert words in speaker[1]
     assert "\n" not in speaker[1]
@@ -120,30 +120,30 @@ def test_one_rank_says_why(case: str, rank: int, kind: str, words: str) -> None:
 
 def test_all_ranks_stop_before_the_optimizer_moves() -> None:
     """Two steps were good; the third was not finite on rank 1 alone, and neither rank took it. Then one more."""
-    assert [found["steps taken"] for found in said()] == [2, 2]
-    assert [found["steps taken then"] for found in said()] == [3, 3]
+    assert [found["steps taken"] for found in printed()] == [2, 2]
+    assert [found["steps taken then"] for found in printed()] == [3, 3]
 
 
 def test_statistics_of_a_learners_own_layer_are_noticed_before_a_step() -> None:
-    assert [found["steps taken with statistics"] for found in said()] == [0, 0]
+    assert [found["steps taken with statistics"] for found in printed()] == [0, 0]
 
 
 def test_an_optimizer_that_wants_a_closure_is_the_learners_fault_and_no_bug_of_ours() -> None:
-    kind, words = said()[0]["optimizer, without a group"]
+    kind, words = printed()[0]["optimizer, without a group"]
     assert kind == "LearnerFailed"
     assert "LBFGS.step() missing 1 required positional argument: 'closure'" in words
 
 
 def test_a_group_goes_on_after_a_refusal() -> None:
     one, _ = train(plain(), plain().initial(1), examples(), RECIPE)
-    for found in said():
+    for found in printed():
         assert largest_difference(found["still good"][0], one) <= 1e-10
 
 
 def test_a_parameter_that_no_loss_reaches_is_named_or_allowed() -> None:
     """DDP alone would leave the ranks with different weights and complain one step later."""
-    assert sorted(found["unused"][0] for found in said()) == ["LearnerFailed", "RankFailed"], "one rank tells"
-    for found in said():
+    assert sorted(found["unused"][0] for found in printed()) == ["LearnerFailed", "RankFailed"], "one rank tells"
+    for found in printed():
         assert "does not depend on unseen.weight, unseen.bias" in found["unused"][1]
         assert "--unused-parameters" in found["unused"][1]
         model, _ = found["unused allowed"]

@@ -83,18 +83,18 @@ class Center:
         }
         self.run = self.operator.create_run(body, init).run
         self.trainer = Trainer(folder, run, steps)
-        self.told: list[Happening] = []
+        self.happenings: list[Happening] = []
         self.worker = DatacenterWorker(
             server.url,
             self.operator.add_worker(run).token,
             self.trainer,
             folder / "worker",
             pacing=QUICK,
-            on_happening=self.told.append,
+            on_happening=self.happenings.append,
         )
 
     def kinds(self) -> list[str]:
-        return [happening.kind for happening in self.told]
+        return [happening.kind for happening in self.happenings]
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_run_that_is_stopped_stops_the_training(center: Callable[..., Center])
     thread.join(10)
     assert not thread.is_alive()
     assert dc.trainer.halted
-    assert dc.told[-1].text.startswith("The lease of round 1 of halted is lost: ")
+    assert dc.happenings[-1].text.startswith("The lease of round 1 of halted is lost: ")
 
 
 def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callable[..., Center], tmp_path: Path) -> None:
@@ -210,14 +210,14 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     threads = [threading.Thread(target=dc.worker.run, kwargs={"stop": stops[0]})]
     threads[0].start()
     until(lambda: bool(dc.trainer.leases))
-    trainer, told = Trainer(tmp_path, dc.run), list[Happening]()
+    trainer, answer = Trainer(tmp_path, dc.run), list[Happening]()
     other = tmp_path / "other"
     with DatacenterWorker(
-        server.url, dc.worker._token, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=told.append
+        server.url, dc.worker._token, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=answer.append
     ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
-        until(lambda: any("which another process has with this worker's token" in found.text for found in told))
+        until(lambda: any("which another process has with this worker's token" in found.text for found in answer))
         assert dc.kinds().count("lost") == 0
         assert (trainer.leases, dc.operator.round(dc.run, 1).attempt) == ([], 1)
         stops[0].set()

@@ -112,9 +112,9 @@ class SecureStory(Story):
         return {"at": self.at, "round": self.state.round_number, "attempt": self.attempt, **more}
 
     def _says(self, cls: type, device: str, more: dict[str, Any]) -> list[fx.Effect]:
-        said = self._of({"device": device, "bytes": 10, **more})
-        usual = digest_of(cls.__name__, device, said["round"], said["attempt"])
-        event: ev.Event = cls(**{"digest": usual, **said})
+        message = self._of({"device": device, "bytes": 10, **more})
+        usual = digest_of(cls.__name__, device, message["round"], message["attempt"])
+        event: ev.Event = cls(**{"digest": usual, **message})
         return self.happens(event)
 
     def drawn_from(self, *devices: str, unspendable: int = 0, **more: Any) -> list[fx.Effect]:

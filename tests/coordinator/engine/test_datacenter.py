@@ -83,11 +83,11 @@ def test_after_a_datacenter_round_that_was_given_up_it_is_the_fleets_turn(ends: 
     story = fallback().training()
     if ends == "failed":
         effects = story.lease_ended(failed=True, reason="the loss is not finite")
-        told = "worker w could not train: the loss is not finite"
+        reason = "worker w could not train: the loss is not finite"
     else:
         effects = story.tick(300)
-        told = "no result within 300 s of the first lease (1 in all)"
-    assert every(effects, fx.RecordRound)[0].reason == told
+        reason = "no result within 300 s of the first lease (1 in all)"
+    assert every(effects, fx.RecordRound)[0].reason == reason
     assert phase(story) == ("federated", "selecting")
     story.drawn()
     assert phase(story) == ("datacenter", "leasing"), "and after another abandoned round the datacenter's again"
@@ -105,8 +105,8 @@ def test_a_datacenter_that_fails_three_times_in_a_row_has_a_rest_and_rounds_say_
         assert phase(story) == ("datacenter", "leasing")
         story.leased()
     effects = story.lease_ended(failed=True, reason="no such data")
-    told = "the datacenter rests after 3 rounds in a row that could not be trained there, the last one because "
-    assert story.state.current.because == told + "worker w could not train: no such data"
+    reason = "the datacenter rests after 3 rounds in a row that could not be trained there, the last one because "
+    assert story.state.current.because == reason + "worker w could not train: no such data"
     assert every(effects, fx.RecordRound)[-1].body["because"] == story.state.current.because
     failed_at = story.at
     for _ in range(5):
@@ -392,7 +392,7 @@ def test_what_is_in_flight_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "sentence"),
     [
         ({}, None),
         ({"learners": {}}, "wants the learner tests:story, which this worker does not have"),
@@ -401,10 +401,10 @@ def test_what_is_in_flight_after_a_crash() -> None:
         ({"nproc": 3}, "wants 4 processes; this worker has 3"),
     ],
 )
-def test_which_workers_can_take_a_round(more: dict[str, Any], told: str | None) -> None:
+def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | None) -> None:
     usual: dict[str, Any] = {"learners": {"tests:story": "1"}, "data": ("proxy", "x"), "nproc": 4}
     wanted = plan(task={"learner_version": "1"}, datacenter={**FALLBACK, "nproc": 4})
     found = reason_against(wanted, **{**usual, **more})
-    assert (found is None) == (told is None)
-    assert told is None or told in str(found)
+    assert (found is None) == (sentence is None)
+    assert sentence is None or sentence in str(found)
     assert reason_against(plan(), **usual) == "the plan asks for no datacenter rounds"

@@ -66,8 +66,8 @@ def in_secret(found: Terms, **policy: Any) -> str | None:
 
 
 def test_after_a_secure_round_of_a_learner_a_device_is_not_eligible_for_its_plain_ones() -> None:
-    told = "the device has joined secure rounds of quorate:mnist-mlp; this run's rounds are plain"
-    assert reason(secure_learners=("other:net", "quorate:mnist-mlp")) == told
+    sentence = "the device has joined secure rounds of quorate:mnist-mlp; this run's rounds are plain"
+    assert reason(secure_learners=("other:net", "quorate:mnist-mlp")) == sentence
     assert reason(secure_learners=("other:net",)) is None
     assert in_secret(terms(), secure_learners=("quorate:mnist-mlp",), secure_only=True) is None
 
@@ -87,9 +87,9 @@ def test_an_owners_bounds_on_secure_rounds_leave_the_device_out(
     secure: dict[str, Any], bounds: dict[str, Any] | None, words: str
 ) -> None:
     policy = {} if bounds is None else {"secure": SecureBounds(**bounds)}
-    told = in_secret(terms(**secure), **policy)
-    assert told is not None
-    assert words in told
+    found = in_secret(terms(**secure), **policy)
+    assert found is not None
+    assert words in found
     assert in_secret(terms()) is None
 
 

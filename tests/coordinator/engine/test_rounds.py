@@ -94,9 +94,9 @@ def test_at_the_deadline_below_the_quorum_it_is_abandoned_and_every_acknowledged
     story = Story().collecting()
     story.reported("c")
     effects = story.tick(60)
-    told = only(effects, fx.RecordRefusal)
-    assert (told.device, told.digest, told.kind, told.round) == ("c", digest_of("c", 1), "abandoned", 1)
-    assert told.reason == "the round was abandoned: 1 of 4 devices reported by the deadline; the quorum is 2"
+    found = only(effects, fx.RecordRefusal)
+    assert (found.device, found.digest, found.kind, found.round) == ("c", digest_of("c", 1), "abandoned", 1)
+    assert found.reason == "the round was abandoned: 1 of 4 devices reported by the deadline; the quorum is 2"
     ended, opened = every(effects, fx.RecordRound)
     assert (ended.status, ended.closed_at) == ("abandoned", story.at)
     assert (opened.round, opened.status) == (2, "open")

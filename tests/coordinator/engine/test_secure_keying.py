@@ -32,8 +32,8 @@ def test_a_cohort_is_at_least_the_quorum_and_the_smallest_cohort(quorum: float, 
     short = SecureStory(cohort={"quorum": quorum}, secure={"minimum_cohort": minimum})
     short.created()
     effects = short.drawn_from(*POOL[: wanted - 1])
-    told = f"{wanted - 1} eligible devices waited; a secure round needs at least {wanted}"
-    assert ended(effects) == ("abandoned", told)
+    reason = f"{wanted - 1} eligible devices waited; a secure round needs at least {wanted}"
+    assert ended(effects) == ("abandoned", reason)
 
 
 def test_spent_and_barred_devices_are_removed_from_a_drawn_cohort() -> None:
@@ -114,8 +114,8 @@ def test_at_the_deadline_the_quorum_decides(count: int) -> None:
     if count == 4:
         assert len(only(effects, fx.Gather).advertised) == 4
     else:
-        told = "3 of 8 devices advertised keys by the deadline; a secure round takes 4"
-        assert ended(effects) == ("abandoned", told)
+        reason = "3 of 8 devices advertised keys by the deadline; a secure round takes 4"
+        assert ended(effects) == ("abandoned", reason)
         assert every(effects, fx.RecordRefusal) == [], "an advertisement is no update"
 
 
@@ -158,8 +158,8 @@ def test_an_update_in_the_clear_is_refused_and_named_nowhere() -> None:
 
 def test_advertising_begins_no_plain_round() -> None:
     story = Story().collecting()
-    said = ev.Advertised(at=100, round=1, attempt=0, device="a", digest=digest_of("keys"), bytes=1)
-    assert refusal(story.happens(said)) == "stale"
+    message = ev.Advertised(at=100, round=1, attempt=0, device="a", digest=digest_of("keys"), bytes=1)
+    assert refusal(story.happens(message)) == "stale"
 
 
 # The roster
@@ -285,8 +285,8 @@ def test_a_round_is_keyed_so_often_and_no_more() -> None:
             story.shared(device)
         effects = story.tick(20)
         assert story.attempt == 1 - attempt, "the second failure ends the round"
-    told = "4 of 6 devices shared in attempt 1; it takes 5; the plan allows no more attempts (secure.attempts = 2)"
-    assert ended(effects) == ("abandoned", told)
+    reason = "4 of 6 devices shared in attempt 1; it takes 5; the plan allows no more attempts (secure.attempts = 2)"
+    assert ended(effects) == ("abandoned", reason)
     assert story.state.round_number == 2
     assert story.state.current.excluded == {}, "the next round begins without grudges"
 
@@ -298,8 +298,8 @@ def test_where_too_few_are_left_no_fresh_attempt_is_made() -> None:
     for device in ("a", "b", "c"):
         story.shared(device)
     effects = story.tick(20)
-    told = "3 of 6 devices shared in attempt 0; it takes 5; 3 devices are left, and a new attempt takes 4"
-    assert ended(effects) == ("abandoned", told)
+    reason = "3 of 6 devices shared in attempt 0; it takes 5; 3 devices are left, and a new attempt takes 4"
+    assert ended(effects) == ("abandoned", reason)
 
 
 def test_too_few_advertising_again_end_the_round_at_the_deadline() -> None:
@@ -307,8 +307,8 @@ def test_too_few_advertising_again_end_the_round_at_the_deadline() -> None:
     story.announced()
     for device in ("a", "b", "c"):
         story.advertised(device)
-    told = "3 of 8 devices advertised keys by the deadline; a secure round takes 4"
-    assert ended(story.tick(20)) == ("abandoned", told)
+    reason = "3 of 8 devices advertised keys by the deadline; a secure round takes 4"
+    assert ended(story.tick(20)) == ("abandoned", reason)
 
 
 def test_a_masked_vector_that_was_acknowledged_has_its_reason_recorded_when_its_attempt_fails() -> None:

@@ -73,15 +73,15 @@ class SecureRun(RuleBasedStateMachine):
     @rule(device=DEVICES, draft=DRAFT, shift=SHIFT, kind=st.integers(0, 4))
     def says(self, device: str, draft: int, shift: int, kind: int) -> None:
         """Any message of any device, in time or not."""
-        said = ("advertised", "shared", "masked", "signed", "revealed")[kind]
-        self._says(said, device, draft, shift)
+        answer = ("advertised", "shared", "masked", "signed", "revealed")[kind]
+        self._says(answer, device, draft, shift)
 
     @rule(count=st.integers(1, 6), skip=st.sets(DEVICES, max_size=2))
     def most_go_on(self, count: int, skip: set[str]) -> None:
         """Several devices say what the phase waits for."""
-        said = {"collecting": "advertised", "sharing": "shared", "masking": "masked", "agreeing": "signed"}
+        answer = {"collecting": "advertised", "sharing": "shared", "masking": "masked", "agreeing": "signed"}
         for device in [device for device in POOL if device not in skip][-count:]:
-            self._says(said.get(self.story.state.phase, "revealed"), device, 0, 0)
+            self._says(answer.get(self.story.state.phase, "revealed"), device, 0, 0)
 
     @rule(
         steps=st.integers(1, 8),
@@ -98,8 +98,8 @@ class SecureRun(RuleBasedStateMachine):
     @rule(device=DEVICES, draft=DRAFT)
     def says_everything(self, device: str, draft: int) -> None:
         """One device says all that there is to say, whatever the phase."""
-        for said in ("advertised", "shared", "masked", "signed", "revealed"):
-            self._says(said, device, draft, 0)
+        for message in ("advertised", "shared", "masked", "signed", "revealed"):
+            self._says(message, device, draft, 0)
 
     @rule(skip=st.sets(DEVICES, max_size=1))
     def all_go_on(self, skip: set[str]) -> None:
@@ -131,8 +131,8 @@ class SecureRun(RuleBasedStateMachine):
         if self.ring and len(order) > 5:
             roster = {**ring_of(order, 4, 3), "signers": threshold, "fewest": max(3, threshold - 1)}
         digest = digest_of("roster", state.round_number, self.story.attempt, order, draft)
-        told = {"order": order, "digest": digest, "attempt": self.story.attempt + shift, **roster}
-        self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **told)))
+        found = {"order": order, "digest": digest, "attempt": self.story.attempt + shift, **roster}
+        self._happens(lambda: self.story.happens(ev.Rostered(at=self.story.at, round=state.round_number, **found)))
 
     @rule(device=DEVICES, dealers=st.sets(DEVICES, max_size=3), shift=SHIFT)
     def complained(self, device: str, dealers: set[str], shift: int) -> None:
@@ -152,8 +152,8 @@ class SecureRun(RuleBasedStateMachine):
     @rule(draft=DRAFT, shift=SHIFT)
     def opened(self, draft: int, shift: int) -> None:
         state = self.story.state
-        told = {"digest": digest_of("sum", state.round_number, draft), "attempt": self.story.attempt + shift}
-        self._happens(lambda: self.story.opened(**told))
+        found = {"digest": digest_of("sum", state.round_number, draft), "attempt": self.story.attempt + shift}
+        self._happens(lambda: self.story.opened(**found))
 
     @rule(lost=st.sets(DEVICES, max_size=2))
     def opening_failed(self, lost: set[str]) -> None:
@@ -186,26 +186,26 @@ class SecureRun(RuleBasedStateMachine):
 
     @rule(which=st.sampled_from(["leased", "delivered", "reported", "started"]), device=DEVICES)
     def something_of_other_rounds(self, which: str, device: str) -> None:
-        said = (device,) if which in ("reported", "started") else ()
-        self._happens(lambda: getattr(self.story, which)(*said))
+        message = (device,) if which in ("reported", "started") else ()
+        self._happens(lambda: getattr(self.story, which)(*message))
 
     # ------------------------------------------------------------ promises
 
-    def _says(self, said: str, device: str, draft: int, shift: int) -> None:
+    def _says(self, verb: str, device: str, draft: int, shift: int) -> None:
         state = self.story.state
         attempt = self.story.attempt
-        digest = digest_of(said, device, state.round_number, attempt, draft)
-        self._happens(lambda: getattr(self.story, said)(device, digest=digest, attempt=attempt + shift))
+        digest = digest_of(verb, device, state.round_number, attempt, draft)
+        self._happens(lambda: getattr(self.story, verb)(device, digest=digest, attempt=attempt + shift))
 
     def _happens(self, happening: Callable[[], list[fx.Effect]]) -> None:
-        before, told = self.story.state, len(self.story.log)
+        before, found = self.story.state, len(self.story.log)
         effects = happening()
         self.digests |= {effect.digest for effect in every(effects, fx.Accepted)}
         self._keeps_the_line(before, effects)
         self._keeps_the_list(before, self.story.state)
         self._keeps_count_of_attempts(before, self.story.state)
         self._settles_what_was_acknowledged(before, effects)
-        for event in self.story.log[told:]:
+        for event in self.story.log[found:]:
             body = json.loads(json.dumps(ev.to_json(event)))
             assert ev.from_json(event.kind, event.at, body) == event
             if "attempt" in body and not isinstance(event, ev.Leased):
@@ -310,10 +310,10 @@ class SecureRun(RuleBasedStateMachine):
             return
         secure = self.story.state.secure
         words: set[str] = {secure.header, secure.roster, secure.sum, *secure.older}
-        for said in (secure.advertised, secure.shared, secure.masked, secure.signed, secure.revealed):
-            assert said.keys() <= set(POOL)
-            assert set(said.values()) <= self.digests
-            words |= set(said.values())
+        for message in (secure.advertised, secure.shared, secure.masked, secure.signed, secure.revealed):
+            assert message.keys() <= set(POOL)
+            assert set(message.values()) <= self.digests
+            words |= set(message.values())
         assert all(len(word) in (0, 64) for word in words)
         assert set(secure.blobs) <= words
 

@@ -124,8 +124,8 @@ def test_on_a_ring_every_secret_needs_its_own_holders() -> None:
     effects = story.tick(20)
     assert (story.state.phase, story.attempt) == ("collecting", 1)
     assert set(story.state.current.excluded) == {"d", "h"}
-    told = every(effects, fx.RecordRefusal)[0]
-    assert told.reason.endswith("6 of 8 devices masked in attempt 0, too few of them share holders of one device")
+    found = every(effects, fx.RecordRefusal)[0]
+    assert found.reason.endswith("6 of 8 devices masked in attempt 0, too few of them share holders of one device")
     seven = ring()
     for device in EIGHT:
         seven.shared(device)

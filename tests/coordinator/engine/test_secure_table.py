@@ -17,7 +17,7 @@ from tests.coordinator.engine.secure_story import SIX, SecureStory
 from tests.coordinator.engine.story import digest_of, refusal
 
 PLACES: dict[str, Callable[[], SecureStory]] = {
-    "selecting": lambda: _told(SecureStory().selecting()),
+    "selecting": lambda: _checked_story(SecureStory().selecting()),
     "unannounced": lambda: _unannounced(),
     "collecting": lambda: _collecting(),
     "gathering": lambda: SecureStory().gathering(),
@@ -35,7 +35,7 @@ PLACES: dict[str, Callable[[], SecureStory]] = {
 In each exchange the device f has not spoken yet, and four or five others have."""
 
 
-def _told(story: Any) -> SecureStory:
+def _checked_story(story: Any) -> SecureStory:
     assert isinstance(story, SecureStory)
     return story
 
@@ -89,13 +89,13 @@ def _idle() -> SecureStory:
 
 
 @functools.cache
-def _told_up_to(place: str) -> SecureStory:
+def _story_up_to(place: str) -> SecureStory:
     return PLACES[place]()
 
 
 def story_at(place: str) -> SecureStory:
     """A copy of a story that is at this place; the events before it are run once."""
-    return copy.deepcopy(_told_up_to(place))
+    return copy.deepcopy(_story_up_to(place))
 
 
 MESSAGE: dict[str, Any] = {"device": "f", "bytes": 1}

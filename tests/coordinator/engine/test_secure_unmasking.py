@@ -158,8 +158,8 @@ def test_too_few_shares_by_the_deadline_end_the_round() -> None:
     for device in SIX[:4]:
         story.revealed(device)
     effects = story.tick(20)
-    told = "4 of 6 survivors revealed their shares: 6 secrets lack shares"
-    assert ended(effects) == ("abandoned", told)
+    reason = "4 of 6 survivors revealed their shares: 6 secrets lack shares"
+    assert ended(effects) == ("abandoned", reason)
     recorded = every(effects, fx.RecordRefusal)
     assert [item.device for item in recorded] == list(SIX), "each masked vector was acknowledged, and has its reason"
     assert story.state.spent == SIX
@@ -243,8 +243,8 @@ def test_a_sum_that_becomes_no_checkpoint_leaves_its_signers_spent() -> None:
 def test_an_impossible_sum_is_not_tried_again() -> None:
     story = SecureStory().opening()
     effects = story.opening_failed(reason="the canary lane sums to 5, not to the 6 survivors")
-    told = "the sum cannot be used: the canary lane sums to 5, not to the 6 survivors"
-    assert ended(effects) == ("abandoned", told)
+    reason = "the sum cannot be used: the canary lane sums to 5, not to the 6 survivors"
+    assert ended(effects) == ("abandoned", reason)
     assert (story.state.barred, story.state.spent) == ({}, SIX)
 
 

@@ -19,8 +19,13 @@ def test_an_update_after_the_close_is_late_and_recorded() -> None:
     story = Story().committing()
     effects = story.reported("d")
     assert refusal(effects) == "late"
-    told = only(effects, fx.RecordRefusal)
-    assert (told.device, told.digest, told.kind, told.reason) == ("d", digest_of("d", 1), "late", "round 1 has closed")
+    found = only(effects, fx.RecordRefusal)
+    assert (found.device, found.digest, found.kind, found.reason) == (
+        "d",
+        digest_of("d", 1),
+        "late",
+        "round 1 has closed",
+    )
     story.committed()
     effects = story.reported("d", round=1)
     assert refusal(effects) == "late"
@@ -38,8 +43,8 @@ def test_an_update_after_the_close_is_late_and_recorded() -> None:
 def test_a_round_or_attempt_that_has_not_been_opened_is_stale(more: dict[str, Any], sentence: str) -> None:
     story = Story().collecting()
     before = story.state
-    told = only(story.reported("a", **more), fx.Refused)
-    assert (told.kind, told.reason) == ("stale", sentence)
+    found = only(story.reported("a", **more), fx.Refused)
+    assert (found.kind, found.reason) == ("stale", sentence)
     assert refusal(story.started("a", **more)) == "stale"
     assert refusal(story.withdrew("a", **more)) == "stale"
     assert story.state is before

@@ -284,8 +284,8 @@ def test_paused_runs_refuse_nobody(world: World) -> None:
     """With no running run there is no reason against a device: it waits."""
     world.coordinator.operators.pause("marks")
     assert world.check_in(0, version="7") == [None]
-    told = world.coordinator.devices.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
-    assert told.reason == "no run is under way; paused: marks"
+    answer = world.coordinator.devices.hold_over(world.rows[0].device, CheckIn(examples=5, learners={LEARNER: "1"}))
+    assert answer.reason == "no run is under way; paused: marks"
 
 
 def test_a_round_that_found_too_few_gives_the_reasons_of_the_others(make_world: MakeWorld) -> None:

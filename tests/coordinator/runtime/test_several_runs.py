@@ -91,8 +91,8 @@ def test_devices_whose_size_one_run_refuses_do_not_keep_it_from_resting(make_wor
 
 def test_a_hold_that_ran_out_returns_what_the_runs_are_doing(world: World) -> None:
     message = CheckIn(examples=5, learners={LEARNER: "1"})
-    told = world.coordinator.devices.hold_over(world.rows[0].device, message)
-    assert told.reason == "not selected yet: run marks is selecting round 1"
-    assert told.max_s <= 5, "it comes back at once and keeps its place"
+    answer = world.coordinator.devices.hold_over(world.rows[0].device, message)
+    assert answer.reason == "not selected yet: run marks is selecting round 1"
+    assert answer.max_s <= 5, "it comes back at once and keeps its place"
     world.coordinator.operators.stop("marks")
     assert world.coordinator.devices.hold_over(world.rows[0].device, message).reason == "no run is under way"

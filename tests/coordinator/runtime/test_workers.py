@@ -283,10 +283,10 @@ def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(cent
     lease = center.poll(worker, installation="here")
     second = {"instance": "i2", "installation": installation}
     assert center.poll(worker, **second) is None
-    told = center.coordinator.workers.hold_over(
+    answer = center.coordinator.workers.hold_over(
         worker, WorkerPoll(**second, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
     )
-    assert "round 2 of marks, which another process has with this worker's token" in told.reason
+    assert "round 2 of marks, which another process has with this worker's token" in answer.reason
     assert center.poll(worker) == lease, "the first keeps it"
     center.clock.at += 39
     center.coordinator.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))
@@ -307,8 +307,8 @@ def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) ->
     lease = center.poll(worker)
     cannot = LeaseEnd(attempt=2, fence=lease.fence, failed=True, reason="the loss is not finite")
     center.coordinator.workers.end_lease(worker, "marks", 2, cannot)
-    told = center.coordinator.operators.round("marks", 2).reason
-    assert told == f"worker {worker.worker} could not train: the loss is not finite"
+    reason = center.coordinator.operators.round("marks", 2).reason
+    assert reason == f"worker {worker.worker} could not train: the loss is not finite"
     assert center.coordinator.operators.run("marks").phase == "selecting"
 
 

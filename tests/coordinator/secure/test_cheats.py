@@ -40,17 +40,17 @@ def tools(phone: Phone, **primitives: Any) -> None:
     phone.member.device = replace(device, primitives=replace(device.primitives, **primitives))
 
 
-def resigned(phone: Phone, world: World, said: Transmit, body: bytes, blob: bytes | None = None) -> Transmit:
+def resigned(phone: Phone, world: World, message: Transmit, body: bytes, blob: bytes | None = None) -> Transmit:
     """What a device says, changed, with its signature under it."""
     secure = world.state.secure
     assert secure is not None
     h = world.requests._attempts.read(secure).cohort.h
-    signature = signed(phone.member.device.signer, h, said.stage, body)
-    return Transmit(said.stage, body, signature, said.blob if blob is None else blob)
+    signature = signed(phone.member.device.signer, h, message.stage, body)
+    return Transmit(message.stage, body, signature, message.blob if blob is None else blob)
 
 
 def cheating(phone: Phone, stage: Stage, change: Callable[[Transmit, World], Transmit]) -> None:
-    phone.bend = lambda said, world: change(said, world) if said.stage == stage else said
+    phone.bend = lambda message, world: change(message, world) if message.stage == stage else message
 
 
 def assert_commits_without(world: World, phone: Phone, attempts: int, stage: Stage = "mask") -> None:
@@ -141,17 +141,17 @@ def test_a_complaint_is_of_this_attempt_and_of_sharers() -> None:
 # ------------------------------------------------------------ messages that no honest device signs
 
 
-def longer(said: Transmit, world: World, phone: Phone) -> Transmit:
-    blob = said.blob + b"\0"
-    body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
-    return resigned(phone, world, said, body, blob)
+def longer(message: Transmit, world: World, phone: Phone) -> Transmit:
+    blob = message.blob + b"\0"
+    body = replace(MaskedInput.parse(message.body), digest=hashlib.sha256(blob).digest()).encoded
+    return resigned(phone, world, message, body, blob)
 
 
 @pytest.mark.parametrize(("n", "attempts"), [(5, 1), (7, 2)])
 def test_a_vector_of_another_length_is_its_devices_fault(n: int, attempts: int) -> None:
     world = World(n)
     cheat = world.phones[2]
-    cheating(cheat, "mask", lambda said, w: longer(said, w, cheat))
+    cheating(cheat, "mask", lambda message, w: longer(message, w, cheat))
     assert_commits_without(world, cheat, attempts)
     assert "bytes, not" in world.happened(ev.Faulted)[0].reason
     assert any("invalid-update" in refusal for refusal in cheat.refusals)
@@ -162,9 +162,9 @@ def test_shares_for_too_few_are_their_dealers_fault(n: int, attempts: int) -> No
     world = World(n)
     cheat = world.phones[2]
 
-    def fewer(said: Transmit, w: World) -> Transmit:
-        bundle = Bundle.parse(said.body, n)
-        return resigned(cheat, w, said, replace(bundle, sealed=bundle.sealed[1:]).encoded)
+    def fewer(message: Transmit, w: World) -> Transmit:
+        bundle = Bundle.parse(message.body, n)
+        return resigned(cheat, w, message, replace(bundle, sealed=bundle.sealed[1:]).encoded)
 
     cheating(cheat, "share", fewer)
     assert_commits_without(world, cheat, attempts, "share")
@@ -178,13 +178,13 @@ def test_a_wrong_signature_is_nobodys_fault(stage: Stage) -> None:
     phone = world.phones[0]
     forged: list[Transmit] = []
 
-    def forge(said: Transmit, w: World) -> Transmit:
+    def forge(message: Transmit, w: World) -> Transmit:
         if forged:
-            return said
-        forged.append(said)
+            return message
+        forged.append(message)
         with pytest.raises(ProblemError, match="signature"):
-            w.hear(phone, replace(said, signature=bytes(64)))
-        return said
+            w.hear(phone, replace(message, signature=bytes(64)))
+        return message
 
     cheating(phone, stage, forge)
     world.play()
@@ -200,19 +200,19 @@ def test_the_first_vector_of_a_device_counts() -> None:
     phone = world.phones[0]
     refused: list[str] = []
 
-    def twice(said: Transmit, w: World) -> Transmit:
-        blob = bytes(len(said.blob))
-        body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
-        other = resigned(phone, w, said, body, blob)
+    def twice(message: Transmit, w: World) -> Transmit:
+        blob = bytes(len(message.blob))
+        body = replace(MaskedInput.parse(message.body), digest=hashlib.sha256(blob).digest()).encoded
+        other = resigned(phone, w, message, body, blob)
         phone.bend = None
-        w.hear(phone, said)
+        w.hear(phone, message)
         before = w.state
         with pytest.raises(ProblemError, match="first") as caught:
             w.hear(phone, other)
         refused.append(caught.value.kind)
         assert w.state is before
         assert hashlib.sha256(blob + other.signature).hexdigest() not in w.ever
-        return said
+        return message
 
     cheating(phone, "mask", twice)
     world.play()
@@ -228,10 +228,10 @@ def test_no_device_names_anothers_file_as_its_own() -> None:
     world = World(5)
     first, copycat = world.phones[0], world.phones[1]
 
-    def copy(said: Transmit, w: World) -> Transmit:
+    def copy(message: Transmit, w: World) -> Transmit:
         blob = next(each.blob for each in first.member.log if each.stage == "mask")
-        body = replace(MaskedInput.parse(said.body), digest=hashlib.sha256(blob).digest()).encoded
-        return resigned(copycat, w, said, body, blob)
+        body = replace(MaskedInput.parse(message.body), digest=hashlib.sha256(blob).digest()).encoded
+        return resigned(copycat, w, message, body, blob)
 
     cheating(copycat, "mask", copy)
     world.play(lambda w: w.state.phase == "agreeing")
@@ -309,14 +309,14 @@ def test_a_wrong_share_is_set_aside_and_its_holder_named() -> None:
     world = World(12)
     cheat = world.phones[1]
 
-    def wrong(said: Transmit, w: World) -> Transmit:
+    def wrong(message: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
         survivors = w.requests._attempts.read(secure).survivors(secure)
-        revealed = RevealedShares.parse(said.body, survivors, 12)
+        revealed = RevealedShares.parse(message.body, survivors, 12)
         about = revealed.shares[7]
         shares = tuple((*share[:2], bytes(SHARE_BYTES)) if share is about else share for share in revealed.shares)
-        return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
+        return resigned(cheat, w, message, replace(revealed, shares=shares).encoded)
 
     cheating(cheat, "unmask", wrong)
     world.play()
@@ -331,12 +331,12 @@ def test_one_holder_that_lies_about_everybody_costs_nobody_the_round(place: int)
     world = World(5)
     cheat = world.phones[place]
 
-    def wrong(said: Transmit, w: World) -> Transmit:
+    def wrong(message: Transmit, w: World) -> Transmit:
         secure = w.state.secure
         assert secure is not None
-        revealed = RevealedShares.parse(said.body, w.requests._attempts.read(secure).survivors(secure), 5)
+        revealed = RevealedShares.parse(message.body, w.requests._attempts.read(secure).survivors(secure), 5)
         shares = tuple((dealer, kind, bytes(SHARE_BYTES)) for dealer, kind, _ in revealed.shares)
-        return resigned(cheat, w, said, replace(revealed, shares=shares).encoded)
+        return resigned(cheat, w, message, replace(revealed, shares=shares).encoded)
 
     cheating(cheat, "unmask", wrong)
     world.play()
@@ -464,18 +464,18 @@ def test_a_message_of_an_older_attempt_is_stale() -> None:
         phone.stops = "share"
     old: list[tuple[Any, Transmit]] = []
 
-    def remember(said: Transmit, w: World) -> Transmit:
-        old.append((world.phones[4].head, said))
-        return said
+    def remember(message: Transmit, w: World) -> Transmit:
+        old.append((world.phones[4].head, message))
+        return message
 
     phone = world.phones[4]
     phone.bend = remember
     world.play(lambda w: w.state.current.attempt == 1)
     phone.bend = None
-    phone.head, said = old[-1]
+    phone.head, message = old[-1]
     before = world.state
     with pytest.raises(ProblemError, match="attempt") as caught:
-        world.hear(phone, said)
+        world.hear(phone, message)
     assert caught.value.kind in ("stale", "late")
     assert world.state is before
     phone.restart()
@@ -546,16 +546,16 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
     """All sign, nothing arrives: the coordinator knows of nobody that is spent, and would ask the same devices for
     ever, with no way out."""
     world = World(4, rounds_=1)
-    heard = world.hear
-    world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
+    received = world.hear
+    world.hear = lambda phone, message: None if message.stage == "survivors" else received(phone, message)  # type: ignore[method-assign]
     world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert world.state.spent == ()
     assert all(phone.member.memory.spent for phone in world.phones)
-    world.hear = heard  # type: ignore[method-assign]
+    world.hear = received  # type: ignore[method-assign]
     world.play(lambda w: bool(w.state.exhausted), 500)
-    told = [event.device for event in world.happened(ev.Spent)]
-    assert tuple(told) == world.state.spent
-    assert len(told) >= 2, "of four three are needed"
+    messages = [event.device for event in world.happened(ev.Spent)]
+    assert tuple(messages) == world.state.spent
+    assert len(messages) >= 2, "of four three are needed"
     world.play(lambda w: w.state.phase == "selecting" and bool(w.state.exhausted))
     world.log.submit(lambda state, at: ev.Advanced(at=at, round=state.round_number, by="the owner"))
     world.play()
@@ -567,14 +567,14 @@ def test_devices_whose_signatures_were_lost_say_that_they_are_spent() -> None:
 def test_a_round_goes_on_without_a_device_that_says_it_is_spent() -> None:
     """Its signature was lost, and the others vanished before they were shown the list."""
     world = World(6, rounds_=1, cohort={"quorum": 0.6})
-    heard = world.hear
-    world.hear = lambda phone, said: None if said.stage == "survivors" else heard(phone, said)  # type: ignore[method-assign]
+    received = world.hear
+    world.hear = lambda phone, message: None if message.stage == "survivors" else received(phone, message)  # type: ignore[method-assign]
     world.play(lambda w: w.state.phase == "agreeing")
     for phone in world.phones[1:]:
         phone.gone = True
     world.play(lambda w: w.state.round_number == 2 and w.state.phase == "selecting")
     assert [bool(phone.member.memory.spent) for phone in world.phones] == [True] + [False] * 5
-    world.hear = heard  # type: ignore[method-assign]
+    world.hear = received  # type: ignore[method-assign]
     for phone in world.phones[1:]:
         phone.gone = False
         phone.restart()
@@ -603,6 +603,6 @@ def test_a_crash_anywhere_in_an_advance_changes_no_bit() -> None:
 def test_survivors_are_shown_in_one_order() -> None:
     world = World(5).play()
     for phone in world.phones:
-        assert {said.body for said in phone.member.log if said.stage == "survivors"} == {
+        assert {message.body for message in phone.member.log if message.stage == "survivors"} == {
             Survivors(tuple(range(5))).encoded
         }

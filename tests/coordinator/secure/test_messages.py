@@ -93,7 +93,7 @@ def test_who_would_spoil_a_roster_is_named() -> None:
 # ------------------------------------------------------------ exchanges 2 to 5
 
 
-def said(attempt: Attempt, place: int, stage: Stage, body: bytes) -> tuple[int, bytes, bytes]:
+def message_of(attempt: Attempt, place: int, stage: Stage, body: bytes) -> tuple[int, bytes, bytes]:
     return place, body, signed(attempt.players[place].identity, attempt.cohort.h, stage, body)
 
 
@@ -101,19 +101,19 @@ def test_a_bundle_is_for_all_holders_or_a_fault() -> None:
     attempt = opened(5)
     share(attempt)
     cohort, bundle = attempt.cohort, attempt.bundles[1]
-    validation.shared(cohort, *said(attempt, 1, "share", bundle.encoded))
+    validation.shared(cohort, *message_of(attempt, 1, "share", bundle.encoded))
     short = Bundle(1, bundle.sealed[:-1])
     refused(
         validation.shared,
         cohort,
-        *said(attempt, 1, "share", short.encoded),
+        *message_of(attempt, 1, "share", short.encoded),
         match="3 peers, not for the 4",
         kind=Faulty,
     )
-    refused(validation.shared, cohort, *said(attempt, 1, "share", b"\x04no"), match="share bundle", kind=Faulty)
-    other = said(attempt, 2, "share", attempt.bundles[1].encoded)
+    refused(validation.shared, cohort, *message_of(attempt, 1, "share", b"\x04no"), match="share bundle", kind=Faulty)
+    other = message_of(attempt, 2, "share", attempt.bundles[1].encoded)
     refused(validation.shared, cohort, *other, match="holders", kind=Faulty)
-    place, body, signature = said(attempt, 1, "share", bundle.encoded)
+    place, body, signature = message_of(attempt, 1, "share", bundle.encoded)
     refused(validation.shared, cohort, 2, body, signature, match="signature", kind=BadSignature)
     refused(validation.shared, cohort, place, body[:-1] + b"\0", signature, match="signature", kind=BadSignature)
 
@@ -122,13 +122,17 @@ def test_in_a_ring_a_bundle_is_for_the_neighbours() -> None:
     attempt = opened(20, rule=RING, minimum_cohort=17)
     share(attempt)
     for place in range(20):
-        validation.shared(attempt.cohort, *said(attempt, place, "share", attempt.bundles[place].encoded))
+        validation.shared(attempt.cohort, *message_of(attempt, place, "share", attempt.bundles[place].encoded))
     moved = tuple((place + 1 if place + 1 < 20 else 0, sealed) for place, sealed in attempt.bundles[3].sealed)
     wrong = Bundle(3, tuple(sorted(piece for piece in moved if piece[0] != 3)))
-    refused(validation.shared, attempt.cohort, *said(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty)
+    refused(
+        validation.shared, attempt.cohort, *message_of(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty
+    )
     far = next(place for place in range(20) if place != 3 and place not in attempt.bundles[3].places)
     other = replace(attempt.bundles[3], owner=far)
-    refused(validation.shared, attempt.cohort, *said(attempt, 3, "share", other.encoded), match="another", kind=Faulty)
+    refused(
+        validation.shared, attempt.cohort, *message_of(attempt, 3, "share", other.encoded), match="another", kind=Faulty
+    )
 
 
 def test_a_masked_vector_is_what_its_device_signed_for() -> None:
@@ -142,7 +146,7 @@ def test_a_masked_vector_is_what_its_device_signed_for() -> None:
     ) -> tuple[tuple[int, bytes, bytes], dict[str, Any]]:
         fields = {"place": place, "lanes": 39, "lane_bits": bits, "digest": hashlib.sha256(vector).digest(), **changes}
         body = MaskedInput(**fields).encoded
-        return said(attempt, place, "mask", body), {
+        return message_of(attempt, place, "mask", body), {
             "digest": hashlib.sha256(vector).hexdigest(),
             "size": len(vector),
             "last": vector[-1],
@@ -163,24 +167,31 @@ def test_a_masked_vector_is_what_its_device_signed_for() -> None:
         given, about = arrived(**changes)
         refused(validation.masked, cohort, *given, **about, match=match, kind=Faulty)
     body = MaskedInput(1, 39, bits, hashlib.sha256(packed).digest()).encoded
-    refused(validation.masked, cohort, *said(attempt, 2, "mask", body), **arrived()[1], match="place", kind=Faulty)
     refused(
-        validation.masked, cohort, *said(attempt, 2, "mask", b"\x05"), **arrived()[1], match="masked input", kind=Faulty
+        validation.masked, cohort, *message_of(attempt, 2, "mask", body), **arrived()[1], match="place", kind=Faulty
+    )
+    refused(
+        validation.masked,
+        cohort,
+        *message_of(attempt, 2, "mask", b"\x05"),
+        **arrived()[1],
+        match="masked input",
+        kind=Faulty,
     )
 
 
 def test_a_signature_stands_under_the_one_list() -> None:
     attempt, survivors = played(5, silent_masking=(4,))
-    validation.agreed(attempt.cohort, *said(attempt, 0, "survivors", survivors.encoded), survivors)
+    validation.agreed(attempt.cohort, *message_of(attempt, 0, "survivors", survivors.encoded), survivors)
     other = Survivors((0, 1, 2))
     refused(
         validation.agreed,
         attempt.cohort,
-        *said(attempt, 0, "survivors", other.encoded),
+        *message_of(attempt, 0, "survivors", other.encoded),
         survivors,
         match="another survivor",
     )
-    _, body, signature = said(attempt, 1, "survivors", survivors.encoded)
+    _, body, signature = message_of(attempt, 1, "survivors", survivors.encoded)
     refused(validation.agreed, attempt.cohort, 0, body, signature, survivors, match="signature", kind=BadSignature)
 
 
@@ -191,7 +202,7 @@ def test_one_share_of_each_dealer_is_owed() -> None:
 
     def take(revealed: RevealedShares | bytes, place: int = 0) -> None:
         body = revealed if isinstance(revealed, bytes) else revealed.encoded
-        validation.revealed(cohort, *said(attempt, place, "unmask", body), survivors, sharers)
+        validation.revealed(cohort, *message_of(attempt, place, "unmask", body), survivors, sharers)
 
     take(whole)
     refused(take, replace(whole, shares=whole.shares[1:]), match="of each of 6")

@@ -48,7 +48,7 @@ def revealed(attempt: Attempt, survivors: Survivors, places: tuple[int, ...] | N
 def summed(
     attempt: Attempt,
     survivors: Survivors,
-    said: list[RevealedShares] | None = None,
+    messages: list[RevealedShares] | None = None,
     vectors: Any = None,
     workers: int = 1,
 ) -> Sum:
@@ -58,7 +58,7 @@ def summed(
         survivors,
         frozenset(attempt.bundles),
         packed if vectors is None else vectors,
-        revealed(attempt, survivors) if said is None else said,
+        revealed(attempt, survivors) if messages is None else messages,
         workers,
     )
 
@@ -122,22 +122,22 @@ def test_workers_parts_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> N
 def test_wrong_shares_are_set_aside_and_their_holders_named() -> None:
     attempt, survivors = played(12)
     assert attempt.cohort.parameters.threshold == 9
-    said = [lying(one, about=3) if one.place == 1 else one for one in revealed(attempt, survivors)]
-    found = summed(attempt, survivors, said)
+    messages = [lying(one, about=3) if one.place == 1 else one for one in revealed(attempt, survivors)]
+    found = summed(attempt, survivors, messages)
     assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
     assert found.set_aside == ((3, (1,)),)
 
 
 def test_a_dealer_that_cannot_be_rebuilt_is_named_before_any_vector_is_read() -> None:
     attempt, survivors = played(6, silent_masking=(5,))
-    said = [lying(one, about=5) for one in revealed(attempt, survivors)]
+    messages = [lying(one, about=5) for one in revealed(attempt, survivors)]
 
     def never() -> Iterator[bytes]:
         raise AssertionError("a vector was read")
         yield b""
 
     with pytest.raises(Lost, match="of 1 devices") as caught:
-        summed(attempt, survivors, said, never())
+        summed(attempt, survivors, messages, never())
     assert caught.value.places == (5,)
 
 
@@ -206,7 +206,7 @@ def test_memory_stays_below_four_models() -> None:
     """A million parameters: the sum, one packed vector, a worker's part, and blocks."""
     dimension = 1_000_000
     attempt, survivors = played(3, dimension=dimension)
-    said = revealed(attempt, survivors)
+    message = revealed(attempt, survivors)
 
     def vectors() -> Iterator[bytes]:
         for place in survivors.places:
@@ -215,7 +215,7 @@ def test_memory_stays_below_four_models() -> None:
     for workers in (2, 3):
         tracemalloc.start()
         try:
-            summed(attempt, survivors, said, vectors(), workers)
+            summed(attempt, survivors, message, vectors(), workers)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

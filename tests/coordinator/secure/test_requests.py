@@ -76,11 +76,11 @@ def test_answers_come_when_their_phase_does() -> None:
             return False
         for stage in STAGES:
             try:
-                told = w.requests.answer(name, 1, 0, stage)
+                found = w.requests.answer(name, 1, 0, stage)
             except ProblemError as error:
                 seen.setdefault(w.state.phase, set()).add(f"{stage}: {error.kind}")
             else:
-                if told is not None:
+                if found is not None:
                     seen.setdefault(w.state.phase, set()).add(stage)
         return False
 
@@ -133,18 +133,18 @@ def test_the_same_again_is_taken_again(stage: Stage) -> None:
     phone = world.phones[1]
     count = []
 
-    def twice(said: Any, w: World) -> Any:
+    def twice(message: Any, w: World) -> Any:
         phone.bend = None
-        w.hear(phone, said)
+        w.hear(phone, message)
         before, blobs, passed = w.state, set(w.blobs.digests()), w.points.passed
-        w.hear(phone, said)
+        w.hear(phone, message)
         assert w.points.passed - passed == 0, "nothing is written again"
         assert w.state is before
         assert set(w.blobs.digests()) == blobs
-        count.append(said.stage)
-        return said
+        count.append(message.stage)
+        return message
 
-    phone.bend = lambda said, w: twice(said, w) if said.stage == stage else said
+    phone.bend = lambda message, w: twice(message, w) if message.stage == stage else message
     world.play()
     assert count == [stage]
     assert len(world.survivors()) == 4
@@ -181,11 +181,11 @@ def test_a_vector_that_comes_too_late_leaves_its_reason_and_no_bytes() -> None:
     slow = world.phones[4]
     held: list[Any] = []
 
-    def hold(said: Any, w: World) -> Any:
-        held.append(said)
+    def hold(message: Any, w: World) -> Any:
+        held.append(message)
         raise ConnectionError
 
-    slow.bend = lambda said, w: hold(said, w) if said.stage == "mask" else said
+    slow.bend = lambda message, w: hold(message, w) if message.stage == "mask" else message
     world.play(lambda w: _turn_until_held(w) and w.state.phase == "agreeing")
     slow.bend = None
     blobs = set(world.blobs.digests())
@@ -203,10 +203,10 @@ def _turn_until_held(world: World) -> bool:
     slow = world.phones[4]
     if world.state.phase == "masking":
         slow.stops = None
-        if slow.member.said is not None and slow.member.said.stage == "mask":
+        if slow.member.outgoing is not None and slow.member.outgoing.stage == "mask":
             try:
                 assert slow.bend is not None
-                slow.bend(slow.member.said, world)
+                slow.bend(slow.member.outgoing, world)
             except ConnectionError:
                 slow.gone = True
     return True
@@ -240,9 +240,9 @@ def before_the_event(world: World, happens: Callable[[], object]) -> None:
     world.log.submit = submit  # type: ignore[method-assign]
 
 
-def kept_as(said: Any) -> str:
+def digest_of(message: Any) -> str:
     """The digest of the blob that a share message becomes."""
-    return hashlib.sha256(said.body + said.signature).hexdigest()
+    return hashlib.sha256(message.body + message.signature).hexdigest()
 
 
 def stop(world: World) -> None:
@@ -257,15 +257,15 @@ def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
     world = World(4)
     phone = world.phones[3]
 
-    def slow(said: Any, w: World) -> Any:
-        if said.stage == "share":
+    def slow(message: Any, w: World) -> Any:
+        if message.stage == "share":
             before_the_event(w, lambda: stop(w))
-        return said
+        return message
 
     phone.bend = slow
     world.play()
     assert phone.refusals[0].startswith("late")
-    assert kept_as(next(said for said in phone.member.log if said.stage == "share")) in world.ever
+    assert digest_of(next(message for message in phone.member.log if message.stage == "share")) in world.ever
     world.assert_clean()
 
 
@@ -273,14 +273,14 @@ def test_bytes_that_went_meanwhile_are_asked_for_again() -> None:
     world = World(4)
     phone = world.phones[3]
 
-    def gone(said: Any, w: World) -> Any:
-        if said.stage == "share" and not phone.refusals:
+    def gone(message: Any, w: World) -> Any:
+        if message.stage == "share" and not phone.refusals:
             phone.refusals.append("")
-            before_the_event(w, lambda: w.blobs.delete(kept_as(said)))
+            before_the_event(w, lambda: w.blobs.delete(digest_of(message)))
             with pytest.raises(ProblemError) as caught:
-                w.hear(phone, said)
+                w.hear(phone, message)
             assert caught.value.kind == "busy"
-        return said
+        return message
 
     phone.bend = gone
     world.play()
@@ -358,7 +358,7 @@ def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
         phone.stops = stage
     attempts = Attempts(world.blobs, world.authority.vouch)
     other = SecureRequests(world.log, world.blobs, world._authority, attempts)
-    told = set()
+    found = set()
 
     def compare(w: World) -> bool:
         state = w.state
@@ -372,29 +372,29 @@ def test_replicas_answer_alike(stops: tuple[Stage, ...]) -> None:
                     except ProblemError as error:
                         answers.append(error.kind.encode())
                 assert answers[0] == answers[1]
-                told.add((state.round_number, attempt, stage, answers[0]))
+                found.add((state.round_number, attempt, stage, answers[0]))
         return False
 
     world.play(compare)
     assert world.state.version == 2
-    assert len(told) > 40
+    assert len(found) > 40
 
 
 def test_a_proof_grows_with_late_signatures() -> None:
     world = World(7)
     late = world.phones[6]
-    late.bend = lambda said, w: wait_for_it(said, w)
+    late.bend = lambda message, w: wait_for_it(message, w)
 
-    def wait_for_it(said: Any, w: World) -> Any:
-        if said.stage == "survivors":
+    def wait_for_it(message: Any, w: World) -> Any:
+        if message.stage == "survivors":
             first = w.requests.answer(late.name, 1, 0, "survivors")
             assert first is not None, "five of seven are enough, and have signed"
             late.bend = None
-            w.hear(late, said)
+            w.hear(late, message)
             second = w.requests.answer(late.name, 1, 0, "survivors")
             assert second is not None
             assert len(Proof.parse(second, 7).signatures) == len(Proof.parse(first, 7).signatures) + 1 == 7
-        return said
+        return message
 
     world.play()
     assert world.state.version == 1

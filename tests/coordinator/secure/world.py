@@ -142,7 +142,7 @@ class Phone:
     """Every two messages it is started again."""
     gone: bool = False
     head: AttemptHeader | None = None
-    heard: bool = False
+    answered: bool = False
     left: bytes = b""
     """The header of an attempt in which this device takes no part any more."""
     not_before: float = 0.0
@@ -177,17 +177,17 @@ class Phone:
     def _turn(self, world: World) -> bool:
         if self.head is None:
             return self._join(world)
-        said = self.member.said
-        assert said is not None
-        if not self.heard:
-            if said.stage == self.stops:
+        message = self.member.outgoing
+        assert message is not None
+        if not self.answered:
+            if message.stage == self.stops:
                 self.gone = True
                 return True
-            world.hear(self, said)
-            self.heard = True
+            world.hear(self, message)
+            self.answered = True
             return True
-        body = world.requests.answer(self.name, self.head.round, self.head.attempt, said.stage)
-        return body is not None and self._told(world, body)
+        body = world.requests.answer(self.name, self.head.round, self.head.attempt, message.stage)
+        return body is not None and self._received(world, body)
 
     def _join(self, world: World) -> bool:
         state = world.log.state
@@ -202,7 +202,7 @@ class Phone:
         if world.at < opened + self.late_s:
             self.not_before = opened + self.late_s
             return False
-        self.head, self.heard = AttemptHeader.parse(body), False
+        self.head, self.answered = AttemptHeader.parse(body), False
         try:
             self.member.start(self.head, world.at)
         except SpentOnCheckpoint as error:
@@ -219,10 +219,10 @@ class Phone:
             return self._stop(error)
         return True
 
-    def _told(self, world: World, body: bytes) -> bool:
+    def _received(self, world: World, body: bytes) -> bool:
         assert self.head is not None
         try:
-            said = self.member.tell(body, world.at)
+            message = self.member.tell(body, world.at)
         except Unopened as error:
             head = self.head
             self._stop(error)
@@ -230,8 +230,8 @@ class Phone:
             return True
         except SecaggError as error:
             return self._stop(error)
-        self.heard = False
-        return self._leave() if said is None else True
+        self.answered = False
+        return self._leave() if message is None else True
 
     def _stop(self, error: SecaggError) -> bool:
         self.refusals.append(str(error))
@@ -246,7 +246,7 @@ class Phone:
 
     def restart(self) -> None:
         """A fresh process: its memory is what was kept."""
-        self.head, self.heard, self.left = None, False, b""
+        self.head, self.answered, self.left = None, False, b""
 
     def _remember(self) -> None:
         for live in self.member.memory.live.values():
@@ -324,7 +324,7 @@ class World:
         for found in set(self.blobs.digests()) - self._referred():
             self.blobs.delete(found)
         for phone in self.phones:
-            phone.heard = False
+            phone.answered = False
 
     def _recover(self) -> None:
         """A new process, and yet another where that one dies while it sweeps."""
@@ -378,25 +378,25 @@ class World:
 
         self.log.submit(drawn)
 
-    def hear(self, phone: Phone, said: Transmit) -> None:
+    def hear(self, phone: Phone, message: Transmit) -> None:
         """A message arrives as it would by HTTP."""
         assert phone.head is not None
         if phone.bend is not None:
-            said = phone.bend(said, self)
+            message = phone.bend(message, self)
         arrived = ArrivedMessage(
             device=phone.name,
             round=phone.head.round,
             attempt=phone.head.attempt,
-            stage=said.stage,
-            body=said.body,
-            signature=said.signature,
-            certificate=said.blob if said.stage == "advertise" else b"",
+            stage=message.stage,
+            body=message.body,
+            signature=message.signature,
+            certificate=message.blob if message.stage == "advertise" else b"",
         )
-        if said.stage != "mask":
+        if message.stage != "mask":
             self.requests.receive(arrived)
             return
         with self.blobs.spool(1 << 20) as spool:
-            spool.write(said.blob)
+            spool.write(message.blob)
             self.requests.receive(replace(arrived, vector=spool))
 
     # ------------------------------------------------------------ the play

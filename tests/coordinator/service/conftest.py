@@ -42,9 +42,9 @@ class Server:
         if not line:
             process.kill()
             raise AssertionError(f"the server did not start: {process.communicate()[1]}")
-        told = json.loads(line)
-        http = httpx2.Client(base_url=told["url"], timeout=30)
-        return cls(process, told["url"], told["enrolment_token"], folder, http)
+        found = json.loads(line)
+        http = httpx2.Client(base_url=found["url"], timeout=30)
+        return cls(process, found["url"], found["enrolment_token"], folder, http)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
         """A device that has the learner of the run of this name, and no other."""

@@ -26,7 +26,7 @@ def refused(response: httpx2.Response, status: int, kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "sentence"),
     [
         ({}, "has no Quorate-Protocol header"),
         ({PROTOCOL_HEADER: "0"}, "upgrade the device"),
@@ -35,10 +35,12 @@ def refused(response: httpx2.Response, status: int, kind: str) -> str:
         ({PROTOCOL_HEADER: "9" * 50}, "must be a whole number"),
     ],
 )
-def test_a_refusal_of_another_protocol_version_names_both_versions(server: Server, headers: dict, told: str) -> None:
+def test_a_refusal_of_another_protocol_version_names_both_versions(
+    server: Server, headers: dict, sentence: str
+) -> None:
     response = server.http.post(Route.CHECK_IN, content="{}", headers=headers)
     detail = refused(response, 426, "protocol-version")
-    assert told in detail
+    assert sentence in detail
     assert "version 1" in detail
     assert response.headers["upgrade"] == "quorate/1"
     assert response.headers[PROTOCOL_HEADER] == "1"
@@ -143,7 +145,7 @@ def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
     ],
 )
 def test_an_error_of_the_machine_is_reported_without_its_text(error: Exception, kind: str, status: int) -> None:
-    told = problem_of(error, path="/v1/x")
-    assert (told.kind, told.status) == (kind, status)
-    assert str(error) not in told.detail
-    assert told.retryable
+    found = problem_of(error, path="/v1/x")
+    assert (found.kind, found.status) == (kind, status)
+    assert str(error) not in found.detail
+    assert found.retryable

@@ -47,8 +47,8 @@ def test_a_run_pauses_resumes_and_stops_for_good(server: Server) -> None:
 
 def test_only_an_exhausted_run_is_advanced_and_only_by_somebody(server: Server) -> None:
     run = server.create_run("stuck", select=5)
-    told = refused(server.http.post(f"/v1/runs/{run}/advance", json={"by": "olga"}), 409, "conflict")
-    assert "is not exhausted" in told
+    found = refused(server.http.post(f"/v1/runs/{run}/advance", json={"by": "olga"}), 409, "conflict")
+    assert "is not exhausted" in found
     for nobody in ({}, {"by": ""}, {"by": "o" * 121}):
         refused(server.http.post(f"/v1/runs/{run}/advance", json=nobody), 422, "invalid-request")
     refused(server.http.post("/v1/runs/nothing/advance", json={"by": "olga"}), 404, "unknown-run")

@@ -26,9 +26,9 @@ from tests.coordinator.service.test_rounds import until
 def refused(folder: Path, *options: str, port: int = 0) -> str:
     """Starts a server that must not start; returns its one sentence."""
     process = launch(folder, *options, port=port)
-    told, error = process.communicate(timeout=30)
-    assert process.returncode == 1, told
-    assert told == ""
+    found, error = process.communicate(timeout=30)
+    assert process.returncode == 1, found
+    assert found == ""
     assert len(error.strip().splitlines()) == 1, error
     return error
 
@@ -134,9 +134,9 @@ def test_one_folder_has_one_server_and_one_port_has_one_too(tmp_path: Path) -> N
         assert "--port" in refused(tmp_path / "other", port=taken.getsockname()[1])
     running = Server.start(tmp_path / "data")
     try:
-        told = refused(tmp_path / "data")
-        assert "--data" in told
-        assert str(running.process.pid) in told
+        found = refused(tmp_path / "data")
+        assert "--data" in found
+        assert str(running.process.pid) in found
     finally:
         running.stop()
 

@@ -117,9 +117,9 @@ def test_a_poll_is_held_to_its_end(server: Server) -> None:
 
 def test_a_worker_without_work_gets_a_reason(server: Server) -> None:
     worker = fallen_back(server, "choosy", nproc=4)
-    told = worker.poll().json()
-    assert told["kind"] == "wait"
-    assert "run choosy: the plan wants 4 processes; this worker has 1" in told["reason"]
+    answer = worker.poll().json()
+    assert answer["kind"] == "wait"
+    assert "run choosy: the plan wants 4 processes; this worker has 1" in answer["reason"]
 
 
 def test_tokens_fences_and_bodies_are_checked(server: Server) -> None:
@@ -158,9 +158,9 @@ def test_giving_back_failing_and_being_revoked(server: Server) -> None:
 @pytest.mark.parametrize("metrics", [{"loss": float("inf")}, {"": 1.0}])
 def test_a_heartbeat_that_is_none_is_refused(server: Server, metrics: dict[str, float]) -> None:
     worker = Worker(server, "nowhere")
-    told = worker.http.post(
+    reason = worker.http.post(
         worker.path(Route.HEARTBEAT),
         content=str({"attempt": 1, "fence": 1, "metrics": metrics}).replace("'", '"').replace("inf", "1e999"),
         headers=worker.headers,
     )
-    refused(told, 422, "invalid-request")
+    refused(reason, 422, "invalid-request")

@@ -353,11 +353,11 @@ def test_the_longest_go_first_and_nobody_hoards(started: Started) -> None:
     engine.result(marks.job(12))
     for number in order:
         engine.result(marks.job(number))
-    told = list(os.read(read, 100))
+    found = list(os.read(read, 100))
     os.close(read)
     os.close(write)
-    assert [number for number in told if number != 12] == [15, 9, 7, 3, 1, 0]
-    assert told.index(12) <= 2
+    assert [number for number in found if number != 12] == [15, 9, 7, 3, 1, 0]
+    assert found.index(12) <= 2
 
 
 def test_rules_that_need_all_updates_get_them(started: Started) -> None:
@@ -460,8 +460,8 @@ def test_the_error_for_a_worker_that_dies_names_its_client(
     engine.begin(1, marks.model)
     pids = engine.pids
     jobs = [marks.job(number) for number in range(8)]
-    said = f"a worker process {words}.* while it trained client {marks.job(6).device!r} in round 1"
-    with pytest.raises(SimulationError, match=said):
+    reason = f"a worker process {words}.* while it trained client {marks.job(6).device!r} in round 1"
+    with pytest.raises(SimulationError, match=reason):
         results(engine, jobs)
     assert all(gone(pid) for pid in pids)
     with pytest.raises(SimulationError, match="a worker process"):
@@ -545,18 +545,18 @@ def until_gone(pids: set[int], seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def said_pids(lines: list[str]) -> set[int]:
+def printed_pids(lines: list[str]) -> set[int]:
     return {int(line.split()[1]) for line in lines if line.startswith("pid")}
 
 
 @pytest.mark.slow
 def test_what_learners_print_is_seen_once() -> None:
-    told, _ = child("pass").communicate(timeout=60)
-    lines = told.splitlines()
+    found, _ = child("pass").communicate(timeout=60)
+    lines = found.splitlines()
     assert lines.count("begins") == 1
     assert len([line for line in lines if line.startswith("pid")]) == 8
     assert lines[-1] == "rounds 2 False"
-    assert len(said_pids(lines)) == 2
+    assert len(printed_pids(lines)) == 2
 
 
 @pytest.mark.slow
@@ -568,7 +568,7 @@ def test_ctrl_c_returns_the_history_and_leaves_no_worker() -> None:
     rest, _ = process.communicate(timeout=60)
     assert rest.splitlines()[-1] == "rounds 1 True"
     assert process.returncode == 0
-    until_gone(said_pids(lines + rest.splitlines()))
+    until_gone(printed_pids(lines + rest.splitlines()))
 
 
 @pytest.mark.slow
@@ -578,8 +578,8 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len(said_pids(lines)) == 2
-    until_gone(said_pids(lines))
+    assert len(printed_pids(lines)) == 2
+    until_gone(printed_pids(lines))
     process.stdout.close()
 
 

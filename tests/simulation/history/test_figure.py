@@ -151,8 +151,8 @@ def test_each_panel_has_a_note_where_there_is_no_data() -> None:
     world = World(2)
     world.create()
     figure = History(world.store, world.blobs).plot()
-    said = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert said == ["no metric yet", "no device has counted yet"]
+    output = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert output == ["no metric yet", "no device has counted yet"]
 
 
 def test_a_curve_of_losses_alone_stands_on_the_left_axis(world: World, history: History) -> None:
@@ -182,11 +182,11 @@ def test_no_display_and_no_global_state_is_touched(tmp_path: Path) -> None:
         "print('matplotlib.pyplot' in sys.modules)"
     )
     environment = {"PATH": "/usr/bin", "MPLBACKEND": "tkagg"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "a.png")], capture_output=True, text=True, check=False,
         timeout=100, env=environment, cwd=Path(__file__).parents[3],
     )  # fmt: skip
-    assert told.stdout.strip() == "False", told.stderr
+    assert output.stdout.strip() == "False", output.stderr
 
 
 # ------------------------------------------------------------ notebooks

@@ -46,9 +46,9 @@ def history(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Ite
 
 
 def test_rounds_equal_the_operators_views(world: World, history: History) -> None:
-    told = world.coordinator.operators.rounds("marks")
-    assert len(history.rounds) == len(told) == 4
-    for row, view in zip(history.rounds, told, strict=True):
+    found = world.coordinator.operators.rounds("marks")
+    assert len(history.rounds) == len(found) == 4
+    for row, view in zip(history.rounds, found, strict=True):
         assert (row.round, row.kind, row.status, row.reason) == (view.round, view.kind, view.status, view.reason)
         assert (row.opened_at, row.closed_at) == (view.opened_at, view.closed_at)
         assert (row.bytes, row.weight, row.version, row.digest) == (
@@ -349,8 +349,8 @@ def test_importing_it_needs_no_heavy_package() -> None:
         "import sys; import simulation.history; "
         "print([name for name in ('matplotlib', 'pandas', 'sqlalchemy', 'torch') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.strip() == "[]"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert output.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("ask", [lambda h: h.rounds, lambda h: h.metrics, lambda h: str(h), lambda h: h._repr_html_()])
@@ -368,7 +368,7 @@ def test_a_score_of_an_older_version_says_so() -> None:
     def curve(*versions: int) -> Curve:
         return Curve(np.array(versions), np.array([version / 10 for version in versions]))
 
-    told = newest_scores(
+    found = newest_scores(
         {("evaluator", "loss"): curve(1, 2), ("devices", "loss"): curve(1), ("training", "loss"): curve(3)}
     )
-    assert told == ["loss 0.2", "loss (devices) 0.1 at version 1"]
+    assert found == ["loss 0.2", "loss (devices) 0.1 at version 1"]

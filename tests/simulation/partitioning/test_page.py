@@ -26,17 +26,17 @@ def sections() -> dict[str, str]:
 
 @pytest.mark.parametrize("way", get_args(By))
 def test_every_way_has_its_section_defaults_and_picture(way: str) -> None:
-    said = sections()[way]
+    message = sections()[way]
     for name, value in DEFAULTS[way].items():
         if name == "size_sigma":
-            assert "`size_sigma`" in said or way == "noise"
+            assert "`size_sigma`" in message or way == "noise"
         elif name == "noise_sigma":
-            assert "`noise_sigma * (k + 1) / K`" in said
+            assert "`noise_sigma * (k + 1) / K`" in message
         else:
-            assert f"`{name}` ({value:g})" in said
+            assert f"`{name}` ({value:g})" in message
     root = ET.parse(PAGE.parent / "images" / f"partition-{way}.svg").getroot()
     assert root.get("aria-label", "").startswith("Who holds what: ")
-    assert f"](images/partition-{way}.svg)" in said
+    assert f"](images/partition-{way}.svg)" in message
 
 
 def test_the_page_has_no_other_method() -> None:
@@ -44,21 +44,23 @@ def test_the_page_has_no_other_method() -> None:
 
 
 def test_the_pages_probabilities_are_those_of_the_formula() -> None:
-    told = {100.0: 0.10, 0.3: 0.33, 0.01: 0.92}
-    assert {alpha: round((alpha + 1) / (10 * alpha + 1), 2) for alpha in told} == told
+    found = {100.0: 0.10, 0.3: 0.33, 0.01: 0.92}
+    assert {alpha: round((alpha + 1) / (10 * alpha + 1), 2) for alpha in found} == found
     rng = np.random.default_rng(0)
     shares_C = np.array([0.4, 0.3, 0.2, 0.05, 0.05])
-    for alpha in told:
+    for alpha in found:
         mixtures = rng.dirichlet(alpha * 5 * shares_C, 40_000)
         wanted = (alpha * 5 * float(np.sum(shares_C**2)) + 1) / (alpha * 5 + 1)
         assert float(np.mean(np.sum(mixtures**2, axis=1))) == pytest.approx(wanted, abs=0.01)
 
 
-@pytest.mark.parametrize(("clients", "told"), [(100, {100.0: 0.10, 0.3: 0.37, 0.01: 0.91}), (1000, {0.3: 0.33})])
-def test_few_clients_differ_from_the_formula_since_labels_are_used_up(clients: int, told: dict[float, float]) -> None:
+@pytest.mark.parametrize(("clients", "message"), [(100, {100.0: 0.10, 0.3: 0.37, 0.01: 0.91}), (1000, {0.3: 0.33})])
+def test_few_clients_differ_from_the_formula_since_labels_are_used_up(
+    clients: int, message: dict[float, float]
+) -> None:
     """Of balanced labels; the page's numbers are MNIST's."""
     y = np.repeat(np.arange(10), 6000)
-    for alpha, frequency in told.items():
+    for alpha, frequency in message.items():
         counts = [np.bincount(y[part], minlength=10) for part in split_indices(y, clients, alpha=alpha, seed=1)]
         same = [float((one * (one - 1)).sum() / (one.sum() * (one.sum() - 1))) for one in counts]
         assert float(np.mean(same)) == pytest.approx(frequency, abs=0.02)

@@ -63,11 +63,11 @@ class Stream(IterableDataset[Any]):
 
 
 def test_labels_are_read_from_the_items_of_a_dataset_that_does_not_say_them() -> None:
-    silent, said = Items(), Items(Y)
+    silent, message = Items(), Items(Y)
     clients = partition(silent, 6, by="dirichlet", seed=3)
     assert silent.asked == list(range(N)), "each item once"
-    assert clients.label_skew == partition(said, 6, by="dirichlet", seed=3).label_skew
-    assert not said.asked
+    assert clients.label_skew == partition(message, 6, by="dirichlet", seed=3).label_skew
+    assert not message.asked
 
 
 def test_labels_of_a_dataset_are_not_read_where_nobody_needs_them() -> None:
