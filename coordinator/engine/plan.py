@@ -149,7 +149,7 @@ class Retention(_Section):
     """How long the raw updates of plain rounds are retained after their round."""
 
     rounds: int = Field(default=0, ge=0, le=1_000_000)
-    """Rounds for which raw updates are retained, to be folded again by an audit. 0: deleted once the round has ended."""
+    """Rounds for which raw updates are retained, for audits to fold again. 0: deleted once the round has ended."""
 
 
 class Datacenter(DatacenterTask):

@@ -32,7 +32,7 @@ def test_a_rule_that_depends_on_the_order_is_seen() -> None:
         def combine(self, columns: Any, weights: Any, settings: Any) -> Any:
             return columns[-1]
 
-    made = contract("median")()
+    made: Any = contract("median")()
     made.rule = Newest()
     with pytest.raises(AssertionError):
         made.test_the_order_of_the_updates_changes_no_bit()

@@ -39,7 +39,7 @@ def test_a_state_that_is_not_written_in_place_is_seen() -> None:
             state[0] = np.array(state[0])
             return super().apply(model, mean, state, learning_rate, settings)
 
-    made = contract("fedavgm")()
+    made: Any = contract("fedavgm")()
     made.test_the_state_that_it_declares_is_written_into_the_vectors_that_it_gets()
     made.optimizer = Forgetful()
     with pytest.raises(AssertionError):
