@@ -560,10 +560,10 @@ def overwritten(text: str) -> str:
 
 def test_repro_whatever_stands_for_stderr_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
-        reason = ""
+        text = ""
 
         def write(self, text: str) -> None:
-            self.told += text
+            self.text += text
 
         def flush(self) -> None:
             pass
@@ -571,7 +571,7 @@ def test_repro_whatever_stands_for_stderr_will_do(monkeypatch: pytest.MonkeyPatc
     plain = Plain()
     monkeypatch.setattr("sys.stderr", plain)
     assert len(simulate(plan(2), NET, clients(), progress=True)) == 2
-    assert plain.told.count("\n") == 2
+    assert plain.text.count("\n") == 2
     monkeypatch.setattr("sys.stderr", None)
     assert len(simulate(plan(2), NET, clients(), progress=True)) == 2
 
