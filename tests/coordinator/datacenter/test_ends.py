@@ -102,9 +102,9 @@ def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_w
         device="cpu",
         max_restarts=3,
     )
-    heard: list[dict[str, Any]] = []
-    launch(spec, heard.append)
-    assert [message["step"] for message in heard if message["event"] == "started"] == starts
+    received: list[dict[str, Any]] = []
+    launch(spec, received.append)
+    assert [message["step"] for message in received if message["event"] == "started"] == starts
     model = from_bytes((tmp_path / "model.safetensors").read_bytes())
     expected = together(2, undisturbed)[0]
     assert {name: array.tobytes() for name, array in model.items()} == {
@@ -152,10 +152,10 @@ def test_where_all_processes_stand_still_the_launcher_notices(
         hang_s=5,
         max_restarts=5,
     )
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     began = time.monotonic()
-    result = launch(spec, heard.append)
-    reasons = [message["reason"] for message in heard if message["event"] == "restarted"]
+    result = launch(spec, received.append)
+    reasons = [message["reason"] for message in received if message["event"] == "restarted"]
     assert reasons[0] == "no process did anything for 10 s"
     assert (result.report["steps"], result.report["began"]) == (20, 5)
     assert time.monotonic() - began > 10
@@ -175,11 +175,11 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
         nproc=2,
         device="cpu",
     )
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     def hear(message: dict[str, Any]) -> None:
-        heard.append(message)
-        if message["event"] == "saved" and len([m for m in heard if m["event"] == "saved"]) == 1:
+        received.append(message)
+        if message["event"] == "saved" and len([m for m in received if m["event"] == "saved"]) == 1:
             victim = next(one for one in psutil.Process().children(recursive=True) if rank_of(one) == "1")
             torchrun = victim.parent()
             assert torchrun is not None
@@ -188,7 +188,7 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
 
     result = launch(spec, hear)
     assert (result.report["steps"], result.restarts) == (20, 1)
-    assert "a rank died" in next(message["reason"] for message in heard if message["event"] == "restarted")
+    assert "a rank died" in next(message["reason"] for message in received if message["event"] == "restarted")
 
 
 @pytest.mark.parametrize("batch", ["12", "999"])

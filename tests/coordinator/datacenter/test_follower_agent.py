@@ -35,12 +35,12 @@ def test_errors_are_one_sentence(
     write_data(tmp_path / "proxy.npz", 5, seed=1)
     with pytest.raises(SystemExit) as end:
         cli.main(["datacenter", "follow", *options])
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert end.value.code in (1, 2)
-    assert told.out == ""
-    assert told.err.startswith("Error: ")
-    assert told.err.count("\n") == 1
-    assert sentence in told.err
+    assert output.out == ""
+    assert output.err.startswith("Error: ")
+    assert output.err.count("\n") == 1
+    assert sentence in output.err
     assert not (tmp_path / "g").exists()
 
 
@@ -65,9 +65,9 @@ def test_a_leader_with_an_unreachable_address_gets_an_error(
     write_data(tmp_path / "proxy.npz", 5, seed=1)
     with pytest.raises(SystemExit) as end:
         cli.main(["datacenter", "join", "--token", "t", "--data", "a=proxy.npz", "--folder", "w", *options])
-    told = capsys.readouterr()
-    assert (end.value.code, told.out, told.err.count("\n")) == (1, "", 1)
-    assert sentence in told.err
+    output = capsys.readouterr()
+    assert (end.value.code, output.out, output.err.count("\n")) == (1, "", 1)
+    assert sentence in output.err
 
 
 def test_a_number_is_given_once(
@@ -81,6 +81,6 @@ def test_a_number_is_given_once(
         pytest.raises(SystemExit) as end,
     ):
         cli.main(["datacenter", "follow", "--folder", "g", "--node", "1", "--data", "a=proxy.npz"])
-    told = capsys.readouterr()
-    assert (end.value.code, told.out) == (1, "")
-    assert told.err == "Error: Another agent is machine 1 in g; give this one another number.\n"
+    output = capsys.readouterr()
+    assert (end.value.code, output.out) == (1, "")
+    assert output.err == "Error: Another agent is machine 1 in g; give this one another number.\n"

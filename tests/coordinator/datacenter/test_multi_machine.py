@@ -148,10 +148,10 @@ def test_two_machines_equal_one_with_as_many_processes_also_where_the_follower_i
     assert again["attempt"] == 1
     view = place.ended(run)
     assert (view.status, view.attempt, view.version) == ("committed", 1, 1), "the lease was kept all the while"
-    started = [said["step"] for said in leader.said if said["kind"] == "started"]
+    started = [message["step"] for message in leader.messages if message["kind"] == "started"]
     assert (started[0], len(started)) == (0, 2)
     assert started[1] >= STEPS // 4, "from a saved step"
-    assert [said["world"] for said in leader.said if said["kind"] == "started"] == [2, 2]
+    assert [message["world"] for message in leader.messages if message["kind"] == "started"] == [2, 2]
     assert place.result(run) == expected
     for command in (leader, follower):
         command.process.send_signal(signal.SIGTERM)
@@ -213,8 +213,8 @@ def test_a_machine_that_does_not_fit_is_left_out_with_a_sentence(place: Place) -
     """The other reasons: tests/coordinator/datacenter/test_machines.py."""
     write_data(place.folder / "more.npz", 60, seed=1)
     place.follower("--data", "proxy2=proxy.npz")
-    told = place.leader("--data", "proxy2=more.npz").wait_for("group")["text"]
-    assert told == "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60."
+    found = place.leader("--data", "proxy2=more.npz").wait_for("group")["text"]
+    assert found == "Machine 1 is left out: its 'proxy2' has 50 examples, and this machine's has 60."
 
 
 def test_an_endpoint_that_another_program_has_is_named(place: Place) -> None:
@@ -245,9 +245,9 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
     command = [*torchrun, "-m", "client_sdk.cli", *train, *saving]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": interface_towards("127.0.0.1:1") or ""}
     env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    said = [place.folder / f"said-{number}.txt" for number in range(2)]
+    messages = [place.folder / f"said-{number}.txt" for number in range(2)]
     machines = []
-    for path in said:
+    for path in messages:
         with path.open("w") as file:
             machines.append(
                 subprocess.Popen(command, cwd=place.folder, env=env, stdout=file, stderr=subprocess.STDOUT, text=True)
@@ -263,17 +263,17 @@ def test_two_torchruns_by_hand_start_again_together_where_a_rank_is_killed(place
         for rank in ranks_of(machines):
             rank.send_signal(signal.SIGABRT)  # faulthandler then says where it stood
             rank.wait(10)
-        raise AssertionError("They hang: " + "".join(path.read_text() for path in said)) from None
+        raise AssertionError("They hang: " + "".join(path.read_text() for path in messages)) from None
     finally:
         for process in machines:
             kill_family(process.pid)
             process.wait()
-    told = "".join(path.read_text() for path in said)
-    assert [process.returncode for process in machines] == [0, 0], told
-    assert "A bug in quorate" not in told
-    assert told.count("broke at rank") <= 1, "a torchrun may end its rank before it has said so"
-    began = re.findall(r"2 processes on cpu( from step (\d+))? to step 40", told)
-    assert [step for _, step in began] in (["", "10"], ["", "15"]), told
+    output = "".join(path.read_text() for path in messages)
+    assert [process.returncode for process in machines] == [0, 0], output
+    assert "A bug in quorate" not in output
+    assert output.count("broke at rank") <= 1, "a torchrun may end its rank before it has said so"
+    began = re.findall(r"2 processes on cpu( from step (\d+))? to step 40", output)
+    assert [step for _, step in began] in (["", "10"], ["", "15"]), output
     assert (place.folder / "by-hand.safetensors").read_bytes() == expected
 
 
