@@ -13,7 +13,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, chosen
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import FindExtensions, MissingExtension
 from coordinator.verify import CannotVerify, verify
@@ -174,3 +174,13 @@ def test_a_bug_in_a_package_ends_the_round_with_a_reason_and_not_in_a_file(
     assert re.search(sentence, found.reason), found.reason
     state = world.coordinator.core.state("marks")
     assert (state.version, state.checkpoint) == (0, first)
+
+
+def test_a_lack_of_memory_in_a_package_is_no_verdict_on_the_round() -> None:
+    def full(columns: np.ndarray) -> Any:
+        raise MemoryError
+
+    registry = Registry(rules={"clinic:trim": Installed("1.2", Broken(full))})
+    picked = chosen(Plan.parse({"name": "p", "task": {"learner": "a:b"}, "aggregation": FOREIGN}), registry)
+    with pytest.raises(MemoryError):
+        picked.combine(np.ones((3, 2), np.float32), np.ones(3, np.int64))
