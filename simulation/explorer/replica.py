@@ -151,10 +151,9 @@ class Replica(Process):
 
 
 class ReplicaSignals(Signals):
-    """Signals that reach the replica's own loop instead of threads."""
+    """Signals that reach the replica's own loop instead of threads. Nobody waits for them, so they count nothing."""
 
-    def __init__(self, replica: Replica) -> None:
-        super().__init__()
+    def __init__(self, replica: Replica) -> None:  # the table of versions has 128 KiB, and each start would make one
         self._replica = replica
 
     def wake(self, key: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
 from signal import SIG_IGN, SIGINT
@@ -107,18 +107,37 @@ def play_many(
 ) -> SearchReport:
     """Plays these schedules in this process, until the wall clock reaches ``until`` or ``enough`` of them broke."""
     report = SearchReport()
+    with collected_between_schedules() as collect:
+        for seed in seeds:
+            if time.time() >= until or len(report.findings) >= enough:
+                break
+            _play_into(report, seed, product)
+            collect()
+    return report
+
+
+def _play_into(report: SearchReport, seed: int, product: Product) -> None:
+    world, broken = play(product.shape(seed), product=product)
+    report.tally += world.tally
+    report.coverage += world.coverage
+    if broken is not None:
+        report.findings.append(Finding(seed, broken.invariant, broken.what))
+
+
+@contextmanager
+def collected_between_schedules() -> Iterator[Callable[[], object]]:
+    """Yields what frees a schedule that is over. While one runs, nothing of it is garbage that is worth a search: its
+    parts know each other. So the collector rests, which saves a tenth of the CPU time."""
     if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would never be freed
         gc.freeze()
-        gc.set_threshold(20_000, 20, 50)
-    for seed in seeds:
-        if time.time() >= until or len(report.findings) >= enough:
-            break
-        world, broken = play(product.shape(seed), product=product)
-        report.tally += world.tally
-        report.coverage += world.coverage
-        if broken is not None:
-            report.findings.append(Finding(seed, broken.invariant, broken.what))
-    return report
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield lambda: gc.collect(0)
+    finally:
+        gc.collect()
+        if was_enabled:
+            gc.enable()
 
 
 def explore(

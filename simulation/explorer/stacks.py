@@ -2,13 +2,14 @@
 
 Python has no other way to suspend a call in the middle and resume it later, in any order. Each stack is a thread,
 but exactly one of them runs at any time, and the agenda alone decides which runs next: a schedule is the same at each
-repetition.
+repetition. A thread whose stack has ended waits for another stack, of this schedule or of a later one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
 
 class Over(BaseException):
@@ -24,9 +25,10 @@ class Stacks:
 
     def __init__(self, loop: Callable[[], None]) -> None:
         self._loop = loop
-        self._home = threading.current_thread()
-        self._retired = threading.Semaphore(0)
+        self._retired = _closed()
         self._suspended: list[_Stack] = []
+        self._ended: dict[int, threading.Lock] = {}
+        """Thread -> released when its stack has ended; not of the first thread, on which ``run`` was called."""
         self._over = False
         self._error: BaseException | None = None
 
@@ -51,10 +53,10 @@ class Stacks:
 
     def suspend(self, plan_return: Callable[[Callable[[], None]], None]) -> None:
         """Suspends the running call here until ``back`` is called. ``plan_return(back)`` puts that on the agenda."""
-        stack = _Stack(threading.current_thread())
+        stack = _Stack(self._ended.get(threading.get_ident()))
         self._suspended.append(stack)
         plan_return(lambda: self._go_back_to(stack))
-        threading.Thread(target=self._go_on, daemon=True).start()
+        _on_another_thread(self._go_on)
         stack.awake.acquire()
         if self._over:
             raise Over
@@ -66,9 +68,11 @@ class Stacks:
         raise _Retired
 
     def _go_on(self) -> None:
+        ended = self._ended[threading.get_ident()] = _closed()
         try:
             self._loop()
         except (_Retired, Over):
+            ended.release()
             return
         except BaseException as error:  # noqa: BLE001 - raised again by run()
             self._error = error
@@ -81,15 +85,43 @@ class Stacks:
         home = None
         while self._suspended:
             stack = self._suspended.pop()
-            if stack.thread is self._home:
+            if stack.ended is None:
                 home = stack
             else:
                 stack.awake.release()
-                stack.thread.join()
+                stack.ended.acquire()
         return home
 
 
 class _Stack:
-    def __init__(self, thread: threading.Thread) -> None:
-        self.thread = thread
-        self.awake = threading.Semaphore(0)
+    def __init__(self, ended: threading.Lock | None) -> None:
+        self.ended = ended
+        """Released when the stack has ended; None for the first thread's."""
+        self.awake = _closed()
+
+
+def _closed() -> threading.Lock:
+    """A lock that is released once, by whom another thread waits for."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+_work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+_idle: list[None] = []
+"""One entry for each thread that waits for work, and for which there is none yet."""
+
+
+def _on_another_thread(work: Callable[[], None]) -> None:
+    """Runs ``work`` on a thread that has ended its last stack, or on a new one."""
+    try:
+        _idle.pop()
+    except IndexError:
+        threading.Thread(target=_run_stacks, name="explorer", daemon=True).start()
+    _work.put(work)
+
+
+def _run_stacks() -> None:
+    while True:
+        _work.get()()
+        _idle.append(None)
