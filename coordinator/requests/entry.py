@@ -132,7 +132,7 @@ class Entry(Generic[S]):
     operation: str = ""
     """The name of the operation in the API's description, where it is not the name of the function."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return step_name(self.shape.main)
 

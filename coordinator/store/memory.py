@@ -16,7 +16,7 @@ from typing import TypeVar
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.memory_reads import MemoryReads
-from coordinator.store.memory_tables import ALL, RunRecord, Tables
+from coordinator.store.memory_tables import ALL, OverTables, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
     Appended,
@@ -45,7 +45,8 @@ class MemoryTransaction(MemoryReads):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(self, committed: Tables, guard: AbstractContextManager[bool]) -> None:
-        super().__init__(Tables(committed), guard)
+        self._written = OverTables(committed)
+        super().__init__(self._written, guard)
         self._void = False
 
     def commit(self) -> None:
@@ -53,7 +54,7 @@ class MemoryTransaction(MemoryReads):
         if self._void:
             raise StoreError("An error inside this transaction was ignored, so nothing of it was stored.")
         with self._guard:
-            self._t.apply()
+            self._written.apply()
 
     def insert_run(self, row: RunRow) -> None:
         self._unique(self._t.runs.get(ALL, row.run), f"Run {row.run} exists already.")

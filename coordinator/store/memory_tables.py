@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from coordinator.store.bodies import from_text
 from coordinator.store.port import (
@@ -103,31 +103,42 @@ class RunRecord:
 
 
 class Tables:
-    """All tables; the last six are indexes. With ``base``, a layer over each of its tables."""
+    """All tables; the last six are indexes."""
 
-    def __init__(self, base: Tables | None = None) -> None:
-        self.runs: Layer[str, str, RunRecord] = Layer(base.runs if base else None)
-        self.events: Layer[str, int, tuple[float, str, str, str]] = Layer(base.events if base else None)
-        self.devices: Layer[str, str, DeviceRow] = Layer(base.devices if base else None)
-        self.workers: Layer[str, str, WorkerRow] = Layer(base.workers if base else None)
-        self.waiting: Layer[str, str, WaitingRow] = Layer(base.waiting if base else None)
-        self.claims: Layer[str, str, ClaimRow] = Layer(base.claims if base else None)
-        self.checkpoints: Layer[str, int, CheckpointRow] = Layer(base.checkpoints if base else None)
-        self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer(base.contributions if base else None)
-        self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer(base.rounds if base else None)
-        self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer(base.refusals if base else None)
-        self.audit: Layer[str, int, AuditRow] = Layer(base.audit if base else None)
-        self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer(base.metrics if base else None)
-        self.last_refusal: Layer[str, str, str] = Layer(base.last_refusal if base else None)
-        self.device_of_key: Layer[str, str, str] = Layer(base.device_of_key if base else None)
-        self.devices_of_token: Layer[str, str, str] = Layer(base.devices_of_token if base else None)
-        self.child_of: Layer[str, int | None, int] = Layer(base.child_of if base else None)
-        self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer(
-            base.checkpoints_of_digest if base else None
-        )
-        self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer(base.claims_of_round if base else None)
+    def __init__(self) -> None:
+        self.runs: Layer[str, str, RunRecord] = Layer()
+        self.events: Layer[str, int, tuple[float, str, str, str]] = Layer()
+        self.devices: Layer[str, str, DeviceRow] = Layer()
+        self.workers: Layer[str, str, WorkerRow] = Layer()
+        self.waiting: Layer[str, str, WaitingRow] = Layer()
+        self.claims: Layer[str, str, ClaimRow] = Layer()
+        self.checkpoints: Layer[str, int, CheckpointRow] = Layer()
+        self.contributions: Layer[tuple[str, int], str, ContributionRow] = Layer()
+        self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer()
+        self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer()
+        self.audit: Layer[str, int, AuditRow] = Layer()
+        self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
+        self.last_refusal: Layer[str, str, str] = Layer()
+        self.device_of_key: Layer[str, str, str] = Layer()
+        self.devices_of_token: Layer[str, str, str] = Layer()
+        self.child_of: Layer[str, int | None, int] = Layer()
+        self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer()
+        self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer()
+
+
+class OverTables(Tables):
+    """A layer over each table of ``base``, made when it is first used: a transaction touches two or three of them."""
+
+    def __init__(self, base: Tables) -> None:
+        self._base = base
+
+    def __getattr__(self, name: str) -> Layer[Any, Any, Any]:
+        layer: Layer[Any, Any, Any] = Layer(getattr(self._base, name))
+        setattr(self, name, layer)
+        return layer
 
     def apply(self) -> None:
         """Commits every layer into its base."""
         for layer in vars(self).values():
-            layer.apply()
+            if isinstance(layer, Layer):
+                layer.apply()

@@ -27,7 +27,7 @@ class Chance:
         """Uniform on [0, 1)."""
         count = self._draws.get(purpose, 0)
         self._draws[purpose] = count + 1
-        return self._hash(f"{purpose}#{count}")
+        return unit_rounded(blake2b_word(self._prefix + f"{purpose}#{count}".encode()))
 
     def between(self, purpose: str, low: float, high: float) -> float:
         return low + (high - low) * self.unit(purpose)
@@ -47,7 +47,7 @@ class Chance:
         if probability <= 0.0:
             return False
         name = f"{place}#{count}"
-        if self._hash(name) >= probability or name in self._without:
+        if unit_rounded(blake2b_word(self._prefix + name.encode())) >= probability or name in self._without:
             return False
         self.struck.append(name)
         return True
@@ -61,6 +61,3 @@ class Chance:
             return blake2b_bytes(self._prefix + f"{purpose}#{number}".encode(), count)
 
         return read
-
-    def _hash(self, name: str) -> float:
-        return unit_rounded(blake2b_word(self._prefix + name.encode()))

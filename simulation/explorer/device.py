@@ -131,7 +131,8 @@ class ExplorerDevice:
             if self._dies("before save"):
                 return
             self.storage.save(action.record, action.update, action.joined)
-            self._copies = [*self._copies[1 - OLD_COPIES :], _copy(self.storage)]
+            if "device-old-record" in self.world.possible:
+                self._copies = [*self._copies[1 - OLD_COPIES :], _copy(self.storage)]
             if self._dies("after save"):
                 return
             step = self._sending(None)
@@ -207,7 +208,7 @@ class ExplorerDevice:
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:
         if ticket != (self.life, self._waiting_for) or not self.up:
             return
-        if isinstance(reply, Answered):
+        if isinstance(reply, Answered) and self.world.trace is not None:
             self.world.log(f"{self.name} receives {_text_of(reply.message)}")
         self._advance(self._sending(reply))
 

@@ -18,7 +18,7 @@ from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
 from simulation.explorer import public_rows
-from simulation.explorer.durable import Durable
+from simulation.explorer.durable import Durable, hash_of
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
@@ -203,7 +203,7 @@ def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = 
 
 
 def enrolled(durable: Durable, answer: Enrolled) -> None:
-    row = durable.store.device_by_token(hashlib.sha256(answer.token.encode()).hexdigest())
+    row = durable.store.device_by_token(hash_of(answer.token))
     if row is None or row.device != answer.device:
         raise Broken("ack-durable", f"{answer.device} got an answer that it is enrolled, and its token is unknown")
 

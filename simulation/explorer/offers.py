@@ -6,7 +6,6 @@ so the caller leaves out answers that were suspended on the way.
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,7 @@ from client_sdk.protocol.devices import Assignment, CheckpointRef, Outcome, Task
 from client_sdk.protocol.workers import Lease
 from coordinator.requests.callers import Caller
 from coordinator.store.port import DeviceRow, WorkerRow
-from simulation.explorer.durable import Durable
+from simulation.explorer.durable import Durable, hash_of
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.world import World
@@ -28,14 +27,14 @@ def served(world: World, durable: Durable, caller: Caller, token: str) -> None:
     match caller:
         case DeviceRow():
             row, replaced_at = durable.store.device(caller.device), world.replaced.get(caller.token_hash)
-            if caller.token_hash != _hash(token) or row is None:
+            if caller.token_hash != hash_of(token) or row is None:
                 raise Broken("permission", f"{caller.device} was served with the token of another")
             if row.token_hash != caller.token_hash and world.agenda.now > (replaced_at or 0.0) + CACHED_S:
                 raise Broken("permission", f"{caller.device} was served with a token that was replaced")
             if row.examples_cap != caller.examples_cap:
                 raise Broken("permission", f"{caller.device} was served with a cap of {caller.examples_cap} examples")
         case WorkerRow():
-            worker = durable.store.worker_by_token(_hash(token))
+            worker = durable.store.worker_by_token(hash_of(token))
             if worker is None or worker.worker != caller.worker or worker.revoked_at is not None:
                 raise Broken("permission", f"{caller.worker} was served, and it is revoked or has another token")
         case _:
@@ -107,6 +106,3 @@ def _require(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         raise Broken("offer", f"the {what} is {found}, the log has {wanted}")
 
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

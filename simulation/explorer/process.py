@@ -96,7 +96,9 @@ class Process(ABC):
 
     def strikes(self, fault: str, where: str) -> bool:
         world = self.world
-        return world.stormy and fault in world.possible and world.strikes(fault, f"{self.name} {where}")
+        if not world.stormy or fault not in world.possible:
+            return False
+        return world.strikes(fault, f"{self.name} {where}")
 
     def die_at(self, where: str) -> None:
         if self._condemned or self.strikes("crash", where):

@@ -39,6 +39,8 @@ class Replica(Process):
         self.holds = HeldRequests(self)
         self._ticking_at = float("inf")
         self._working = False
+        self._watched = 0
+        """How many logs of runs have a lock at which the fault ``queued`` may strike."""
 
     def boot(self) -> None:
         """Starts the process on what is durable. A start that fails is tried again."""
@@ -47,7 +49,7 @@ class Replica(Process):
         world = self.world
         self.life += 1
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
-        self.fences, self.frozen, self.halted = {}, 0, 0
+        self.fences, self.frozen, self.halted, self._watched = {}, 0, 0, 0
         world.log(f"{self.name} starts")
         try:
             self.coordinator = Coordinator(
@@ -75,7 +77,8 @@ class Replica(Process):
         self._work_after(0.0)
 
     def before_call(self) -> None:
-        watch_turns(self, self.coordinator)
+        if "queued" in self.world.possible:
+            self._watched = watch_turns(self, self.coordinator, self._watched)
 
     def stop(self) -> None:
         """Ends the process, while none of its calls stands still."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.names import Message
@@ -23,7 +23,9 @@ class SentRequest:
     gone: Callable[[], bool] = lambda: False
     """Whether the client has disconnected."""
     table: Table = TABLE
+    event: str = field(init=False)
+    """Its name in counts and traces."""
 
-    @property
-    def event(self) -> str:
-        return "fetch" if isinstance(self.send, Fetch) else self.table.find(self.send.method, self.send.route).name
+    def __post_init__(self) -> None:
+        send = self.send
+        self.event = "fetch" if isinstance(send, Fetch) else self.table.find(send.method, send.route).name

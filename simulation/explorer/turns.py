@@ -34,9 +34,11 @@ class QueuedLock:
         self._lock.release()
 
 
-def watch_turns(process: Process, coordinator: Coordinator) -> None:
-    """Every group commit that the coordinator has by now gets a ``QueuedLock``."""
-    commits: list[Any] = [log._commits for log in coordinator.core.logs()]
-    for commit in commits:
-        if not isinstance(commit._turn, QueuedLock):
-            commit._turn = QueuedLock(process)
+def watch_turns(process: Process, coordinator: Coordinator, watched: int) -> int:
+    """Every group commit that the coordinator has by now gets a ``QueuedLock``; the first ``watched`` have one. Returns
+    how many there are."""
+    logs = coordinator.core.logs()
+    for log in logs[watched:]:
+        commit: Any = log._commits
+        commit._turn = QueuedLock(process)
+    return len(logs)

@@ -44,6 +44,8 @@ class InvariantWatch:
         self.runs: dict[str, Followed] = {}
         self.written = True
         """Whether a transaction has begun since the last look."""
+        self.changes = 0
+        """How often a run was found, or an event of one."""
         self.acknowledged: dict[tuple[str, int, str], str] = {}
         """(run, round, device) -> digest of the update for which a receipt was given."""
 
@@ -62,6 +64,7 @@ class InvariantWatch:
         for row in self.durable.store.runs():
             if row.run not in self.runs:
                 run = self.runs[row.run] = Followed(row)
+                self.changes += 1
                 invariants.begun(self.durable, run)
                 self._read(run)
 
@@ -75,6 +78,7 @@ class InvariantWatch:
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
             before = (run.round, run.phase)
             ended = run.follow(event)
+            self.changes += 1
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
             self._log(run, event)

@@ -34,6 +34,7 @@ class World:
         self.settings = _settings()
         self.token = TOKEN
         self.register = Register(shape)
+        self._rates, self._focus = shape.rates, shape.focus
         self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
         self.stormy = False
         self.calm_since = BEGINNING if shape.rates else float("-inf")
@@ -60,8 +61,8 @@ class World:
         """Whether a fault happens here and now. Only in a storm."""
         if not self.stormy or fault not in self.possible:
             return False
-        rate = self.shape.rates.get(fault, 0.0)
-        if self.shape.focus == (fault, self.phase):
+        rate = self._rates.get(fault, 0.0)
+        if fault == self._focus[0] and self.phase == self._focus[1]:
             rate = max(rate, 0.9 if fault in OF_WORK else FOCUS_RATE)
         if not self.chance.strikes(fault, where, rate):
             return False
