@@ -123,7 +123,7 @@ class Exchange:
         at = self._now()
         if not response.is_success:
             return RequestRefused(parse_problem(response.status_code, body, response.headers), at)
-        return _understood(action.answers, body, at)
+        return understood(action.answers, body, at)
 
     @contextmanager
     def _body(self, action: Send) -> Iterator[tuple[Any, dict[str, str]]]:
@@ -179,7 +179,7 @@ class _NotGiven(Exception):
         self.problem = refused
 
 
-def _understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
+def understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
     """The message in a good answer; of several kinds, its field ``kind`` selects one."""
     try:
         content: Any = json.loads(body)

@@ -50,7 +50,7 @@ def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[Waitin
 
 def checked_in(durable: Durable, device: str, message: CheckIn) -> None:
     """A device that was taken into the pool waits there, with as many examples as it says and its cap allows."""
-    row, found = durable.store.device(device), _waiting(durable, device)
+    row, found = durable.store.device(device), waiting_row(durable, device)
     if found is None or row is None:
         if durable.store.claim(device) is None:
             raise Broken("draw", f"{device} was taken into the pool, and is not there")
@@ -60,10 +60,11 @@ def checked_in(durable: Durable, device: str, message: CheckIn) -> None:
 
 def left(durable: Durable, device: str, expires: float) -> None:
     """A device that has disconnected waits no more, unless it has checked in again."""
-    found = _waiting(durable, device)
+    found = waiting_row(durable, device)
     if found is not None and found.expires == expires:
         raise Broken("draw", f"{device} has gone, and waits in the pool until {expires}")
 
 
-def _waiting(durable: Durable, device: str) -> WaitingRow | None:
+def waiting_row(durable: Durable, device: str) -> WaitingRow | None:
+    """The device's row in the pool, an expired one too."""
     return next((row for row in durable.store.waiting(EVER) if row.device == device), None)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
@@ -81,10 +82,13 @@ def hash_of(token: str) -> str:
 
 
 class _Bytes(bytes):
-    """Bytes with the two methods of a path that the product calls."""
+    """Bytes with the methods of a path that the product calls."""
 
     def read_bytes(self) -> bytes:
         return self
+
+    def stat(self) -> SimpleNamespace:
+        return SimpleNamespace(st_size=len(self))
 
     def open(self, mode: str = "rb") -> BinaryIO:
         return io.BytesIO(self)

@@ -41,6 +41,14 @@ def served(world: World, durable: Durable, caller: Caller, token: str) -> None:
             pass
 
 
+def token_is_good(world: World, durable: Durable, token: str) -> None:
+    """Who was served at once has a token that is good, or was replaced just now."""
+    hashed = hash_of(token)
+    if token and durable.store.device_by_token(hashed) is None and durable.store.worker_by_token(hashed) is None:
+        if world.agenda.now > world.replaced.get(hashed, 0.0) + CACHED_S:
+            raise Broken("permission", "a request was served with a token that is not known any more")
+
+
 def assigned(run: Followed, device: str, answer: Assignment, now: float) -> None:
     """An assignment is of the round that collects, to a device of its cohort that it waits for, from the round's
     parent, until the round's deadline. ``now``: by the clock of the replica."""

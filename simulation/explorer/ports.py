@@ -40,7 +40,7 @@ class FaultyStore:
         replica.point("transaction")
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
-        replica.watch.written = True
+        replica.watch.writes()
         with self._writing(), self._store.transaction(run) as inner:
             torn = replica.strikes("store-torn", "statement")
             transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner

@@ -55,6 +55,8 @@ class Process(ABC):
         self._queued = 0
         """How many proposals wait for their turn: another call may commit them with its own."""
         self.life = 0
+        self.failures = 0
+        """How often a call ended with an error of the store or the disk."""
         self.fences: dict[str, int] = {}
         """The fence that this process raised last, by run."""
         self._condemned = False
@@ -181,6 +183,7 @@ class Process(ABC):
             result = error.problem
         except (StoreError, BlobError) as error:
             world.log(f"{self.name} fails at {event}: {error}")
+            self.failures += 1
             result = _problem_of(error)
         except Crash as crash:
             if life == self.life and self.up:

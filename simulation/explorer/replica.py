@@ -5,7 +5,8 @@ It serves requests one at a time, lets time pass and performs tasks as ``coordin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from client_sdk.protocol.problems import Problem
 from coordinator.blobs import BlobError
@@ -18,13 +19,16 @@ from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken, Crash
-from simulation.explorer.holds import HeldRequests
+from simulation.explorer.holds import HeldRequest, HeldRequests
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
 from simulation.explorer.stacks import Stacks
 from simulation.explorer.turns import watch_turns
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
+
+if TYPE_CHECKING:
+    from simulation.explorer.http.served import ServedApp, ServedRequest
 
 IDLE_S = 10.0
 """The longest time between two calls of ``tick``, in seconds."""
@@ -34,9 +38,12 @@ RETRY_S = 2.0
 class Replica(Process):
     """``holds`` has its held requests."""
 
-    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, name: str) -> None:
-        super().__init__(world, durable, watch, stacks, name)
+    def __init__(self, world: World, durable: Durable, watch: InvariantWatch, stacks: Stacks, number: int) -> None:
+        super().__init__(world, durable, watch, stacks, f"r{number}")
+        self._number = number
         self.holds = HeldRequests(self)
+        self.app: ServedApp | None = None
+        """Its HTTP side, in schedules over HTTP, while the process lives."""
         self._ticking_at = float("inf")
         self._working = False
         self._watched = 0
@@ -56,7 +63,7 @@ class Replica(Process):
                 FaultyStore(self.durable.store, self),
                 FaultyBlobs(self.durable.open_blobs(self.die_at), self),
                 clock=self,
-                signals=ReplicaSignals(self),
+                signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),
                 settings=world.settings,
                 entropy=world.chance.entropy(f"entropy {self.name}"),
                 troubles=RaisedTroubles(),
@@ -72,6 +79,10 @@ class Replica(Process):
         except Crash as crash:
             self.fall(crash)
             return
+        if world.shape.http:
+            from simulation.explorer.http.served import ServedApp  # the service's packages take a second to import
+
+            self.app = ServedApp(self, self._number, self.coordinator)
         self.watch.discarded()
         self._tick_after(0.0)
         self._work_after(0.0)
@@ -84,6 +95,21 @@ class Replica(Process):
         """Ends the process, while none of its calls stands still."""
         self.up = False
         self.holds.cut()
+        self.end_app()
+
+    def end_app(self) -> None:
+        """Breaks the connections of its HTTP side, if it has one."""
+        app, self.app = self.app, None
+        if app is not None:
+            app.end()
+
+    def held_by(self, peer: str) -> HeldRequest | ServedRequest | None:
+        """The newest held request of this peer."""
+        return self.holds.of(peer) if self.app is None else self.app.of(peer)
+
+    def held_for(self, key: str) -> Sequence[HeldRequest | ServedRequest]:
+        """The held requests that the signal of this key wakes."""
+        return self.holds.waiting_for(key) if self.app is None else self.app.waiting_for(key)
 
     # ------------------------------------------------------------ what a driver does
 
@@ -170,3 +196,19 @@ class ReplicaSignals(Signals):
     def _require_durable(self, what: str) -> None:
         if self._replica.writing:
             raise Broken("ack-durable", f"{what} is handed out before its transaction has ended")
+
+
+class HttpSignals(ReplicaSignals):
+    """The same, and tasks of the replica's event loop wait for them."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica)
+        Signals.__init__(self)
+
+    def wake(self, key: str) -> None:
+        self.wake_many((key,))
+
+    def wake_many(self, keys: Iterable[str]) -> None:
+        found = list(keys)
+        super().wake_many(found)
+        Signals.wake_many(self, found)

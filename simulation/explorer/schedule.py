@@ -78,12 +78,12 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable, small_pages():
+        with opened(world) as self.durable, small_pages(), self._over_http():
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
             for number in range(shape.replicas):
-                replica = Replica(world, self.durable, self.watch, self.stacks, f"r{number}")
+                replica = Replica(world, self.durable, self.watch, self.stacks, number)
                 if shape.replicas > 1:
                     replica.skew_s = world.chance.between("skew", -SKEW_S, SKEW_S)
                 replica.clock_offset_s = replica.skew_s
@@ -94,6 +94,21 @@ class Schedule:
             self.stacks.run()
             self._settle()
             self._check_everything()
+
+    @contextmanager
+    def _over_http(self) -> Iterator[None]:
+        """Where the schedule goes over the real application: watches its log, and ends its loops."""
+        if not self.shape.http:
+            yield
+            return
+        from simulation.explorer.http.app import watched_log  # the service's packages take a second to import
+
+        with watched_log():
+            try:
+                yield
+            finally:
+                for replica in self.replicas:
+                    replica.end_app()
 
     # ------------------------------------------------------------ the schedule
 

@@ -36,6 +36,9 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             replica.watch.answered(request, result, replica.disturbed, replica.now())
         respond(result)
 
+    if replica.app is not None:
+        replica.app.serve(request, respond)
+        return
     if isinstance(send, Fetch):
         answer(replica.attempt(request.event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
         return

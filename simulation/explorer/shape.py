@@ -18,6 +18,8 @@ FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
 PHASES = (*FLEET_PHASES, "leasing", "training")
 DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
+HTTP = 0.013
+"""The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
 DATA = "proxy"
 LEARNER = "explorer:marks"
 
@@ -51,6 +53,8 @@ class Shape:
     workers: int = 0
     lost_workers: int = 0
     """How many of those never come back once they have died."""
+    http: bool = False
+    """Whether devices and workers reach the replicas by the real ASGI application."""
     alike: bool = False
     """Whether every lease of a round trains to the very same bytes."""
 
@@ -93,6 +97,7 @@ class Shape:
             two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
+            http=size < 0.90 and chance.unit("http") < HTTP,
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
             rates=rates,

@@ -7,6 +7,7 @@ and a full pool is drawn at once. After a storm this is required only when what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from simulation.explorer.draws import EVER
 from simulation.explorer.durable import Durable
@@ -15,6 +16,9 @@ from simulation.explorer.follow import Followed
 from simulation.explorer.holds import HeldRequest
 from simulation.explorer.replica import Replica
 from simulation.explorer.world import World
+
+if TYPE_CHECKING:
+    from simulation.explorer.http.served import ServedRequest
 
 SOON_S = 1.0
 """Virtual seconds within which a signal has its effect."""
@@ -34,13 +38,13 @@ class Wakes:
         """A run has come to another phase."""
         if self._world.stormy or len(self._replicas) != 1:
             return
-        holds = self._replicas[0].holds
+        replica = self._replicas[0]
         match run.phase:
             case "collecting":
-                held = [holds.of(device) for device in run.cohort]
+                held = [replica.held_by(device) for device in run.cohort]
                 self._expect(run, [one for one in held if one is not None])
             case "leasing" if self._calm:
-                self._expect(run, holds.waiting_for("workers"))
+                self._expect(run, replica.held_for("workers"))
             case "selecting":
                 self.pool_grew([run])
             case _:
@@ -60,12 +64,12 @@ class Wakes:
         world = self._world
         return not world.stormy and world.agenda.now >= world.calm_since + CALM_S
 
-    def _expect(self, run: Followed, held: Sequence[HeldRequest]) -> None:
+    def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
         self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
 
-    def _require_woken(self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest]) -> None:
+    def _require_woken(self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest | ServedRequest]) -> None:
         for one in held:
-            if (run.round, run.phase) == (round, phase) and self._replicas[0].holds.of(one.peer) is one:
+            if (run.round, run.phase) == (round, phase) and self._replicas[0].held_by(one.peer) is one:
                 raise Broken("liveness", f"{one.peer} waits for work, there is some ({phase}), and it is not woken")
 
     def _require_drawn(self, run: Followed, round: int, at: float) -> None:

@@ -44,10 +44,17 @@ class InvariantWatch:
         self.runs: dict[str, Followed] = {}
         self.written = True
         """Whether a transaction has begun since the last look."""
+        self.transactions = 0
+        """How many have begun."""
         self.changes = 0
         """How often a run was found, or an event of one."""
         self.acknowledged: dict[tuple[str, int, str], str] = {}
         """(run, round, device) -> digest of the update for which a receipt was given."""
+
+    def writes(self) -> None:
+        """A transaction begins."""
+        self.written = True
+        self.transactions += 1
 
     def step(self) -> None:
         """After each step: reads and checks what has changed. Without a transaction nothing has."""

@@ -1,0 +1,144 @@
+"""The HTTP side of one replica: requests go through the real application, on a loop in virtual time.
+
+Each function that the application runs in a thread is a call of the replica, so faults strike in it as in every other,
+and a process that dies takes its connections with it. The answers are checked as all answers are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.problems import Problem
+from client_sdk.protocol.workers import WorkerPoll
+from coordinator.runtime.coordinator import Coordinator
+from simulation.explorer import draws, offers
+from simulation.explorer.faults import Broken
+from simulation.explorer.http.app import started
+from simulation.explorer.http.connection import Connection
+from simulation.explorer.http.loop import VirtualLoop
+from simulation.explorer.process import Process
+from simulation.explorer.request import Answer, Respond, SentRequest
+
+LEAVES_S = 2.0
+"""Virtual seconds within which a device that has disconnected waits no more."""
+
+
+@dataclass(eq=False, slots=True)
+class ServedRequest:
+    """A request under way. ``peer``: the device or worker that it holds open, empty for other requests."""
+
+    connection: Connection
+    respond: Respond
+    peer: str
+    key: str
+    """The key of the signal that wakes it."""
+    called: tuple[int, float, bool] = (-1, 0.0, True)
+    """After the last call of the coordinator for it: transactions so far, the replica's clock, whether others were
+    served meanwhile."""
+
+
+_SERVED: ContextVar[ServedRequest | None] = ContextVar("served", default=None)
+
+
+class ServedApp:
+    """One start of the application."""
+
+    def __init__(self, process: Process, number: int, coordinator: Coordinator) -> None:
+        self._process = process
+        self._app = started(number, coordinator)
+        self._loop = VirtualLoop(process.world.agenda, process.busy, self._in_thread)
+        self._open: dict[ServedRequest, None] = {}
+
+    def of(self, peer: str) -> ServedRequest | None:
+        """The newest held request of this peer."""
+        return next((one for one in reversed(self._open) if one.peer == peer and one.connection.held), None)
+
+    def waiting_for(self, key: str) -> list[ServedRequest]:
+        """The held requests that the signal of this key wakes."""
+        return [one for one in self._open if one.key == key and one.connection.held]
+
+    def serve(self, request: SentRequest, respond: Respond) -> None:
+        """Lets the application serve one delivery of a request. ``respond`` is called once."""
+        peer, key = self._waits(request)
+        served = ServedRequest(Connection(self._process.world, request), respond, peer, key)
+        self._open[served] = None
+        context = Context()
+        context.run(_SERVED.set, served)
+        self._loop.create_task(self._serve(served), context=context)
+
+    def end(self) -> None:
+        """Ends the process: its connections break."""
+        served, self._open = list(self._open), {}
+        self._loop.end()
+        for one in served:
+            one.respond(None)
+
+    def _waits(self, request: SentRequest) -> tuple[str, str]:
+        message: Any = getattr(request.send, "message", None)
+        if isinstance(message, CheckIn):
+            device = self._process.durable.device_of(request.send.token)
+            return device, f"device:{device}"
+        if isinstance(message, WorkerPoll):
+            return f"{self._process.durable.worker_of(request.send.token)} {message.instance}", "workers"
+        return "", ""
+
+    async def _serve(self, served: ServedRequest) -> None:
+        try:
+            answer = await served.connection.call(self._app)
+        finally:
+            self._open.pop(served, None)
+        if served.connection.gone and served.peer and served.key != "workers":
+            self._has_gone(served)
+        self._check(served, answer)
+        served.respond(answer)
+
+    def _check(self, served: ServedRequest, answer: Answer) -> None:
+        if answer is None:
+            return
+        process, request = self._process, served.connection.request
+        transactions, clock, disturbed = served.called
+        moved = disturbed or (transactions, clock) != (process.watch.transactions, process.now())
+        process.watch.answered(request, answer, moved, process.now())
+        if not isinstance(answer, Problem) and not served.peer:
+            offers.token_is_good(process.world, process.durable, request.send.token or "")
+
+    def _has_gone(self, served: ServedRequest) -> None:
+        """The place of a device that has disconnected is dropped soon, where no fault comes between."""
+        process, world = self._process, self._process.world
+        row = draws.waiting_row(process.durable, served.peer)
+        if row is None:
+            return
+        before = (process.life, process.failures, world.interruptions)
+
+        def look() -> None:
+            if before == (process.life, process.failures, world.interruptions) and not process.frozen:
+                draws.left(process.durable, served.peer, row.expires)
+
+        world.agenda.after(LEAVES_S, look)
+
+    def _in_thread(
+        self, function: Callable[[], Any], context: Context
+    ) -> tuple[Any, BaseException | None] | None:
+        """One call of the replica."""
+        process, failed = self._process, []
+        served = context.get(_SERVED)
+
+        def work(coordinator: Coordinator) -> Any:
+            try:
+                return context.run(function)
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        life = process.life
+        result = process.attempt(served.connection.request.event if served is not None else "http", work)
+        if life != process.life or not process.up:
+            return None
+        if served is not None:
+            served.called = (process.watch.transactions, process.now(), process.disturbed)
+        return (None, failed[0]) if failed else (result, None)
