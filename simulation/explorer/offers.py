@@ -44,9 +44,9 @@ def served(world: World, durable: Durable, caller: Caller, token: str) -> None:
 def token_is_good(world: World, durable: Durable, token: str) -> None:
     """Who was served at once has a token that is good, or was replaced just now."""
     hashed = hash_of(token)
-    if token and durable.store.device_by_token(hashed) is None and durable.store.worker_by_token(hashed) is None:
-        if world.agenda.now > world.replaced.get(hashed, 0.0) + CACHED_S:
-            raise Broken("permission", "a request was served with a token that is not known any more")
+    known = durable.store.device_by_token(hashed) or durable.store.worker_by_token(hashed)
+    if token and known is None and world.agenda.now > world.replaced.get(hashed, 0.0) + CACHED_S:
+        raise Broken("permission", "a request was served with a token that is not known any more")
 
 
 def assigned(run: Followed, device: str, answer: Assignment, now: float) -> None:
@@ -113,4 +113,3 @@ def _task(**fields: Any) -> Task:
 def _require(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         raise Broken("offer", f"the {what} is {found}, the log has {wanted}")
-

@@ -67,7 +67,9 @@ class Wakes:
     def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
         self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
 
-    def _require_woken(self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest | ServedRequest]) -> None:
+    def _require_woken(
+        self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest | ServedRequest]
+    ) -> None:
         for one in held:
             if (run.round, run.phase) == (round, phase) and self._replicas[0].held_by(one.peer) is one:
                 raise Broken("liveness", f"{one.peer} waits for work, there is some ({phase}), and it is not woken")

@@ -7,6 +7,8 @@ the body, or while the request is held.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
@@ -28,8 +30,15 @@ HOST = b"127.0.0.1:8470"
 class Connection:
     """``call`` makes the request. ``held``: whether it has been waiting for an answer since its body was read."""
 
-    def __init__(self, world: World, request: SentRequest) -> None:
+    def __init__(
+        self, world: World, request: SentRequest, left: asyncio.Future[None], on_gone: Callable[[], None]
+    ) -> None:
         self.request = request
+        self._on_gone = on_gone
+        """Called when the client of a held request disconnects, just before the application can learn it."""
+        self._left = left
+        """Done when the client of a held request has disconnected."""
+        self._over = False
         self.held = False
         self.gone = False
         """Whether the application knows that the client has disconnected."""
@@ -51,10 +60,10 @@ class Connection:
 
     def _body_of(self, send: Send, sent: dict[str, str]) -> bytes:
         """The bytes of the body; adds the headers that belong to it."""
-        body = b""
-        if send.update is not None:
-            body = self.request.body
-            sent |= {"Content-Type": TENSORS_MEDIA_TYPE, DIGEST_HEADER: content_digest(send.update)}
+        body = self.request.body
+        if body:
+            digest = hashlib.sha256(body).hexdigest()
+            sent |= {"Content-Type": TENSORS_MEDIA_TYPE, DIGEST_HEADER: content_digest(digest)}
             if send.message is not None:
                 sent[RESULT_HEADER] = send.message.model_dump_json()
         elif send.message is not None:
@@ -66,7 +75,7 @@ class Connection:
     def _cut(self, body: bytes) -> list[bytes | None]:
         """The parts in which the body arrives. None: the client disconnects there."""
         world = self._world
-        update = bool(body) and isinstance(self.request.send, Send) and self.request.send.update is not None
+        update = bool(self.request.body)
         if update and world.strikes("corrupt", "body"):
             place = world.chance.below("flip", len(body))
             body = body[:place] + bytes([body[place] ^ 0x55]) + body[place + 1 :]
@@ -80,7 +89,10 @@ class Connection:
 
     async def call(self, app: ASGIApp) -> Answer:
         """Returns the answer as the client reads it; None where the connection ended without one."""
-        await app(self._scope(), self._receive, self._send)
+        try:
+            await app(self._scope(), self._receive, self._send)
+        finally:
+            self._over = True
         if self.gone or not self._complete:
             return None
         send, body = self.request.send, bytes(self._body)
@@ -117,17 +129,26 @@ class Connection:
             await asyncio.sleep(self._world.chance.between("part", 0.001, 0.2))
             part = self._parts.pop(0)
             if part is None or self.request.gone():
-                return self._disconnected()
+                self._parts.clear()
+                self.gone = True
+                return {"type": "http.disconnect"}
+            if not self._parts:
+                self.held = True
+                self._world.agenda.after(LOOK_S, self._look)
             return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
-        self.held = True
-        while not self.request.gone():
-            await asyncio.sleep(LOOK_S)
-        return self._disconnected()
-
-    def _disconnected(self) -> Message:
-        self._parts.clear()
-        self.gone = True
+        if not self.gone:
+            await self._left
         return {"type": "http.disconnect"}
+
+    def _look(self) -> None:
+        if self._over or self._left.done():
+            return
+        if not self.request.gone():
+            self._world.agenda.after(LOOK_S, self._look)
+            return
+        self.gone = True
+        self._on_gone()
+        self._left.set_result(None)
 
     async def _send(self, message: Message) -> Any:
         if self.gone:

@@ -11,7 +11,7 @@ import asyncio
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, cast
 
 from simulation.explorer.faults import Broken
 from simulation.virtual.agenda import Agenda
@@ -20,7 +20,7 @@ BUSY_S = 0.5
 """Seconds until a process that stands still runs its callbacks again."""
 
 
-class LoopEnded(Exception):
+class LoopEnded(BaseException):
     """The process of this loop has ended."""
 
 
@@ -33,7 +33,7 @@ class _NumberedFuture(asyncio.Future[Any]):
         return self.number
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop:
     """``run_in_thread(function)`` performs a function of the application, which ``run_in_executor`` was given; it
     returns (result, error), or None where the process died in it. ``busy()``: whether the process stands still."""
 
@@ -49,6 +49,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._futures = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.ended = False
+        self._loop = cast("asyncio.AbstractEventLoop", self)
+        """This object has what tasks and futures need of a loop, and no more."""
 
     def time(self) -> float:
         return self._agenda.now
@@ -64,10 +66,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------ callbacks
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._loop, context)
         self._agenda.after(0.0, self._run, handle)
         return handle
 
@@ -84,7 +84,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
         self._agenda.after(when - self._agenda.now, self._run, handle)
         return handle
 
@@ -110,7 +110,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------ futures, tasks, threads
 
     def create_future(self) -> asyncio.Future[Any]:
-        future = _NumberedFuture(loop=self)
+        future = _NumberedFuture(loop=self._loop)
         self._futures += 1
         future.number = self._futures
         return future
@@ -121,13 +121,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self.ended:
             coro.close()
             raise LoopEnded
-        task = asyncio.Task(coro, loop=self, name=name or "explorer", context=context)
+        task = asyncio.Task(coro, loop=self._loop, name=name or "explorer", context=context)
         self._tasks[task] = None
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._task_ended)
         return task
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Broken):
+            raise error
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         if self.ended:
@@ -156,10 +159,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.ended = True
         with _Running(self):
             for task in list(self._tasks):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                vars(asyncio.Task)["_log_destroy_pending"].__set__(task, False)  # no message about pending tasks
                 try:
-                    task.get_coro().close()  # type: ignore[union-attr]
-                except Exception:  # noqa: BLE001, S110 - what a coroutine wants to do at its end needs a living process
+                    task.get_coro().close()
+                except BaseException:  # noqa: BLE001, S110 - what a coroutine wants to do at its end needs a living process
                     pass
         self._tasks.clear()
 
@@ -172,8 +175,7 @@ class _Running:
 
     def __enter__(self) -> None:
         self._before = events._get_running_loop()
-        events._set_running_loop(self._loop)
+        events._set_running_loop(self._loop._loop)
 
     def __exit__(self, *error: object) -> None:
         events._set_running_loop(self._before)
-

@@ -65,7 +65,9 @@ class ServedApp:
     def serve(self, request: SentRequest, respond: Respond) -> None:
         """Lets the application serve one delivery of a request. ``respond`` is called once."""
         peer, key = self._waits(request)
-        served = ServedRequest(Connection(self._process.world, request), respond, peer, key)
+        left: asyncio.Future[None] = self._loop.create_future()
+        connection = Connection(self._process.world, request, left, lambda: self._leaves(served))
+        served = ServedRequest(connection, respond, peer, key)
         self._open[served] = None
         context = Context()
         context.run(_SERVED.set, served)
@@ -90,10 +92,10 @@ class ServedApp:
     async def _serve(self, served: ServedRequest) -> None:
         try:
             answer = await served.connection.call(self._app)
+        except Exception as error:
+            raise Broken("no-bug", f"the application raised {error!r}") from error
         finally:
             self._open.pop(served, None)
-        if served.connection.gone and served.peer and served.key != "workers":
-            self._has_gone(served)
         self._check(served, answer)
         served.respond(answer)
 
@@ -107,11 +109,13 @@ class ServedApp:
         if not isinstance(answer, Problem) and not served.peer:
             offers.token_is_good(process.world, process.durable, request.send.token or "")
 
-    def _has_gone(self, served: ServedRequest) -> None:
-        """The place of a device that has disconnected is dropped soon, where no fault comes between."""
+    def _leaves(self, served: ServedRequest) -> None:
+        """The place of a device that disconnects is dropped soon, where no fault comes between. Other requests of the
+        device have places of their own."""
         process, world = self._process, self._process.world
+        requests = [one for one in self._open if one.peer == served.peer]
         row = draws.waiting_row(process.durable, served.peer)
-        if row is None:
+        if row is None or requests != [served] or world.shape.replicas > 1:
             return
         before = (process.life, process.failures, world.interruptions)
 
@@ -121,9 +125,7 @@ class ServedApp:
 
         world.agenda.after(LEAVES_S, look)
 
-    def _in_thread(
-        self, function: Callable[[], Any], context: Context
-    ) -> tuple[Any, BaseException | None] | None:
+    def _in_thread(self, function: Callable[[], Any], context: Context) -> tuple[Any, BaseException | None] | None:
         """One call of the replica."""
         process, failed = self._process, []
         served = context.get(_SERVED)

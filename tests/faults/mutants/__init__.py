@@ -5,7 +5,7 @@ Each room of the product has a file here. A mutant is a function with a docstrin
 
 from __future__ import annotations
 
-from tests.faults.mutants import aggregation, datacenter, device, engine, offers, runtime, storage, written
+from tests.faults.mutants import aggregation, datacenter, device, engine, http, offers, runtime, storage, written
 from tests.faults.mutants.registry import MUTANTS, BuggyProduct, Mutant
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "datacenter",
     "device",
     "engine",
+    "http",
     "offers",
     "runtime",
     "storage",
