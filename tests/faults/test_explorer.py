@@ -1,6 +1,7 @@
 """The fault explorer finds no bug in the product, and finds every mutant.
 
-The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it.
+The seeds rotate: each day begins at another seed. ``EXPLORE_SCHEDULES`` and ``EXPLORE_SEED`` override it. The seeds of
+the corpus (``corpus.py``) are played besides: they are few, and in them every event and every fault meets every phase.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,13 +25,13 @@ from simulation.explorer.invariants import INVARIANTS
 from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
+from tests.faults.corpus import ANEW, Corpus, coverage_of, cover, shows
 from tests.faults.mutants import MUTANTS, BuggyProduct
 from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
 from tests.faults.mutants.__main__ import main as mutants_command
 from tests.faults.soak_page import add_to_count
 
-IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
-SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "20000" if IN_CI else "2000"))
+SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "1000"))
 SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000_000)))
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
@@ -46,20 +48,38 @@ def test_no_invariant_breaks_and_every_event_and_fault_meets_every_phase(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = explore(SEED, SCHEDULES, jobs=2)
+    report.coverage += coverage_of(Corpus.read().seeds)
     with capsys.disabled():
         print(f"\nexplorer, from seed {SEED}: {report.to_json()}")
     assert not report.findings, failures(report)
     assert report.tally.schedules == SCHEDULES
-    most_missing = 0 if SCHEDULES >= 20_000 else 4 if SCHEDULES >= 5_000 else 20
-    assert len(report.coverage.never()) <= most_missing, report.coverage.never()
+    assert not report.coverage.never(), f"never met: {report.coverage.never()}; {ANEW}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught_by_the_invariant_it_breaks(name: str) -> None:
+    known = Corpus.read().mutants.get(name)
+    if known is not None and shows(name, known):
+        return
+    warnings.warn(f"seed {known} does not show {name}, which costs a search; {ANEW}", stacklevel=1)
     report = play_many(range(MUTANT_BUDGET), BuggyProduct(name), enough=1)
     assert report.findings, f"{name} survived {MUTANT_BUDGET} schedules: {MUTANTS[name].description}"
     assert report.findings[0].invariant in MUTANTS[name].breaks, failures(report)
+
+
+def test_corpus_has_a_seed_for_most_mutants() -> None:
+    """A mutant without one costs a search in each run of the tests."""
+    lacking = MUTANTS.keys() - Corpus.read().mutants.keys()
+    assert len(lacking) <= 3, f"{sorted(lacking)}: {ANEW}"
+
+
+def test_cover_takes_the_seeds_that_meet_most_of_what_is_missing() -> None:
+    a, b, c = ("tick", "idle"), ("crash", "idle"), ("pause", "idle")
+    met = {1: frozenset({a}), 2: frozenset({a, b}), 3: frozenset({b, c}), 4: frozenset({a, b, c})}
+    assert cover(met, times=1) == [4]
+    assert cover(met, times=2) == [2, 3, 4] or cover(met, times=2) == [1, 3, 4]
+    assert cover({1: frozenset({a})}, times=2) == [1], "met as often as it can be"
 
 
 def test_there_are_enough_mutants_and_each_names_what_it_breaks() -> None:

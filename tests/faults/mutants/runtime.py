@@ -14,7 +14,7 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.run_log import RunLog, _Proposal
 from coordinator.runtime.timekeeping import Timekeeping
-from coordinator.store.port import StoreError, Transaction
+from coordinator.store.port import FenceLost, StoreError, Transaction
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -52,6 +52,18 @@ def _ack_before_durable() -> Patches:
 def _fence_not_checked() -> Patches:
     """A coordinator that wakes with an old fence commits."""
     return [(RunLog, "_hold_fence", lambda self, tx, fence: None)]
+
+
+@mutant("fence-checked-by-row-only", "fence", focus=("pause", "committing"), replicas=3, storm_s=60.0)
+def _fence_checked_by_row_only() -> Patches:
+    """An older fence than the run's newest still commits; only one that was never given is refused."""
+
+    def hold(self: RunLog, tx: Transaction, fence: int | None) -> None:
+        row = tx.run(self.run)
+        if fence is not None and (row is None or row.fence < fence):
+            raise FenceLost(f"the fence {fence} of run {self.run} was never given")
+
+    return [(RunLog, "_hold_fence", hold)]
 
 
 @mutant("no-catch-up", "log", "ack-durable", "late-report", "counts-once", "claims", "liveness", "one-end", "no-bug")
