@@ -32,7 +32,7 @@ from simulation.explorer.operator import ExplorerOperator
 from simulation.explorer.replica import Replica
 from simulation.explorer.shape import Shape
 from simulation.explorer.stacks import Stacks
-from simulation.explorer.wakes import Wakes
+from simulation.explorer.wakes import CALM_S, Wakes
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import BEGINNING, World
@@ -211,6 +211,7 @@ class Schedule:
         cohort = self.shape.plan["cohort"]
         rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
         self._give_up_at = self.world.agenda.now + 330.0 + rounds_s * commits
+        self.world.agenda.after(CALM_S, self.wakes.calmed, list(self.watch.runs.values()))
         self.world.agenda.after(RESUME_S, self._look_after_runs)
 
     def _look_after_runs(self) -> None:

@@ -1,7 +1,9 @@
-"""Liveness within a phase: in calm weather nobody who waits for work, and no full pool, waits for a deadline.
+"""Liveness within a phase: in calm weather nobody who waits for work, and no full pool, waits for a deadline, and no
+phase outlasts its own.
 
 Without faults, and with one replica, a signal reaches at once the devices that were drawn and the workers that wait,
-and a full pool is drawn at once. After a storm this is required only when what the storm has delayed is over.
+and a full pool is drawn at once. After a storm this is required only when what the storm has delayed is over. That a
+phase ends is required of every run, with any number of replicas: a round that commits in one run excuses no other.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 SOON_S = 1.0
 """Virtual seconds within which a signal has its effect."""
+LATE_S = 15.0
+"""Seconds after its deadline in which a phase ends: the longest time between two calls of ``tick``, and a retry."""
+COMMIT_S = 60.0
+"""Seconds in which a round is committed: another replica takes it over where the first one cannot."""
 CALM_S = 20.0
 """Seconds after the storm in which tasks and threads that it delayed may still be late."""
 
@@ -36,6 +42,7 @@ class Wakes:
 
     def moved(self, run: Followed) -> None:
         """A run has come to another phase."""
+        self._expect_end(run)
         if self._world.stormy or len(self._replicas) != 1:
             return
         replica = self._replicas[0]
@@ -63,6 +70,25 @@ class Wakes:
     def _calm(self) -> bool:
         world = self._world
         return not world.stormy and world.agenda.now >= world.calm_since + CALM_S
+
+    def calmed(self, runs: Sequence[Followed]) -> None:
+        """What the storm has delayed is over: the phases under way last no longer than if they began now."""
+        for run in runs:
+            self._expect_end(run)
+
+    def _expect_end(self, run: Followed) -> None:
+        cohort = run.plan["cohort"]
+        lasts_s = {
+            "selecting": cohort["select_s"] + LATE_S,
+            "collecting": cohort["collect_s"] + LATE_S,
+            "committing": COMMIT_S,
+        }.get(run.phase)
+        if self._calm and lasts_s is not None:
+            self._world.agenda.after(lasts_s, self._require_ended, run, run.round, run.phase, lasts_s)
+
+    def _require_ended(self, run: Followed, round: int, phase: str, lasts_s: float) -> None:
+        if (run.round, run.phase) == (round, phase):
+            raise Broken("liveness", f"round {round} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
 
     def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
         self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
