@@ -46,8 +46,8 @@ PROLONGED: dict[str, dict[str, float]] = {
     "training": {"fleet-away": 0.9, "worker-silent": 0.3},
 }
 """Faults that extend a phase."""
-HELPED = {"device-old-record": {"device-crash": 0.15}, "device-crash": {"device-slow": 0.3}}
-"""Faults without which another one has little occasion."""
+HELPED = {"device-old-record": {"device-crash": 0.15}, "": {"device-crash": 0.05}}
+"""Faults without which another one, or an event, has little occasion."""
 OF_EVENTS = {name: f"op-{name}" for name in ("create", "pause", "resume", "stop", "score", "revoke")}
 """Events that are themselves a fault."""
 OF_WORKERS = ("poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return")
@@ -68,7 +68,8 @@ class Known(NamedTuple):
         if not self.phase:
             return shape
         rates = {**shape.rates, **PROLONGED.get(self.phase, {}), **HELPED.get(self.fault, {})}
-        return replace(shape, focus=(self.fault, self.phase), rates=rates)
+        # While the first run is in this phase, events of the second one meet it.
+        return replace(shape, focus=(self.fault, self.phase), rates=rates, two_runs=True)
 
 
 @dataclass(frozen=True, slots=True)
