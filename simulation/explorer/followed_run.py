@@ -15,6 +15,8 @@ class FollowedRun:
     """What the log of one run says of it."""
 
     row: RunRow
+    run: str = field(init=False)
+    plan: dict[str, Any] = field(init=False)
     head: int = 0
     status: str = "running"
     phase: str = "idle"
@@ -68,13 +70,8 @@ class FollowedRun:
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
-    @property
-    def run(self) -> str:
-        return self.row.run
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        return self.row.plan
+    def __post_init__(self) -> None:
+        self.run, self.plan = self.row.run, self.row.plan
 
     @property
     def left(self) -> set[str]:

@@ -41,18 +41,22 @@ class FaultyStore:
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
         replica.watch.writes()
-        with self._writing(), self._store.transaction(run) as inner:
-            torn = replica.strikes("store-torn", "statement")
-            transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
-            fenced = Fenced(replica, inner) if run is not None else None
-            if run is None:
-                _watch_tokens(replica, inner)
-            yield transaction
-            if isinstance(transaction, _Torn):
-                transaction.require_valid()
-            if replica.strikes("store-full", "commit"):
-                raise StoreError("The database could not be written: the disk is full (explorer).")
-            replica.die_at("before commit")
+        replica.writing = True
+        try:
+            with self._store.transaction(run) as inner:
+                torn = replica.strikes("store-torn", "statement")
+                transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
+                fenced = Fenced(replica, inner) if run is not None else None
+                if run is None:
+                    _watch_tokens(replica, inner)
+                yield transaction
+                if isinstance(transaction, _Torn):
+                    transaction.require_valid()
+                if replica.strikes("store-full", "commit"):
+                    raise StoreError("The database could not be written: the disk is full (explorer).")
+                replica.die_at("before commit")
+        finally:
+            replica.writing = False
         if fenced is not None and fenced.raised:
             replica.world.fences[fenced.run] = replica.fences[fenced.run] = fenced.raised
         if fenced is not None and fenced.used:
@@ -60,14 +64,6 @@ class FaultyStore:
         replica.point("commit")
         if replica.strikes("store-lost-ack", "commit"):
             raise StoreError("The connection was lost while the transaction was committed (explorer).")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._replica.writing = True
-        try:
-            yield
-        finally:
-            self._replica.writing = False
 
     def close(self) -> None:
         """Does not close the store: other replicas use it."""

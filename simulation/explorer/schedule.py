@@ -269,10 +269,10 @@ class Schedule:
 
     def _step(self) -> None:
         self.world.tally.steps += 1
-        if self.world.agenda.next_at > self._give_up_at or self.world.tally.steps > STEPS_MOST:
+        do, arguments = self.world.agenda.take()
+        if self.world.agenda.now > self._give_up_at or self.world.tally.steps > STEPS_MOST:
             standing = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
             raise Broken("liveness", f"no round was committed after the storm: {standing}")
-        do, arguments = self.world.agenda.take()
         do(*arguments)
         if self.watch.written:
             self.watch.step()
