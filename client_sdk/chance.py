@@ -8,7 +8,7 @@ what is hashed          ``labelled``: ``quorate PURPOSE v1``, then the parts, on
 the hash                ``sha256_word``, ``blake2b_word``: 64 bits; ``WordStream``: as many words as are asked for;
                         ``derive_seed``: 63 bits, for generators that take a seed; ``sha256_bytes``,
                         ``blake2b_bytes``, ``shake_bytes``: a number of bytes
-the number              ``unit``, ``unit_rounded``: a number from [0, 1); ``above_zero``: one from (0, 1];
+the number              ``unit``: a number from [0, 1); ``above_zero``: one from (0, 1];
                         ``normal_of``: a normal deviate; ``WordStream.below``: a whole number without bias
 ======================= ===============================================================================================
 
@@ -53,6 +53,14 @@ def sha256_bytes(message: bytes, count: int) -> bytes:
 def blake2b_word(message: bytes) -> int:
     """BLAKE2b of 64 bits, most significant byte first."""
     return int.from_bytes(blake2b(message, digest_size=8).digest(), "big")
+
+
+def blake2b_unit(message: bytes) -> float:
+    """``blake2b_word`` as a fraction of 2^64, rounded to the nearest float. It is 1.0 for the 2^10 highest words.
+
+    In one call: a schedule of the fault explorer draws hundreds of them.
+    """
+    return int.from_bytes(blake2b(message, digest_size=8).digest(), "big") * 2.0**-64
 
 
 def blake2b_bytes(message: bytes, count: int) -> bytes:
@@ -103,11 +111,6 @@ def _counted(message: bytes) -> Iterator[int]:
 def unit(word: int) -> float:
     """Uniform on [0, 1): the first 53 bits of a word, which a float holds exactly."""
     return (word >> 11) / 2.0**53
-
-
-def unit_rounded(word: int) -> float:
-    """A word as a fraction of 2^64, rounded to the nearest float. It is 1.0 for the 2^10 highest words."""
-    return word * 2.0**-64
 
 
 def above_zero(word: int) -> float:

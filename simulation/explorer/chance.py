@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from client_sdk.chance import blake2b_bytes, blake2b_word, unit_rounded
+from client_sdk.chance import blake2b_bytes, blake2b_unit
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Chance:
         """Uniform on [0, 1)."""
         count = self._draws.get(purpose, 0)
         self._draws[purpose] = count + 1
-        return unit_rounded(blake2b_word(self._prefix + f"{purpose}#{count}".encode()))
+        return blake2b_unit(self._prefix + f"{purpose}#{count}".encode())
 
     def between(self, purpose: str, low: float, high: float) -> float:
         return low + (high - low) * self.unit(purpose)
@@ -47,7 +47,7 @@ class Chance:
         if probability <= 0.0:
             return False
         name = f"{place}#{count}"
-        if unit_rounded(blake2b_word(self._prefix + name.encode())) >= probability or name in self._without:
+        if blake2b_unit(self._prefix + name.encode()) >= probability or name in self._without:
             return False
         self.struck.append(name)
         return True
