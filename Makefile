@@ -58,7 +58,7 @@ soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property or sample" $(ARGS)
 
 mutate: install ## Make small mutations of one room and run its fast tests (ONLY=coordinator/engine, ARGS="--count 20 --seed 1")
-	@$(BIN)/python scripts/mutate.py $(ONLY) $(ARGS)
+	@$(BIN)/python -m scripts.mutation $(ONLY) $(ARGS)
 
 lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest versions)
 	@$(BIN)/python scripts/lock.py

@@ -11,7 +11,7 @@ from client_sdk.device.actions import Failed, Fetched, RequestRefused, Send, Tra
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Policy, Task
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.problems import PROBLEMS, problem
+from client_sdk.protocol.problems import PROBLEMS, Problem, problem
 from tests.client_sdk.device.scripted import LEARNER, Crash, Driver, ScriptedCoordinator, failing, offer
 from tests.client_sdk.device.sessions import run
 
@@ -39,7 +39,7 @@ def test_policy_is_checked_before_training() -> None:
 def test_after_a_withdrawal_the_device_rests_before_it_checks_in_again() -> None:
     driver = Driver(ScriptedCoordinator(rounds=2))
     assert run(driver, 2, offer=offer(policy=Policy(secure_only=True))) == 2
-    assert [(sleep.min_s, sleep.max_s) for sleep in driver.sleeps] == [(30, 90)]
+    assert [(sleep.min_s, sleep.max_s, sleep.trouble) for sleep in driver.sleeps] == [(30, 90, True)], "a warning"
 
 
 def test_failed_training_withdraws_with_its_sentence_on_one_line() -> None:
@@ -262,6 +262,15 @@ def test_two_wrong_checkpoints_withdraw() -> None:
 def test_a_checkpoint_that_is_gone_withdraws() -> None:
     driver, _ = fetches(RequestRefused(problem("unknown-checkpoint", "Deleted.").problem, 1001.0))
     assert withdrawal(driver) == "The checkpoint cannot be fetched. Deleted."
+
+
+def test_a_checkpoint_that_an_error_page_replaced_is_asked_for_again() -> None:
+    page = Problem(type="about:blank", title="Not Found", status=404)
+    assert (page.advice, page.is_ours) == ("drop", False)
+    driver, _ = fetches(RequestRefused(page, 1001.0), Fetched(1002.0))
+    run(driver)
+    assert driver.coordinator.rounds[0].update is not None
+    assert len(driver.sleeps) == 1
 
 
 def test_a_full_disk_on_the_device_withdraws() -> None:

@@ -232,6 +232,19 @@ def test_a_torn_last_line_of_the_history_is_left_out_and_then_overwritten(tmp_pa
         assert [entry.round for entry in storage.history()] == [3]
 
 
+def test_a_round_is_recorded_behind_a_line_that_cannot_be_read(tmp_path: Path) -> None:
+    """A newer version may have written the line: the device goes on, and reading the history is refused."""
+    with FileStorage(tmp_path) as storage:
+        storage.save(record(), joined=joined(1))
+        path = tmp_path / "history.jsonl"
+        path.write_bytes(path.read_bytes() + b'{"format": "another"}\n')
+        storage.save(record(), joined=joined(2))
+        lines = path.read_bytes().splitlines()
+        assert [len(lines), Joined.model_validate_json(lines[2])] == [3, joined(2)]
+        with pytest.raises(StorageError, match="a line of it is not a round joined"):
+            storage.history()
+
+
 def test_history_can_be_read_while_the_device_runs(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
         storage.save(record(), joined=joined(1))

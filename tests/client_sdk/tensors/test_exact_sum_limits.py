@@ -127,6 +127,14 @@ def test_the_very_last_unit_fits_and_one_more_does_not() -> None:
     assert total.totals().tolist() == [TOTAL_LIMIT]
 
 
+def test_two_sums_that_fill_the_range_together_are_merged() -> None:
+    total, other = ExactSum(1), ExactSum(1)
+    total.add(vector([1.0]), 2**31 - 1)
+    other.add(vector([UNIT]), 2**32 - 1)
+    total.merge(other)
+    assert total.totals().tolist() == [TOTAL_LIMIT]
+
+
 def test_half_a_unit_more_than_fits_is_refused_too() -> None:
     total = ExactSum(1)
     total.add(vector([1.0]), 2**31 - 1)

@@ -21,6 +21,7 @@ from client_sdk.tensors import (
     narrow,
     widen,
 )
+from client_sdk.tensors.floats import joined
 
 # ---------------------------------------------------------------- rounding
 
@@ -139,3 +140,17 @@ def test_the_norm_refuses_what_has_none() -> None:
         with pytest.raises(NotFinite):
             l2_norm({"w": np.array([1.0, bad], np.float32)})
     assert l2_norm({}) == l2_norm({"w": np.zeros(3, np.float32)}) == 0.0
+
+
+def test_arrays_that_lie_one_after_another_come_as_one_view() -> None:
+    flat = np.arange(10, dtype=np.float32)
+    other = np.array([[20.0, 21.0]], np.float32)
+    found = list(joined([flat[:3], flat[3:7].reshape(2, 2), flat[8:9], other]))
+    assert [view.tolist() for view in found] == [[0, 1, 2, 3, 4, 5, 6], [8], [20, 21]]
+    assert all(view.base is flat for view in found[:2]), "no copy"
+    assert list(joined([])) == []
+
+
+def test_a_view_of_bytes_of_another_type_comes_with_its_own_values() -> None:
+    bits = np.array([1.0, -2.0], np.float32).view(np.int32).copy()
+    assert [view.tolist() for view in joined([bits.view(np.float32)[:1], bits.view(np.float32)[1:]])] == [[1.0], [-2.0]]

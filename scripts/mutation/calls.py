@@ -1,0 +1,86 @@
+"""Which tests call which function of the product: recorded once for each file of tests, and again when it changes.
+
+The records lie in ``.mutate/calls``, one for each text of a file of tests. A change of the product leaves them as they
+are: they name functions, not lines. A change that moves calls elsewhere makes the choice of tests worse until the
+folder ``.mutate`` is deleted, never the verdict on a mutation that tests notice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FAST = "not slow and not service and not soak"
+FOLDERS = ("client_sdk", "coordinator", "simulation", "equivalence", "imports")
+"""The folders of tests/ that test the product; the others test pages, packages and deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTest:
+    """A test function, with the sum over its parameters of what it costs."""
+
+    name: str
+    """As pytest takes it: ``tests/coordinator/test_blobs.py::test_a_blob``."""
+    seconds: float
+    calls: frozenset[str]
+    """``coordinator/engine/plan.py Plan.digest``."""
+
+    @property
+    def file(self) -> str:
+        return self.name.partition("::")[0]
+
+
+def recorded(root: Path, store: Path) -> list[RecordedTest]:
+    """All fast tests that pass. Runs the files of tests whose record is missing."""
+    store.mkdir(parents=True, exist_ok=True)
+    missing = defaultdict(list)
+    for file in _files(root):
+        if not _record(root, store, file).exists():
+            missing[file.parent].append(file)
+    for number, (folder, files) in enumerate(missing.items(), 1):
+        print(f"recording what tests call, {number} of {len(missing)}: {folder.relative_to(root)}", flush=True)
+        _run(root, store, files)
+    return [
+        RecordedTest(name, test["seconds"], frozenset(test["calls"]))
+        for file in _files(root)
+        for name, test in json.loads(_record(root, store, file).read_text("utf-8")).items()
+        if test["passed"]
+    ]
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(file for folder in FOLDERS for file in (root / "tests" / folder).rglob("test_*.py"))
+
+
+def _record(root: Path, store: Path, file: Path) -> Path:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    return store / f"{'.'.join(file.relative_to(root / 'tests').with_suffix('').parts)}-{digest}.json"
+
+
+def _run(root: Path, store: Path, files: Sequence[Path]) -> None:
+    """One process for the files of a folder."""
+    written = store / f"running-{os.getpid()}.json"
+    names = [file.relative_to(root).as_posix() for file in files]
+    recorder = ["-p", "scripts.mutation.recorder", "--calls", str(written)]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", FAST, "-p", "no:cacheprovider", "--timeout=120", *recorder]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "OMP_NUM_THREADS": "1",
+        "HYPOTHESIS_PROFILE": "calls",
+    }
+    done = subprocess.run([*command, *names], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if not written.exists():
+        raise RuntimeError(f"The tests of {names[0]} and its neighbours do not run: {done.stdout[-2000:]}")
+    tests = json.loads(written.read_text("utf-8"))
+    written.unlink()
+    for file, name in zip(files, names, strict=True):
+        own = {test: found for test, found in tests.items() if test.partition("::")[0] == name}
+        _record(root, store, file).write_text(json.dumps(own), "utf-8")

@@ -1,0 +1,132 @@
+"""What a message means that leaves fields out. Peers of other versions leave out what they do not know, and plans leave
+out what they do not need, so a default never changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from client_sdk.protocol import devices, operators, problems, workers
+from client_sdk.protocol.devices import Policy, Work
+from client_sdk.protocol.operators import Funnel
+
+NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=True)
+NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=())
+NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "Assignment": {"kind": "assignment", "attempt": 0, "secure": False, "partial": "full"},
+    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "hold_s": 25.0},
+    "EnrolRequest": {"examples": 0, "label": ""},
+    "Noted": {"ok": True},
+    "Outcome": {"reason": "", "digest": None, "version": None},
+    "Policy": {"learners": None, "secure_only": False, "max_epochs": None, "secure": None, "secure_learners": ()},
+    "Receipt": {"logged": None},
+    "SecureBounds": {
+        "smallest_cohort": 64,
+        "most_colluding": None,
+        "largest_norm": None,
+        "largest_range": None,
+        "largest_weight_cap": None,
+        "smallest_sigma": 80,
+        "strict_only": False,
+    },
+    "Started": {"attempt": 0},
+    "Task": {
+        "learner_version": None,
+        "epochs": None,
+        "steps": None,
+        "batch_size": 32,
+        "drop_last": False,
+        "learning_rate": 0.1,
+        "mu": 0.0,
+        "max_grad_norm": None,
+        "time_budget_s": None,
+        "codec": "float32@1",
+        "averaged": ("*",),
+        "seed": 0,
+        "score_held_out": False,
+    },
+    "UpdateReport": {
+        "attempt": 0,
+        "work": NO_WORK,
+        "fetch_s": 0.0,
+        "train_s": 0.0,
+        "encode_s": 0.0,
+        "metrics": {},
+        "held_out": None,
+    },
+    "Wait": {"kind": "wait"},
+    "Withdrawal": {"attempt": 0},
+    "Work": {"steps": 0, "steps_planned": 0, "epochs": 0.0, "examples_seen": 0, "complete": True},
+    "CreateRun": {"origin": ""},
+    "DeviceView": {"run": None, "round": None},
+    "Funnel": {
+        "waiting": 0,
+        "selected": 0,
+        "training": 0,
+        "reported": 0,
+        "withdrawn": 0,
+        "late": 0,
+        "dropped": 0,
+        "refused": 0,
+    },
+    "LeaseView": {"metrics": {}},
+    "MetricReport": {"source": "evaluator"},
+    "RoundView": {
+        "attempt": 0,
+        "kind": "federated",
+        "because": "",
+        "reason": "",
+        "collecting_at": None,
+        "closed_at": None,
+        "funnel": NOBODY,
+        "bytes_in": 0,
+        "weight": 0,
+        "version": None,
+        "digest": None,
+        "metrics": {},
+        "lease": None,
+        "departures": "",
+    },
+    "RunView": {"kind": "federated", "exhausted": "", "stalled": "", "trouble": ""},
+    "CreateWorker": {"label": ""},
+    "DatacenterTask": {
+        "steps": 100,
+        "batch_size": 256,
+        "accumulate": 1,
+        "nproc": 1,
+        "learning_rate": 0.1,
+        "linear_scaling": False,
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "trust_coefficient": 0.001,
+        "warmup_steps": 0,
+        "decay": "constant",
+        "precision": "float32",
+    },
+    "Heartbeat": {"step": 0, "metrics": {}},
+    "Lease": {"kind": "lease"},
+    "ResultReport": {"metrics": {}},
+    "WorkerPoll": {"installation": "", "learners": {}, "data": (), "nproc": 1, "hold_s": 25.0},
+    "WorkerView": {"revoked_at": None, "run": None, "round": None},
+    "Problem": {"detail": "", "instance": None, "retry_after_s": None, "retryable": False},
+}
+
+
+def models() -> dict[str, type[BaseModel]]:
+    return {
+        name: kind
+        for module in (devices, operators, workers, problems)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == module.__name__
+    }
+
+
+@pytest.mark.parametrize("name", sorted(models()))
+def test_a_field_that_is_left_out_has_the_value_that_peers_rely_on(name: str) -> None:
+    fields = models()[name].model_fields.items()
+    optional = {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
+    assert optional == DEFAULTS.get(name, {})
