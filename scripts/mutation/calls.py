@@ -20,6 +20,8 @@ from pathlib import Path
 FAST = "not slow and not service and not soak"
 FOLDERS = ("client_sdk", "coordinator", "simulation", "equivalence", "imports")
 """The folders of tests/ that test the product; the others test pages, packages and deployment."""
+PAGES = ("packaging/test_plan_page.py",)
+"""Files of tests that hold a page against fields and their limits: these are read, not called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,25 @@ def recorded(root: Path, store: Path) -> list[RecordedTest]:
     """All fast tests that pass. Runs the files of tests whose record is missing."""
     store.mkdir(parents=True, exist_ok=True)
     missing = defaultdict(list)
-    for file in _files(root):
+    for file in files(root):
         if not _record(root, store, file).exists():
             missing[file.parent].append(file)
-    for number, (folder, files) in enumerate(missing.items(), 1):
+    for number, (folder, together) in enumerate(missing.items(), 1):
         print(f"recording what tests call, {number} of {len(missing)}: {folder.relative_to(root)}", flush=True)
-        _run(root, store, files)
+        _run(root, store, together)
     return [
         RecordedTest(name, test["seconds"], frozenset(test["calls"]))
-        for file in _files(root)
+        for file in files(root)
         for name, test in json.loads(_record(root, store, file).read_text("utf-8")).items()
         if test["passed"]
     ]
 
 
-def _files(root: Path) -> list[Path]:
-    return sorted(file for folder in FOLDERS for file in (root / "tests" / folder).rglob("test_*.py"))
+def files(root: Path) -> list[Path]:
+    """The files of tests against which mutations are held."""
+    pages = [root / "tests" / page for page in PAGES]
+    found = [file for folder in FOLDERS for file in (root / "tests" / folder).rglob("test_*.py")]
+    return sorted([*found, *(page for page in pages if page.exists())])
 
 
 def _record(root: Path, store: Path, file: Path) -> Path:
@@ -64,10 +69,10 @@ def _record(root: Path, store: Path, file: Path) -> Path:
     return store / f"{'.'.join(file.relative_to(root / 'tests').with_suffix('').parts)}-{digest}.json"
 
 
-def _run(root: Path, store: Path, files: Sequence[Path]) -> None:
+def _run(root: Path, store: Path, together: Sequence[Path]) -> None:
     """One process for the files of a folder."""
     written = store / f"running-{os.getpid()}.json"
-    names = [file.relative_to(root).as_posix() for file in files]
+    names = [file.relative_to(root).as_posix() for file in together]
     recorder = ["-p", "scripts.mutation.recorder", "--calls", str(written)]
     command = [sys.executable, "-m", "pytest", "-q", "-m", FAST, "-p", "no:cacheprovider", "--timeout=120", *recorder]
     environment = {
@@ -81,6 +86,6 @@ def _run(root: Path, store: Path, files: Sequence[Path]) -> None:
         raise RuntimeError(f"The tests of {names[0]} and its neighbours do not run: {done.stdout[-2000:]}")
     tests = json.loads(written.read_text("utf-8"))
     written.unlink()
-    for file, name in zip(files, names, strict=True):
+    for file, name in zip(together, names, strict=True):
         own = {test: found for test, found in tests.items() if test.partition("::")[0] == name}
         _record(root, store, file).write_text(json.dumps(own), "utf-8")

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from .calls import RecordedTest
+from .calls import PAGES, RecordedTest
 from .places import Mutation
 from .recorder import PACKAGES
 
@@ -37,7 +37,8 @@ def chosen(mutation: Mutation, every: Sequence[RecordedTest], root: Path) -> lis
     whole_s: dict[str, float] = defaultdict(float)
     for test in every:
         whole_s[test.file] += test.seconds
-        if wanted & test.calls or (not exact and of_the_room(test.file, mutation.file, folders)):
+        near = of_the_room(test.file, mutation.file, folders) or test.file.removeprefix("tests/") in PAGES
+        if wanted & test.calls or (near and not exact):
             by_file[test.file].append(test)
 
     def rank(file: str) -> tuple[bool, float]:

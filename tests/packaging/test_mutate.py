@@ -30,7 +30,7 @@ OTHER = 4
 class Bounds:
     least: Annotated[int, Field(ge=0)] = 1
 
-    def of(self, x: Literal[5], y: Array[6] = 0) -> Array[7]:
+    def of(self, x: Literal[5], y: Array[6] = 0, *, z: int = 2) -> Array[7]:
         log.info("%s", 8)
         return x + y + MOST
 
@@ -76,10 +76,14 @@ def test_every_mutation_changes_its_file() -> None:
 
 def test_what_nobody_can_see_by_construction_is_not_sampled(tmp_path: Path) -> None:
     found = changes(tmp_path)
-    assert {"MOST=4", "returnx-y+MOST", "defof(self,x:Literal[6],y:Array[6]=0)->Array[7]:"} <= set(found)
+    assert {"MOST=4", "returnx-y+MOST", "defof(self,x:Literal[6],y:Array[6]=0,*,z:int=2)->Array[7]:"} <= set(found)
     assert "least:Annotated[int,Field(ge=1)]=1" in found, "pydantic evaluates a call in an annotation"
     assert not [line for line in found if line.startswith(("@", "log.", "COUNT"))]
-    assert not [line for line in found if line.startswith("def") and not ("Array[6]" in line and "Array[7]" in line)]
+    assert not [
+        line
+        for line in found
+        if line.startswith("def") and not all(part in line for part in ("Array[6]", "Array[7]", ",*,"))
+    ]
 
 
 def test_a_mutation_is_held_against_the_tests_that_call_its_function(tmp_path: Path) -> None:

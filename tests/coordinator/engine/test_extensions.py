@@ -109,11 +109,45 @@ def test_a_package_brings_a_rule_and_an_optimizer() -> None:
     assert (type(found.rule), type(found.optimizer)) == (Median, Average)
 
 
+@pytest.mark.parametrize(("what", "foreign"), [("rule", "clinic:krum"), ("server_optimizer", "clinic:slow")])
+def test_a_version_has_at_most_64_characters_and_a_name_at_most_200(what: str, foreign: str) -> None:
+    longest = "clinic:" + "x" * 193
+    for name, version in ((foreign, "1" * 64), (longest, "1")):
+        assert getattr(plan(**{what: name, f"{what}_version": version}).aggregation, what) == name
+    for name, version in ((foreign, "1" * 65), (longest + "x", "1")):
+        with pytest.raises(PlanError, match=r"at most (64|200) characters"):
+            plan(**{what: name, f"{what}_version": version})
+
+
 def test_every_parameter_is_set() -> None:
     found = chosen(plan(server_optimizer="fedadam", server_optimizer_parameters={"tau": 0.5}))
     assert found.optimizer_settings == {"beta1": 0.9, "beta2": 0.99, "tau": 0.5}
+    defaults = {
+        "average": {},
+        "fedavgm": {"momentum": 0.9},
+        "fedadagrad": {"beta1": 0.0, "tau": 1e-3},
+        "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+        "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+    }
+    for name, wanted in defaults.items():
+        assert chosen(plan(server_optimizer=name)).optimizer_settings == wanted, "plans leave them out"
     trimmed = plan(rule="trimmed-mean", rule_parameters={"fraction": 0}, **EQUAL)
     assert chosen(trimmed).rule_settings == {"fraction": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "accepted", "refused"),
+    [("beta1", [0.0, 0.999], [-0.001, 1.0]), ("beta2", [0.0, 0.999], [-0.001, 1.0]), ("tau", [1e-9, 9e8], [0.0, 1e9])],
+)
+def test_the_adaptive_optimizers_take_numbers_in_the_papers_range(
+    parameter: str, accepted: list[float], refused: list[float]
+) -> None:
+    for value in accepted:
+        given = plan(server_optimizer="fedyogi", server_optimizer_parameters={parameter: value})
+        assert chosen(given).optimizer_settings[parameter] == value
+    for value in refused:
+        with pytest.raises(PlanError, match=f"{parameter} .* of fedyogi must be from"):
+            plan(server_optimizer="fedyogi", server_optimizer_parameters={parameter: value})
 
 
 def test_a_secure_plan_takes_every_optimizer_and_only_rules_of_the_sum() -> None:

@@ -104,6 +104,16 @@ def test_folding_twice_counts_once() -> None:
     assert bench.commit(item, bench.update("b", vector(0)))["w"].tolist() == [2]
 
 
+def test_an_update_that_was_folded_when_it_came_is_not_read_again_at_the_commit() -> None:
+    """The commit of a large round would read every body a second time."""
+    bench = Bench(vector(0.0))
+    items = bench.update("a", vector(2)), bench.update("b", vector(4))
+    for item in items:
+        bench.aggregator.fold(1, item)
+        bench.blobs.delete(item.digest)
+    assert bench.commit(*items)["w"].tolist() == [3]
+
+
 def test_a_late_fold_of_an_older_round_touches_nothing() -> None:
     bench = Bench(vector(0.0))
     old, new = bench.update("a", vector(64)), bench.update("a", vector(2))

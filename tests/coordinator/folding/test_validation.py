@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Manifest, OutOfRange, to_bytes
+from client_sdk.tensors import Manifest, OutOfRange, scaled, to_bytes
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
-from coordinator.folding.validation import Measures, check, measure
+from coordinator.folding.validation import Measures, check, measure, measure_blocks
 from tests.coordinator.engine.story import plan
 
 MODEL = {"b": np.zeros((2, 3), np.float32), "a": np.zeros(4, np.float16), "n": np.array(3, np.int64)}
@@ -156,6 +156,16 @@ def test_a_long_update_is_clipped_and_its_clipped_size_is_what_counts(tmp_path: 
     assert 5.0 <= measures.peak < 5.001, "a bound on what is added, not the value sent"
     short = checked(tmp_path, body(), aggregation={"clip_norm": 100.0})
     assert short == Measures(peak=2.0, scale=None)
+
+
+@given(st.floats(2.0, 1000.0, width=32), st.floats(0.01, 1.0))
+@example(float(np.float32(7.3)), 0.3)
+def test_the_peak_bounds_what_is_added_after_clipping_in_float32(value: float, clip_norm: float) -> None:
+    """The sum refuses values above the announced peak in the middle of an update, and is spoiled then."""
+    block = np.array([value, 0.0], np.float32)
+    measures = measure_blocks(lambda: [block], plan(aggregation={"clip_norm": clip_norm}))
+    assert measures.scale is not None
+    assert float(scaled(block, measures.scale)[0]) <= measures.peak <= 1.001 * clip_norm
 
 
 def test_clipping_lets_in_what_the_sum_could_not_hold_otherwise(tmp_path: Path) -> None:
