@@ -19,10 +19,10 @@ from .calls import PAGES, RecordedTest
 from .places import Mutation
 from .recorder import PACKAGES
 
-BUDGET_S = 20.0
+BUDGET_S = 10.0
 CHEAP_S = 2.0
 """A file of tests that takes no longer is run as a whole: what one of its tests has cached, another may look at."""
-FILES = 16
+FILES = 12
 """At most so many files of tests: each must be imported."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef

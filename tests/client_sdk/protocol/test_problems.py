@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_sdk.protocol import problems
 from client_sdk.protocol.problems import PROBLEMS, Problem, ProblemError, parse_problem, problem
+from tests.client_sdk.protocol.mutated import mutated
 
 
 def test_the_tree_at_the_top_of_the_module_is_the_table() -> None:
@@ -85,3 +89,22 @@ def test_a_redirect_counts_as_a_refusal() -> None:
 def test_a_status_beyond_those_of_http_is_the_servers_error(status: int) -> None:
     found = parse_problem(status, b"")
     assert (found.status, found.title, found.advice) == (599, f"HTTP status {status}", "retry")
+
+
+DOCUMENT = json.loads(problem("busy", "Full.", retry_after_s=2).problem.model_dump_json())
+
+
+@given(
+    st.integers(100, 999),
+    mutated(DOCUMENT).map(json.dumps).map(str.encode) | st.binary(max_size=60),
+    st.none() | st.text(max_size=12) | st.integers(0, 10**12).map(str),
+)
+def test_whatever_a_peer_sends_is_a_problem_with_words_and_a_time_that_ends(
+    status: int, body: bytes, header: str | None
+) -> None:
+    found = parse_problem(status, body, {} if header is None else {"retry-after": header})
+    assert 400 <= found.status <= 599
+    assert found.advice in ("retry", "enrol", "drop", "stop")
+    assert found.is_ours or (str(found) and found.kind == "about:blank")
+    assert found.retry_after_s is None or (math.isfinite(found.retry_after_s) and found.retry_after_s >= 0)
+    assert parse_problem(found.status, found.model_dump_json().encode()).status == found.status
