@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from client_sdk.protocol.names import Route
 from coordinator.requests.entry import AfterRound, Attempt, Limit, RoundNumber
+from coordinator.service import create_app
+from coordinator.settings import Settings
+from tests.coordinator.world import World
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,19 @@ def test_the_outermost_numbers_are_read(kind: Any, read: list[int], refused: lis
     for number in refused:
         with pytest.raises(ValidationError):
             adapter.validate_python(str(number))
+
+
+def test_a_list_begins_at_its_beginning_and_has_a_thousand_rows_where_the_query_says_nothing() -> None:
+    pages = create_app(World(0).coordinator, Settings()).openapi()["paths"]
+    defaults = {
+        (route, parameter["name"]): parameter["schema"]["default"]
+        for route in (Route.ROUNDS, Route.DEVICES)
+        for parameter in pages[route]["get"]["parameters"]
+        if parameter["in"] == "query"
+    }
+    assert defaults == {
+        (Route.ROUNDS, "after"): 0,
+        (Route.ROUNDS, "limit"): 1000,
+        (Route.DEVICES, "after"): "",
+        (Route.DEVICES, "limit"): 1000,
+    }
