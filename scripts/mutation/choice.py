@@ -3,7 +3,7 @@
 A mutation inside a function is held against the tests that call it. What runs at import (a field of a class, a
 constant) is called by nobody: it is held against the tests that call a function in which its name stands, and against
 the tests of its room; so is a function that no test calls in its own process. Tests of the room and tests that name the
-field come first, cheap files of tests before dear ones, and the choice ends at ``BUDGET_S`` seconds of tests.
+field come first, cheap files of tests before dear ones; the choice ends at ``BUDGET_S`` seconds of tests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from .calls import PAGES, RecordedTest
 from .places import Mutation
 from .recorder import PACKAGES
 
-BUDGET_S = 10.0
+BUDGET_S = 20.0
 CHEAP_S = 2.0
-"""A file of tests that takes no longer is run as a whole: what one of its tests has cached, another may look at."""
-FILES = 12
-"""At most so many files of tests: each must be imported."""
+"""At first no file of tests takes longer than this, so that many have their say. One that takes no longer is run as a
+whole: what one of its tests has cached, another may look at."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -45,16 +44,22 @@ def chosen(mutation: Mutation, every: Sequence[RecordedTest], root: Path) -> lis
         near = of_the_room(file, mutation.file, folders) or bool(names and names[-1] in _words(root / file))
         return not near, sum(test.seconds for test in by_file[file])
 
-    left, found = BUDGET_S, []
-    for file in sorted(by_file, key=rank)[:FILES]:
-        if whole_s[file] <= min(CHEAP_S, left):
-            found.append(file)
-            left -= whole_s[file]
-            continue
+    first, later = [], []
+    spent_s = 0.0
+    for file in sorted(by_file, key=rank):
+        in_file_s = 0.0
         for test in sorted(by_file[file], key=lambda test: test.seconds):
-            if test.seconds <= left:
-                found.append(test.name)
-                left -= test.seconds
+            in_file_s += test.seconds
+            if in_file_s <= CHEAP_S and spent_s + test.seconds <= BUDGET_S:
+                first.append(test)
+                spent_s += test.seconds
+            else:
+                later.append(test)
+    found = list(dict.fromkeys(test.file if whole_s[test.file] <= CHEAP_S else test.name for test in first))
+    for test in sorted(later, key=lambda test: test.seconds):
+        if spent_s + test.seconds <= BUDGET_S:
+            found.append(test.name)
+            spent_s += test.seconds
     return found
 
 

@@ -106,7 +106,7 @@ class Copy:
             os.dup2(sys.stdout.fileno(), 2)
             os.environ.update(PYTHONPATH=str(self.folder), OMP_NUM_THREADS="1", HYPOTHESIS_PROFILE="ci")
             sys.path[:] = [str(self.folder), *(path for path in sys.path if path not in ("", str(self.root)))]
-            code = int(pytest.main(["-q", "-x", "-m", FAST, "-p", "no:cacheprovider", *tests]))
+            code = int(pytest.main(["-q", "-x", "-m", FAST, "--timeout=30", "-p", "no:cacheprovider", *tests]))
             sys.stdout.flush()
         finally:
             os._exit(code)

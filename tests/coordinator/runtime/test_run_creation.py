@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CreateRun, RunView
 from client_sdk.tensors import BF16, Tensors, to_bytes
+from client_sdk.update import Update, encode_update
 from coordinator.blobs import DigestMismatch
 from tests.coordinator.world import World
 
@@ -167,3 +169,25 @@ def test_a_model_whose_names_leave_no_room_for_a_report_makes_no_run(empty: Worl
     with empty.refuses("invalid-request", "an update.s header of 65536 holds its report too"):
         empty.create(crowded)
     assert empty.coordinator.operators.runs() == []
+
+
+def test_a_models_names_leave_room_for_the_report_of_an_update(empty: World) -> None:
+    """A header has at most 64 KiB. 16 of them are for the report: 64 metrics of each kind with the longest names."""
+    room = 48 * 1024
+
+    def model(header: int) -> Tensors:
+        """A model whose file has a header of so many bytes, a multiple of 8."""
+        names = [f"{number:0100}" for number in range(300)]
+        part = len(to_bytes({name: np.zeros(0, np.float32) for name in names}))
+        return {name: np.zeros(0, np.float32) for name in [*names[1:], names[0] + "x" * (header - part)]}
+
+    assert len(to_bytes(model(room))) == room
+    assert begin(empty, upload(empty, to_bytes(model(room)))).run == "marks"
+    longer = upload(empty, to_bytes(model(room + 8)))
+    with empty.refuses("invalid-request", f"header has {room + 8} bytes: names .* may take {room}, since"):
+        begin(empty, longer)
+
+    worst = {f"m{number:063}": -1.2345678901234567e-300 for number in range(64)}
+    update = Update({"w": np.zeros(0, np.float32)}, 2**31, metrics=worst, held_out=Score(examples=2**40, metrics=worst))
+    report = encode_update(update, "float32@1", "r" * 60, 2**31, 1000)
+    assert len(report) - len(to_bytes({"w": np.zeros(0, np.float32)})) < 16 * 1024

@@ -1,0 +1,33 @@
+"""When the coordinator looks again: soon where a deadline has passed and its work waits, never in a busy loop."""
+
+from __future__ import annotations
+
+from coordinator.engine import effects as fx
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.world import World
+
+
+def test_a_draw_that_waits_for_a_thread_is_looked_after_ten_times_a_second(world: World) -> None:
+    world.clock.at += 10
+    for _ in range(2):
+        assert world.coordinator.tick() == world.clock.at + 0.1
+    task = world.coordinator.take_task()
+    assert task is not None
+    assert isinstance(task[1], fx.Draw)
+    assert world.coordinator.take_task() is None, "it is handed out once"
+
+
+def test_the_next_deadline_is_the_nearest_of_all_runs(world: World) -> None:
+    assert world.coordinator.tick() == world.clock.at + 10, "select_s"
+    world.create(name="others", cohort={"select_s": 4})
+    assert world.coordinator.tick() == world.clock.at + 4
+
+
+def test_a_run_of_another_replica_is_found_within_half_a_minute(make_world: MakeWorld) -> None:
+    world = make_world()
+    other = world.replica()
+    world.create()
+    world.clock.at += 29.5
+    assert other.tick() is None
+    world.clock.at += 0.5
+    assert other.tick() is not None
