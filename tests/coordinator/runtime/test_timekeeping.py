@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.engine import effects as fx
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
@@ -31,3 +33,25 @@ def test_a_run_of_another_replica_is_found_within_half_a_minute(make_world: Make
     assert other.tick() is None
     world.clock.at += 0.5
     assert other.tick() is not None
+
+
+@pytest.mark.parametrize("seconds", [3, 30])
+def test_a_clock_that_falls_in_the_middle_of_a_round_takes_the_deadline_along(world: World, seconds: int) -> None:
+    """Also by less than two replicas may differ, and by less than has passed of the round."""
+    world.check_in()
+    world.pass_time(40)
+    world.clock.at -= seconds
+    assert world.coordinator.tick() == world.clock.at + 20
+    world.pass_time(20)
+    assert world.coordinator.operators.round("marks", 1).status == "abandoned"
+
+
+def test_the_clock_of_another_replica_may_be_a_little_behind(world: World) -> None:
+    world.check_in()
+    other = world.replica()
+    deadline = other.tick()
+    world.clock.at -= 5
+    behind = world.replica()
+    assert behind.tick() == deadline, "5 s"
+    world.clock.at -= 0.5
+    assert world.replica().tick() == world.clock.at + 60, "a clock that fell while the coordinator was down"
