@@ -19,8 +19,8 @@ from .calls import PAGES, RecordedTest
 from .places import Mutation
 from .recorder import PACKAGES
 
-BUDGET_S = 20.0
-CHEAP_S = 2.0
+BUDGET_S = 30.0
+CHEAP_S = 1.0
 """At first no file of tests takes longer than this, so that many have their say. One that takes no longer is run as a
 whole: what one of its tests has cached, another may look at."""
 
@@ -40,9 +40,11 @@ def chosen(mutation: Mutation, every: Sequence[RecordedTest], root: Path) -> lis
         if wanted & test.calls or (near and not exact):
             by_file[test.file].append(test)
 
+    def far(file: str) -> bool:
+        return not of_the_room(file, mutation.file, folders) and not (names and names[-1] in _words(root / file))
+
     def rank(file: str) -> tuple[bool, float]:
-        near = of_the_room(file, mutation.file, folders) or bool(names and names[-1] in _words(root / file))
-        return not near, sum(test.seconds for test in by_file[file])
+        return far(file), sum(test.seconds for test in by_file[file])
 
     first, later = [], []
     spent_s = 0.0
@@ -56,7 +58,7 @@ def chosen(mutation: Mutation, every: Sequence[RecordedTest], root: Path) -> lis
             else:
                 later.append(test)
     found = list(dict.fromkeys(test.file if whole_s[test.file] <= CHEAP_S else test.name for test in first))
-    for test in sorted(later, key=lambda test: test.seconds):
+    for test in sorted(later, key=lambda test: (far(test.file), test.seconds)):
         if spent_s + test.seconds <= BUDGET_S:
             found.append(test.name)
             spent_s += test.seconds

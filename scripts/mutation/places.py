@@ -6,7 +6,7 @@ Not sampled:
   (``from __future__ import annotations``); pydantic and typer do, for limits;
 - ``if TYPE_CHECKING:``, which runs in type checkers only;
 - ``slots=``, ``frozen=`` and ``kw_only=`` of a dataclass: mypy finds who assigns what is frozen or leaves a name out;
-- the ``*`` before keyword-only parameters: callers pass names all the same;
+- ``*`` and ``/`` between parameters: callers pass names all the same;
 - arguments of a logger's methods: what a log line says is free.
 
 Strings, and with them docstrings and ``__all__``, are never mutated. Cosmic Ray's operators that mostly change
@@ -91,13 +91,13 @@ def _of_file(root: Path, file: Path) -> Iterator[Mutation]:
         operator = get_operator(f"core/{name}")()
         places = [(node, start) for node in _nodes(tree) for start, _ in operator.mutation_positions(node)]
         for occurrence, (node, (line, column)) in enumerate(places):
-            if not _bare_star(node) and not any(start <= (line, column) < end for start, end in unseen):
+            if not _separates(node) and not any(start <= (line, column) < end for start, end in unseen):
                 yield Mutation(file.relative_to(root).as_posix(), name, occurrence, line, column)
 
 
-def _bare_star(node: Any) -> bool:
-    """A ``*`` that multiplies nothing: it begins the keyword-only parameters, or unpacks."""
-    return getattr(node, "value", "") == "*" and node.parent.type != "term"
+def _separates(node: Any) -> bool:
+    """Whether it is a ``*`` or ``/`` that multiplies and divides nothing: it stands between parameters, or unpacks."""
+    return getattr(node, "value", "") in ("*", "/") and node.parent.type != "term"
 
 
 def _nodes(node: object) -> Iterator[object]:
