@@ -260,6 +260,16 @@ def test_leftovers_are_swept_at_the_start_and_live_spools_are_not(folder: Path) 
     assert second.open(DIGEST).read() == DATA
 
 
+def test_a_leftover_that_another_process_swept_first_does_not_end_the_sweep(folder: Path) -> None:
+    FileBlobs(folder)
+    spool = folder / "spool"
+    for number in range(8):
+        (spool / f"gone{number}").symlink_to("nowhere")
+        (spool / f"left{number}").touch()
+    FileBlobs(folder)
+    assert {file.name[:4] for file in spool.iterdir()} == {"gone"}
+
+
 def test_a_spool_whose_file_a_sweep_took_before_it_was_locked_gets_another(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
