@@ -134,3 +134,13 @@ def test_a_body_with_scales_that_nobody_makes_is_refused(tmp_path: Path, scale: 
     with pytest.raises(ProblemError, match="the values hold NaN or infinity") as refused:
         check(path, manifest, plan(task={"codec": "stochastic8@1"}), run="story", round=1, attempt=0)
     assert refused.value.kind == "invalid-update"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_zeros_is_zeros_without_a_division() -> None:
+    """0 / 0 is NaN, and what NaN is as int8 depends on the processor."""
+    values = np.zeros(2 * RUN, np.float32)
+    values[RUN] = 1.0
+    tensors = STOCHASTIC8.encode({"w": values}, ORIGIN)
+    assert tensors["w"].nonzero()[0].tolist() == [RUN]
+    assert tensors[SCALES][0] == 0
