@@ -361,6 +361,10 @@ def test_a_fast_round_is_tried_a_few_times_only() -> None:
 def test_expiry_deletes_everything_and_ends_the_talk() -> None:
     coordinator = opened(4)
     survivors = until_masked(coordinator)
+    last_second = coordinator.members[1]
+    last_second.tell(survivors.encoded, at=1000.0)
+    assert list(last_second.memory.live) == [coordinator.header.model]
+    assert stages(last_second)[-1] == "survivors"
     member = coordinator.members[0]
     with pytest.raises(Refusal, match="expired"):
         member.tell(survivors.encoded, at=1000.5)
