@@ -6,6 +6,7 @@ import math
 import time
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -233,3 +234,20 @@ def test_large_rosters_do_not_hold_a_device_up() -> None:
     found = fast(10_000, 4500, Fraction(1, 50), 128, 128)
     assert (found.neighbours, found.threshold) == (7706, 3954)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("adversary", "threshold", "sigma", "eta"),
+    [
+        ("semi-malicious", 11, 0.0, 128.0),
+        ("semi-malicious", 12, 128.0, 128.0),
+        ("semi-malicious", 16, 128.0, 128.0),
+        ("semi-malicious", 17, 128.0, 0.0),
+        ("curious", 11, 128.0, 128.0),
+    ],
+)
+def test_a_complete_graph_is_safe_or_not_by_counting(adversary: Any, threshold: int, sigma: float, eta: float) -> None:
+    """20 devices of which 3 collude and 4 vanish. Each colluder gives both shares, so both secrets of a device need 2t
+    of 23; t of the 16 that stay are needed for the sum."""
+    found = achieved(20, 4, Fraction(3, 20), 19, threshold, adversary)
+    assert (found.sigma, found.eta) == (sigma, eta)
