@@ -63,6 +63,18 @@ def test_nothing_is_wrong_with_what_a_coordinator_wrote(folder: Path) -> None:
     assert found(folder) == []
 
 
+def test_each_event_that_cannot_be_read_is_named_and_those_behind_it_are_looked_at(folder: Path) -> None:
+    changed(folder, "UPDATE events SET body = '{' WHERE seq IN (3, 4)", "UPDATE runs SET seq = seq + 1")
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    wrong = [violation.what for violation in verify(store, FileBlobs(folder / "blobs"))]
+    store.close()
+    assert [what for what in wrong if what.endswith("cannot be read")] == [
+        "event 3 cannot be read",
+        "event 4 cannot be read",
+    ]
+    assert any(what.startswith("the log ends at event") for what in wrong), "it was read to its end"
+
+
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
