@@ -63,6 +63,16 @@ def test_nothing_is_wrong_with_what_a_coordinator_wrote(folder: Path) -> None:
     assert found(folder) == []
 
 
+def test_a_run_whose_row_is_gone_hides_no_other_run(folder: Path) -> None:
+    with sqlite3.connect(folder / "quorate.sqlite3") as connection:
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(checkpoints)") if name != "run"]
+        rest = ", ".join(columns)
+        connection.execute(f"INSERT INTO checkpoints (run, {rest}) SELECT 'gone', {rest} FROM checkpoints")
+    connection.close()
+    changed(folder, "DELETE FROM contributions WHERE run = 'marks' AND round = 3")
+    assert {("orphan", 0), ("3", 3)} <= set(found(folder))
+
+
 def test_each_event_that_cannot_be_read_is_named_and_those_behind_it_are_looked_at(folder: Path) -> None:
     changed(folder, "UPDATE events SET body = '{' WHERE seq IN (3, 4)", "UPDATE runs SET seq = seq + 1")
     store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
