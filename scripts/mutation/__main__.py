@@ -26,7 +26,7 @@ from .recorder import PACKAGES, ROOT
 from .trial import Copy, Verdict
 
 FOLDER = ROOT / ".mutate"
-TIMEOUT_S = 40.0 + 2 * choice.BUDGET_S
+TIMEOUT_S = 40.0 + 2 * choice.ROOM_S
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from .places import Mutation
 from .recorder import PACKAGES
 
 BUDGET_S = 30.0
+ROOM_S = 90.0
+"""The same for tests of the room, some of which play through everything that the room is for."""
 CHEAP_S = 1.0
 """At first no file of tests takes longer than this, so that many have their say. One that takes no longer is run as a
 whole: what one of its tests has cached, another may look at."""
@@ -59,7 +61,7 @@ def chosen(mutation: Mutation, every: Sequence[RecordedTest], root: Path) -> lis
                 later.append(test)
     found = list(dict.fromkeys(test.file if whole_s[test.file] <= CHEAP_S else test.name for test in first))
     for test in sorted(later, key=lambda test: (far(test.file), test.seconds)):
-        if spent_s + test.seconds <= BUDGET_S:
+        if spent_s + test.seconds <= (BUDGET_S if far(test.file) else ROOM_S):
             found.append(test.name)
             spent_s += test.seconds
     return found
