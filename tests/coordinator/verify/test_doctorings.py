@@ -52,3 +52,17 @@ def test_a_doctoring_is_named_with_run_and_round(
     assert {wrong.run for wrong in found} == {RUN}
     assert number in {wrong.round for wrong in found}, found
     assert all(wrong.what for wrong in found)
+
+
+def test_a_datacenter_round_that_changes_the_server_optimizers_state_is_named(
+    histories: dict[int, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(histories[5], tmp_path / "data"))
+    with doctored(folder) as doctor:
+        other = doctor.one("SELECT optimizer FROM checkpoints ORDER BY version DESC LIMIT 1")
+        seq = doctor.event("Delivered")
+        number = doctor.body_of(seq)["round"]
+        doctor.set_in("events", "body", "optimizer", other, "seq = ?", seq)
+        doctor.sql("UPDATE checkpoints SET optimizer = ? WHERE round = ?", other, number)
+    trained_nothing = "it trained nothing, and the server optimizer's state is another"
+    assert (number, trained_nothing) in {(wrong.round, wrong.what) for wrong in violations(folder)}
