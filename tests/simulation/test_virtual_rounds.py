@@ -3,6 +3,7 @@ if it had not been."""
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from coordinator.datafolder import DATABASE_FILE
 from simulation import Behaviour, History, simulate
 from simulation.virtual import simulation as virtual
 from simulation.virtual.behaviour import Conduct, work_done
+from simulation.virtual.simulation import garbage_frozen
 
 FLEET = Behaviour(dropout=0.1, stragglers=0.3, speed_sigma=1.5, jitter_sigma=0.3, step_s=0.5)
 
@@ -187,3 +189,19 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_weights(tmp_path: Path) 
     history = simulate(wanted, Stepping(), clients(10), **asked)
     assert history.status == "finished"
     assert all(5 <= found.weight <= 5 * 9 for found in history.rounds[1:])
+
+
+def test_objects_from_before_a_simulation_are_not_scanned_for_garbage_until_the_last_one_ends() -> None:
+    assert gc.get_freeze_count() == 0
+    with garbage_frozen():
+        with garbage_frozen():
+            assert gc.get_freeze_count() > 0
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        with garbage_frozen():
+            pass
+        assert gc.get_freeze_count() > 0, "what the user has frozen stays frozen"
+    finally:
+        gc.unfreeze()
