@@ -425,6 +425,8 @@ def test_client_of_a_later_round_is_run_again_from_the_folder(tmp_path: Path) ->
     mean = Update.total(updates).mean()
     for name, tensor in history.checkpoint(2).items():
         assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
+    alone = simulate(plan(2), NET, data, only="client-1", round=1)
+    assert alone.examples == simulate(plan(2), NET, data, only="client-1", round=1, folder=tmp_path).examples > 0
     with pytest.raises(ValueError, match="which model did round 2 start from"):
         simulate(plan(2), NET, data, only="client-1", round=2)
     with pytest.raises(ValueError, match="there is no client 'nobody'"):
