@@ -5,7 +5,8 @@ Not sampled:
 - annotations without a call in them, ``Literal`` excepted: no file of the product evaluates its annotations by itself
   (``from __future__ import annotations``); pydantic and typer do, for limits;
 - ``if TYPE_CHECKING:``, which runs in type checkers only;
-- ``slots=``, ``frozen=`` and ``kw_only=`` of a dataclass: mypy finds who assigns what is frozen or leaves a name out;
+- ``slots=``, ``frozen=`` and ``kw_only=`` of a dataclass, ``frozen=`` of a pydantic model: mypy finds who assigns what
+  is frozen, or leaves a name out;
 - ``*`` and ``/`` between parameters: callers pass names all the same;
 - arguments of a logger's methods: what a log line says is free.
 
@@ -123,6 +124,8 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=logger), attr=method)):
                 if logger in LOGGERS and method in LOG_METHODS:
                     yield _stretch(node)
+            case ast.Call(func=ast.Name(id="ConfigDict")):
+                yield from (_stretch(one) for one in node.keywords if one.arg == "frozen")
             case ast.ClassDef():
                 for decorator in node.decorator_list:
                     if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
