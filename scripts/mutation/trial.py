@@ -29,6 +29,8 @@ from .recorder import PACKAGES
 
 COPIED = (*PACKAGES, "dashboards", "tests", "scripts", "benchmarks", "examples", "docs", "deploy", "requirements")
 WARM = ("hypothesis", "numpy", "pydantic", "sqlalchemy", "fastapi", "httpx", "cryptography", "torch")
+REPEATABLE = {"HYPOTHESIS_PROFILE": "ci", "QUORATE_SAMPLE": "0"}
+"""Examples are the same each time, and cases of tests that run another part each day are always those of one day."""
 RESULTS = "results.jsonl"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) ((?:[^\s:]|:(?!:))+)(?:::([^\s\[]+))?", re.MULTILINE)
 
@@ -104,7 +106,10 @@ class Copy:
             sys.stdout = sys.stderr = output.open("w", encoding="utf-8")
             os.dup2(sys.stdout.fileno(), 1)
             os.dup2(sys.stdout.fileno(), 2)
-            os.environ.update(PYTHONPATH=str(self.folder), OMP_NUM_THREADS="1", HYPOTHESIS_PROFILE="ci")
+            os.environ.update(PYTHONPATH=str(self.folder), OMP_NUM_THREADS="1", **REPEATABLE)
+            for name in [name for name in sys.modules if name.partition(".")[0] in (*PACKAGES, "tests")]:
+                del sys.modules[name]  # where this process has imported the product after all
+            sys.path_importer_cache.clear()
             sys.path[:] = [str(self.folder), *(path for path in sys.path if path not in ("", str(self.root)))]
             code = int(pytest.main(["-q", "-x", "-m", FAST, "--timeout=30", "-p", "no:cacheprovider", *tests]))
             sys.stdout.flush()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.device.actions import Save, Send, Train
+from client_sdk.device.actions import Fetch, Save, Send, Train
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
@@ -134,3 +134,11 @@ def test_lost_answers_and_passing_trouble_only_cost_time(
             except Crash:
                 continue
     check(coordinator, driver)
+
+
+def test_no_action_shows_the_token_when_it_is_printed() -> None:
+    driver = Driver(ScriptedCoordinator(rounds=1))
+    run(driver)
+    sent = [action for action in driver.performed if isinstance(action, Send | Fetch) and action.token]
+    assert {type(action) for action in sent} == {Send, Fetch}
+    assert not [action for action in sent if str(action.token) in repr(action)]

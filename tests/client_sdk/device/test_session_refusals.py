@@ -66,6 +66,9 @@ def test_partial_work_is_sent_or_withdrawn_as_the_plan_says() -> None:
 def test_an_update_longer_than_allowed_is_not_sent() -> None:
     driver = Driver(ScriptedCoordinator(rounds=1, max_update_bytes=10))
     assert withdrawal(driver) == "The update has 19 bytes; the coordinator takes 10."
+    longest = Driver(ScriptedCoordinator(rounds=1, max_update_bytes=19))
+    run(longest)
+    assert longest.coordinator.rounds[0].update == b"round 1, training 1"
 
 
 def test_a_withdrawal_is_repeated_after_a_crash() -> None:

@@ -100,7 +100,8 @@ def test_one_that_stays_away_is_asked_once_a_minute() -> None:
 @pytest.mark.parametrize(
     ("reply", "last"),
     [
-        (lambda now: Unreachable("closed at once", now, held_s=0.01), (30, 60)),
+        (lambda now: Unreachable("closed at once", now, held_s=0.99), (30, 60)),
+        (lambda now: Unreachable("was there for a second", now, held_s=1.0), (0.5, 4)),
         (lambda now: RequestRefused(problem("busy", "Full.").problem, now), (30, 60)),
         (lambda now: RequestRefused(PAGE, now), (4, 8)),
     ],
