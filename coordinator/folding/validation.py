@@ -6,9 +6,13 @@ body is read by blocks: memory stays small, however many arrive at once. Errors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from client_sdk import codecs
 from client_sdk.protocol.devices import UpdateReport
@@ -18,6 +22,8 @@ from client_sdk.tensors.exact_sum import bound, peak, range_for
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
+
+_LOG = logging.getLogger("quorate.updates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +66,44 @@ def check(
         )
         if weightless is not None:
             raise problem("invalid-update", weightless)
-        codecs.get(wanted).wire(manifest).require(header.manifest)
-        return report, measure(path, plan)
+        codec = codecs.get(wanted)
+        with _failures(wanted):
+            codec.wire(manifest).require(header.manifest)
+            measures = measure_blocks(lambda: _whole(codec.blocks(path, header), manifest.elements, wanted), plan)
+        return report, measures
     except TensorError as error:
         raise problem("invalid-update", str(error)) from None
 
 
+@contextmanager
+def _failures(codec: str) -> Iterator[None]:
+    """Within the block a bug in a package's codec is a TensorError. Not a lack of memory, nor an error of the disk."""
+    try:
+        yield
+    except (TensorError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        if ":" not in codec:
+            raise
+        _LOG.exception("the codec %s failed on an update", codec)
+        raise TensorError(f"the codec {codec} failed on it: {type(error).__name__}: {error}") from error
+
+
+def _whole(blocks: Iterable[Float32], elements: int, codec: str) -> Iterator[Float32]:
+    """The blocks. TensorError unless they are 1-d float32 and together have so many elements: a sum takes no others."""
+    found = 0
+    for block in blocks:
+        if not isinstance(block, np.ndarray) or block.dtype != np.float32 or block.ndim != 1:
+            given = f"{block.dtype} {list(block.shape)}" if isinstance(block, np.ndarray) else type(block).__name__
+            raise TensorError(f"the codec {codec} gives {given} in place of a 1-d float32 block")
+        found += block.size
+        yield block
+    if found != elements:
+        raise TensorError(f"the codec {codec} gives {found} values in place of {elements}")
+
+
 def measure(path: Path, plan: Plan) -> Measures:
-    """Measures all values of an update.
+    """Measures all values of an update that was checked before.
 
     TensorError for NaN, infinity, and values that could take the round's sum out of range.
     """

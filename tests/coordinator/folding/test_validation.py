@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Manifest, OutOfRange, scaled, to_bytes
 from client_sdk.tensors.exact_sum import RANGE, range_for
@@ -58,6 +60,66 @@ def test_a_good_update_is_measured(tmp_path: Path) -> None:
 def test_float16_is_taken_where_the_plan_asks_for_it(tmp_path: Path) -> None:
     assert checked(tmp_path, body(codec="float16@1"), task={"codec": "float16@1"}).peak >= 2.0
     assert "float32@1; the task asks for float16@1" in refused(tmp_path, body(), task={"codec": "float16@1"})
+
+
+class Faulty:
+    """A package's codec with a bug in its decoder: ``gives`` makes the blocks, or raises."""
+
+    name = "clinic:faulty@1"
+    wire = staticmethod(codecs.FLOAT32.wire)
+
+    def __init__(self, gives: Callable[[], Iterator[Any]]) -> None:
+        self._gives = gives
+
+    def blocks(self, *_: Any, **__: Any) -> Iterator[Any]:
+        return self._gives()
+
+
+def whole(dtype: Any = np.float32, size: int = 10) -> Iterator[Any]:
+    yield np.zeros(size, dtype)
+
+
+@pytest.mark.parametrize(
+    ("gives", "sentence"),
+    [
+        (lambda: 1 // 0, "the codec clinic:faulty@1 failed on it: ZeroDivisionError"),
+        (lambda: (1 // 0 for _ in range(1)), "the codec clinic:faulty@1 failed on it: ZeroDivisionError"),
+        (lambda: whole(np.float64), "gives float64 [10] in place of a 1-d float32 block"),
+        (lambda: iter([None]), "gives NoneType in place of a 1-d float32 block"),
+        (lambda: iter(np.zeros((2, 1, 5), np.float32)), "gives float32 [1, 5] in place of a 1-d float32 block"),
+        (lambda: whole(size=9), "gives 9 values in place of 10"),
+        (lambda: whole(size=11), "gives 11 values in place of 10"),
+    ],
+    ids=["raises at once", "raises on the way", "float64", "nothing", "2-d", "too few", "too many"],
+)
+def test_a_bug_in_a_packages_codec_refuses_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Callable[[], Iterator[Any]], sentence: str
+) -> None:
+    """What it decodes is checked before the update is acknowledged: afterwards it would stop the round."""
+    faulty = Faulty(gives)
+    data = body().replace(b"float32@1", b"clinic:faulty@1")
+    length = int.from_bytes(data[:8], "little") + len("clinic:faulty@1") - len("float32@1")
+    monkeypatch.setattr(codecs, "get", lambda name: faulty)
+    assert sentence in refused(tmp_path, length.to_bytes(8, "little") + data[8:], task={"codec": "clinic:faulty@1"})
+
+
+def test_a_lack_of_memory_in_a_codec_is_no_verdict_on_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> Iterator[Any]:
+        raise MemoryError
+
+    data = body()
+    monkeypatch.setattr(codecs, "get", lambda name: Faulty(full))
+    with pytest.raises(MemoryError):
+        checked(tmp_path, data)
+
+
+def test_a_bug_in_a_codec_of_ours_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = body()
+    monkeypatch.setattr(codecs, "get", lambda name: Faulty(lambda: iter([1 // 0])))
+    with pytest.raises(ZeroDivisionError):
+        checked(tmp_path, data)
 
 
 def test_a_wrong_attempt(tmp_path: Path) -> None:
