@@ -6,7 +6,6 @@ body is read by blocks: memory stays small, however many arrive at once. Errors 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from client_sdk.tensors.exact_sum import bound, peak, range_for
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
-
-_LOG = logging.getLogger("quorate.updates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,6 @@ def _failures(codec: str) -> Iterator[None]:
     except Exception as error:
         if ":" not in codec:
             raise
-        _LOG.exception("the codec %s failed on an update", codec)
         raise TensorError(f"the codec {codec} failed on it: {type(error).__name__}: {error}") from error
 
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Does nothing where torch has not been imported, or uses one thread already."""
+    torch = sys.modules.get("torch")
+    threads = 1 if torch is None else torch.get_num_threads()
+    return _UNCHANGED if threads == 1 else _changed(torch, threads)
+
+
+_UNCHANGED = nullcontext()
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Does nothing where torch has not been imported."""
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch is not None else 1
-    if torch is None or before == 1:
-        yield
-        return
+def _changed(torch: Any, before: int) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         yield
