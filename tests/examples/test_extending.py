@@ -123,6 +123,7 @@ def defined(folder: str) -> Iterator[str]:
                     pass
 
 
+@pytest.mark.slow
 def test_what_the_page_names_is_there() -> None:
     text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     names = set(re.findall(r"`(\w+)`", text))

@@ -118,6 +118,7 @@ def test_fault_that_is_left_out_leaves_all_other_draws_as_they_were() -> None:
     assert again.chance.struck[: len(world.chance.struck) - 1] == world.chance.struck[:-1]
 
 
+@pytest.mark.slow
 def test_failing_schedule_is_shrunk_to_a_short_trace() -> None:
     buggy = BuggyProduct("no-takeover")
     found = play_many(range(400), buggy, enough=1).findings[0]
@@ -193,6 +194,7 @@ def test_command_shows_the_trace_of_a_seed(quorate: Callable[..., tuple[int, str
     assert "Created" in out
 
 
+@pytest.mark.slow
 def test_command_has_no_mutants(quorate: Callable[..., tuple[int, str, str]]) -> None:
     """They are test code, and the wheel has none of it."""
     assert quorate("explore", "--schedules", "1", "--mutant", "double-count")[0] == 2
@@ -245,6 +247,7 @@ def test_unknown_mutant_is_refused(mutants: Callable[..., tuple[int, str, str]])
     assert "There is no mutant no-such" in err
 
 
+@pytest.mark.slow
 def test_mutant_travels_to_other_processes() -> None:
     report = explore(0, 80, product=BuggyProduct("double-count"), jobs=2, enough=1)
     assert report.findings[0].invariant == "counts-once"

@@ -43,6 +43,7 @@ def test_importing_quorate_imports_no_room() -> None:
     assert not top_level_modules_after("import quorate, quorate.__main__") & (OTHER_ROOMS | {"client_sdk", "numpy"})
 
 
+@pytest.mark.slow
 def test_the_coordinator_needs_no_torch() -> None:
     loaded = top_level_modules_after("import coordinator.cli, coordinator.runtime.coordinator, coordinator.service")
     assert not loaded & {"torch", "flwr", "ray", "simulation", "dashboards"}

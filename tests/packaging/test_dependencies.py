@@ -138,6 +138,7 @@ def modules_of(room: Room) -> set[str]:
 DISTRIBUTIONS = {module: {normal(name) for name in names} for module, names in packages_distributions().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.extra)
 def test_what_a_room_imports_is_declared(room: Room) -> None:
     undeclared = {

@@ -241,6 +241,7 @@ def test_diverging_client_withdraws_and_the_others_make_the_round() -> None:
 # ------------------------------------------------------------ datacenter rounds
 
 
+@pytest.mark.slow
 def test_rounds_alternate_between_fleet_and_datacenter_on_one_line(tmp_path: Path) -> None:
     section = {"data": "proxy", "steps": 5, "batch_size": 16, "learning_rate": 0.1, "every": 2}
     asked: dict[str, Any] = {"datacenter": {"proxy": examples(60, seed=4)}, "progress": False}

@@ -110,6 +110,7 @@ def test_repro_devices_that_get_free_fill_the_pool() -> None:
     assert max(found.seconds or 0 for found in slow.rounds) > 10
 
 
+@pytest.mark.slow
 def test_repro_withdrawals_close_a_round_while_updates_are_on_their_way() -> None:
     """``_collect`` went on with a round that a withdrawal had closed, and asked for an update that never was."""
     cohort = {"select": 12, "goal": 3, "quorum": 0.9, "collect_s": 4.0}

@@ -43,6 +43,7 @@ def evaluate(
     return run
 
 
+@pytest.mark.slow
 def test_scores_and_the_end_are_json_for_scripts(evaluate: Callable[..., list[str]]) -> None:
     scored, ended = (json.loads(line) for line in evaluate("--json"))
     about: dict[str, Any] = {"run": "run-1", "source": "evaluator"}
@@ -56,6 +57,7 @@ def test_scores_and_the_end_are_json_for_scripts(evaluate: Callable[..., list[st
     }
 
 
+@pytest.mark.slow
 def test_a_script_gets_the_end_where_all_was_scored_before(evaluate: Callable[..., list[str]]) -> None:
     evaluate()
     (ended,) = (json.loads(line) for line in evaluate("--json"))
@@ -63,6 +65,7 @@ def test_a_script_gets_the_end_where_all_was_scored_before(evaluate: Callable[..
     assert ended["reason"].endswith("There was nothing to score: all of its checkpoints have metrics of evaluator.")
 
 
+@pytest.mark.slow
 def test_people_get_the_same(evaluate: Callable[..., list[str]]) -> None:
     assert evaluate("--source", "ward") == [
         "run-1 version 0: sum 3.0000 (10 examples)",

@@ -182,6 +182,7 @@ def test_what_a_child_started_ends_with_it() -> None:
     assert is_gone(pids[0])
 
 
+@pytest.mark.slow
 def test_processes_that_outlive_a_child_do_not_block_its_reader() -> None:
     pids: list[int] = []
     child = python(DETACHED)
@@ -211,6 +212,7 @@ def test_marks_reach_all_descendants_and_nobody_else() -> None:
 # ------------------------------------------------------------ the end of a parent
 
 
+@pytest.mark.slow
 def test_a_killed_parent_takes_a_stubborn_child_and_all_that_it_started_along() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, ENDS_WITH_PARENT], stdout=subprocess.PIPE, text=True

@@ -255,6 +255,7 @@ def test_whatever_happens_the_invariants_hold(
     assert arrows(story.steps) <= ways, "the map shows every way from phase to phase"
 
 
+@pytest.mark.slow
 @given(happenings=HAPPENINGS, plan=PLANS)
 def test_the_log_folded_from_the_start_gives_the_same_state(
     happenings: list[dict[str, Any]], plan: dict[str, Any]

@@ -71,6 +71,7 @@ def version(world: World) -> int:
     return world.coordinator.operators.run("marks").version
 
 
+@pytest.mark.slow
 def test_deadlines_fire_by_themselves(world: World) -> None:
     """Three of four wait: drawn when select_s is over. Two report, which is no goal: closed when collect_s is over."""
     world.create(cohort={"select_s": 0.1, "collect_s": 1.2})

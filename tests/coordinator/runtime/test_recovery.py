@@ -186,6 +186,7 @@ def test_dead_at_any_point_the_run_commits_to_the_same_bits(part: int) -> None:
         assert play.story() == story, play.crashes
 
 
+@pytest.mark.slow
 def test_dead_at_any_point_on_sqlite() -> None:
     story, points = undisturbed()
     for point in range(3, points + 1, 11):

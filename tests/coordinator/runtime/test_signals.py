@@ -46,6 +46,7 @@ def test_a_task_times_out_and_leaves_nothing_behind() -> None:
     assert signals.waiting == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_tasks_wait_for_nothing_and_wake_in_one_crossing() -> None:
     signals = Signals()
     keys = [f"device:d{n}" for n in range(10_000)]

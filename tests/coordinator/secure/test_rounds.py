@@ -54,6 +54,7 @@ def test_an_honest_round_in_a_ring() -> None:
     assert_committed(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=32)
 @given(q=st.integers(1, 24), n=st.integers(3, 6), data=st.data())
 def test_the_sum_is_exact_at_every_q(q: int, n: int, data: st.DataObject) -> None:
@@ -248,6 +249,7 @@ def test_crashes_and_vanishing_together(n: int, data: st.DataObject) -> None:
     assert_committed(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(n=st.integers(3, 7), data=st.data())
 def test_whatever_happens_a_round_ends_and_leaves_nothing(n: int, data: st.DataObject) -> None:

@@ -146,6 +146,7 @@ def test_an_idle_connection_is_closed_in_the_end() -> None:
     assert refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"G", head()[:-2], head() + head()[:-2]])
 def test_half_a_head_is_refused_in_time(hasty: Server, begun: bytes) -> None:
     with RawConnection(hasty.url) as connection:
@@ -188,6 +189,7 @@ def test_blank_lines_do_not_hold_an_answered_connection(hasty: Server) -> None:
         assert connection.closed()
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_for_the_next_request(hasty: Server) -> None:
     with RawConnection(hasty.url) as connection:
         for _ in range(2):

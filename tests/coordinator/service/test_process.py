@@ -175,6 +175,7 @@ def test_settings_come_from_the_environment_and_are_checked(monkeypatch: pytest.
             Settings(**wrong)
 
 
+@pytest.mark.slow
 def test_the_enrolment_token_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORATE_ENROLMENT_TOKEN", "a-token-of-our-own")
     running = Server.start(tmp_path / "data")

@@ -101,6 +101,7 @@ def test_a_round_from_poll_to_receipt(server: Server) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_poll_is_held_until_a_round_opens(server: Server) -> None:
     run = server.create_run("held-center", cohort={"select_s": 1.0}, datacenter=SECTION)
     assert server.http.get(f"/v1/runs/{run}").json()["phase"] == "selecting"

@@ -168,6 +168,7 @@ Started = Callable[[Kernel, int], ProcessEngine]
 # ------------------------------------------------------------ the same bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: str(sorted(choice)))
 def test_whole_runs_have_the_bits_of_the_serial_engine(choice: dict[str, Any]) -> None:
     behaviour = Behaviour(dropout=0.1, stragglers=0.4, speed_sigma=1.0, step_s=0.5)

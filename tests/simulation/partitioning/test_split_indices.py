@@ -60,6 +60,7 @@ def test_every_example_belongs_to_exactly_one_client_and_none_gets_too_few(case:
             assert len({case["labels"][i] for i in part}) == case["labels_per_client"]
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=50, deadline=None)
 def test_equal_arguments_give_equal_partitions(case: dict[str, Any]) -> None:
