@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.learning.errors import OutOfTime
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -118,6 +119,23 @@ def test_repro_withdrawals_close_a_round_while_updates_are_on_their_way() -> Non
     for seed in range(12):
         history = simulate(wanted, Stepping(), clients(12), behaviour=FLEET, seed=seed, rounds=12, progress=False)
         assert all(found.counted <= 3 for found in history.rounds)
+
+
+def test_nobody_trains_in_vain_after_a_withdrawal() -> None:
+    """What was handed over before it counts, so the goal is reached by the fifth update."""
+    trained = []
+
+    class Withdrawing(Stepping):
+        def train(self, model: Tensors, data: Any, task: Task, **more: Any) -> Update:
+            trained.append(len(data[0]))
+            if len(data[0]) == 3:
+                raise OutOfTime("There is no time for a step.")
+            return super().train(model, data, task, **more)
+
+    held = clients(8, (1, 2, 3, 4, 5, 6, 7, 8))
+    history = simulate(plan(1), Withdrawing(), held, behaviour=Behaviour(step_s=1.0), progress=False)
+    assert [(found.reported, found.withdrawn) for found in history.rounds[:1]] == [(5, 1)]
+    assert trained == [1, 2, 3, 4, 5, 6]
 
 
 def test_repro_devices_too_small_for_the_plan_make_no_cohort_smaller() -> None:
