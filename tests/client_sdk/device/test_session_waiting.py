@@ -47,6 +47,8 @@ def test_a_lost_token_is_replaced_by_enrolling_again_and_the_update_still_arrive
     assert coordinator.enrolments == 2
     assert coordinator.rounds[0].update == b"round 1, training 1"
     assert driver.trainings == 1
+    enrolments = [sent for sent in driver.performed if isinstance(sent, Send) and sent.route is Route.ENROL]
+    assert [sent.token for sent in enrolments] == [None, None]  # a lost token is sent nowhere again
 
 
 def test_a_token_that_is_refused_however_often_the_device_enrols_ends_the_session() -> None:
