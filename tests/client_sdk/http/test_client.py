@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ def test_two_rounds_over_http(tmp_path: Path) -> None:
     found: list[Happening] = []
     with serving(script(rounds=2)) as server, FileStorage(tmp_path) as storage:
         with client(server, storage, on_happening=found.append, label="ward 7") as device:
+            began = time.monotonic()
             assert device.run(rounds=2) == 2
+            took_s = time.monotonic() - began
     first = server.script.rounds[0].update
     assert first is not None
     report = decode_report(read_header(first))
@@ -34,6 +37,7 @@ def test_two_rounds_over_http(tmp_path: Path) -> None:
     assert report.train_s > 0
     assert report.encode_s > 0
     assert report.fetch_s > 0
+    assert report.fetch_s + report.train_s + report.encode_s < took_s
     delta = from_bytes(first)["w"]
     np.testing.assert_array_equal(delta, (np.float32(1) - np.arange(6, dtype=np.float32)) * np.float32(0.1))
     assert [happening.kind for happening in found] == [
