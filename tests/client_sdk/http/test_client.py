@@ -117,6 +117,16 @@ def test_an_unreachable_coordinator_is_reported_once_and_asked_until_it_answers(
     assert "\n" not in troubles[0]
 
 
+def test_trouble_that_lasts_is_reported_again_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[float] = []
+    asleep = Sleep(min_s=0, max_s=0, reason="It is full.", trouble=True)
+    with serving(script()) as server, client(server, on_happening=lambda _: found.append(now)) as device:
+        monkeypatch.setattr(device, "_now", lambda: now)
+        for now in (1000.0, 1059.5, 1061.0, 1100.0):  # noqa: B007
+            device._perform(asleep)
+    assert found == [1000.0, 1061.0]
+
+
 def cut(handler: Any) -> bool:
     """Close the connection without a word."""
     import socket

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from client_sdk.device.storage import FileStorage, MemoryStorage
+from client_sdk.http import transport
 from client_sdk.http.client import Happening
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.protocol.devices import Task
@@ -122,3 +125,24 @@ def test_reads_can_be_interrupted_only_where_this_is_set() -> None:
         with until(lambda: True), pytest.raises(Interrupted):
             http.get("/v1/checkpoints/x")
         assert http.get("/v1/checkpoints/x").status_code == 401
+
+
+def test_a_read_that_waits_in_slices_waits_as_long_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "SLICE_S", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as listener, until(lambda: False):
+        with open_http(f"http://127.0.0.1:{listener.getsockname()[1]}") as http:
+
+            def answer() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    time.sleep(0.1)
+                    connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            assert http.get("/", timeout=5).status_code == 204
+            thread.join()
+            began = time.monotonic()
+            with pytest.raises(httpx2.ReadTimeout):  # nobody answers this one
+                http.get("/", timeout=0.2)
+            assert 0.2 <= time.monotonic() - began < 2
