@@ -65,6 +65,20 @@ def test_a_mark_reaches_every_parameter_and_changes_no_number() -> None:
     assert (used.grad.item(), unused.grad, broken.grad) == (5.0, None, None)
 
 
+def test_a_rank_whose_learner_failed_still_reaches_every_parameter() -> None:
+    """DistributedDataParallel would wait for the missing ones, and the other ranks with it."""
+    with torch.random.fork_rng(devices=[]):
+        loss = RankLoss(network(), lambda outputs, targets: [][0], {}, Group(0, 2))
+    visited: list[str] = []
+    nodes: list[Any] = []
+    for name, weight in loss.module.named_parameters():
+        nodes.append(weight.expand_as(weight).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+        nodes[-1].register_hook(lambda *_, name=name: visited.append(name))
+    loss(lambda: batch(slice(6)), 6, 12, "here").backward()
+    assert "IndexError" in str(loss.error)
+    assert sorted(visited) == sorted(name for name, _ in loss.module.named_parameters())
+
+
 @pytest.mark.parametrize("terms", [{"mu": 0.5}, {"max_grad_norm": 0.2}, {"mu": 0.5, "max_grad_norm": 0.2}])
 def test_a_group_of_one_minimizes_what_a_device_minimizes(terms: dict[str, Any]) -> None:
     learner = Learner(model=network, loss=nn.functional.cross_entropy)
@@ -78,4 +92,5 @@ def test_a_group_of_one_minimizes_what_a_device_minimizes(terms: dict[str, Any])
     )
     for name, delta in alone.delta.items():
         np.testing.assert_allclose(group.delta[name], delta, rtol=2e-7, atol=1e-12)
+    assert group.metrics == pytest.approx(alone.metrics)
     assert max(np.abs(alone.delta[name] - plain.delta[name]).max() for name in alone.delta) > 1e-3, "the terms show"

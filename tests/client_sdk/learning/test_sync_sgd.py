@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from client_sdk.learning import Diverged, LearnerFailed
 from client_sdk.learning.data import as_examples
 from client_sdk.learning.group import Group, NoDevice, joined
-from client_sdk.learning.sync_sgd import GlobalGradient, for_group
+from client_sdk.learning.sync_sgd import GlobalGradient, _own_buffers, for_group
 
 pytestmark = pytest.mark.datacenter
 
@@ -40,6 +41,7 @@ def test_batch_norm_becomes_synchronous_on_gpus() -> None:
     assert list(changed.state_dict()) == names
     assert all(mine is before for mine, before in zip(changed.parameters(), weights, strict=True))
     assert changed.training
+    assert _own_buffers(changed) == {}, "those of SyncBatchNorm see the whole batch"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,18 @@ def test_a_group_of_one_gives_the_mean_gradient_and_its_loss() -> None:
         assert weight.grad is not None
         assert torch.allclose(weight.grad, mine, rtol=1e-12, atol=0)
     assert gradient.communication_s() is None
+
+
+def test_seconds_of_communication_are_of_the_steps_since_the_last_call_and_never_negative() -> None:
+    gradient, _ = gradient_of(nn.functional.cross_entropy)
+    measured = {"iteration": 2, "avg_backward_comm_time": 5e9, "avg_backward_compute_comm_overlap_time": 2e9}
+    gradient._ddp = SimpleNamespace(_get_ddp_logging_data=lambda: measured)  # type: ignore[assignment]
+    assert gradient.communication_s() == 3.0
+    assert gradient.communication_s() is None
+    measured.update(iteration=4, avg_backward_comm_time=6e9)
+    assert gradient.communication_s() == 5.0  # 4 * 4 s - 2 * 3 s, over two steps
+    measured.update(iteration=5, avg_backward_comm_time=2e9)
+    assert gradient.communication_s() == 0.0
 
 
 @pytest.mark.parametrize(
