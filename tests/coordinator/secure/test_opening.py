@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -117,6 +118,23 @@ def test_workers_parts_meet_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> N
         for workers in (2, 3):
             found = summed(attempt, survivors, workers=workers)
             assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
+
+
+def test_masks_are_removed_by_as_many_threads_as_there_are_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, parts = subject.unmask, []
+
+    def noted(total: Any, masks: Any, *more: Any) -> None:
+        parts.append((threading.current_thread().name.partition("_")[0], total.size))
+        genuine(total, masks, *more)
+
+    monkeypatch.setattr(subject, "_WHOLE", 16)
+    monkeypatch.setattr(subject, "unmask", noted)
+    attempt, survivors = played(4, dimension=62)
+    lanes = summed(attempt, survivors).lanes.size
+    assert parts == [("MainThread", lanes)]
+    parts.clear()
+    summed(attempt, survivors, workers=2)
+    assert sorted(parts) == [("unmask", lanes - 32), ("unmask", 32)]
 
 
 def test_wrong_shares_are_set_aside_and_their_holders_named() -> None:

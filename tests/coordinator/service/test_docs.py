@@ -26,6 +26,13 @@ def test_every_route_of_the_protocol_is_described(document: dict) -> None:
             assert operation["tags"][0] in {tag["name"] for tag in document["tags"]}
 
 
+def test_every_body_is_required(document: dict) -> None:
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    bodies = [operation["requestBody"] for operation in operations if "requestBody" in operation]
+    assert all(body["required"] for body in bodies)
+    assert any(names.TENSORS_MEDIA_TYPE in body["content"] for body in bodies)
+
+
 def test_fields_have_their_docstrings_as_descriptions(document: dict) -> None:
     fields = document["components"]["schemas"]["CheckIn"]["properties"]
     assert fields["hold_s"]["description"].startswith("Longest wait for the answer")

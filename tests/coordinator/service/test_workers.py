@@ -131,6 +131,8 @@ def test_tokens_fences_and_bodies_are_checked(server: Server) -> None:
     refused(worker.put(body, attempt=2), 409, "lease-lost")
     refused(worker.post(Route.HEARTBEAT, fence=9), 409, "lease-lost")
     refused(worker.put(body, **{RESULT_HEADER: "{}"}), 422, "invalid-request")
+    bare = server.http.put(worker.path(Route.RESULT, attempt=1), content=body, headers=worker.headers)
+    assert refused(bare, 422, "invalid-request").startswith(f"Send {RESULT_HEADER} with the lease's fence")
     refused(worker.put(body, **{DIGEST_HEADER: content_digest("0" * 64)}), 422, "digest-mismatch")
     refused(worker.put(to_bytes({"other": np.zeros(1, np.float32)})), 422, "invalid-update")
     refused(worker.put(body + b" " * (lease["max_result_bytes"])), 413, "too-large")
