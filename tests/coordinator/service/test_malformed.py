@@ -73,6 +73,11 @@ def test_what_is_ambiguous_or_no_http_is_a_problem_and_the_end_of_the_connection
         assert connection.closed()
 
 
+def test_the_sentence_says_what_the_parser_found(server: Server) -> None:
+    found = ask(server.url, b"MAKE / HTTP/1.1\r\nHost: localhost\r\n\r\n").json()["detail"]
+    assert found == "This is not HTTP/1.1: Invalid method encountered."
+
+
 def test_refusals_of_a_connection_are_counted(server: Server) -> None:
     meter = 'quorate_problems_total{kind="malformed-request"}'
     before = server.meter(meter)
