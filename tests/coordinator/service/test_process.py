@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobError, FileBlobs
+from coordinator.service import process
 from coordinator.settings import Settings
 from coordinator.store import open_store
+from coordinator.store.port import StoreError
 from coordinator.verify import verify
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import Device
@@ -147,6 +149,20 @@ def test_the_error_for_a_folder_that_cannot_be_served_is_one_sentence(tmp_path: 
     (tmp_path / "file").write_text("not a folder")
     assert "--data" in refused(tmp_path / "file")
     assert "atabase" in refused(tmp_path / "data", "--database", "sqlite:////nowhere/at/all.sqlite3")
+
+
+@pytest.mark.parametrize("error", [StoreError("The disk is full"), BlobError("The disk is full")])
+def test_a_folder_that_fails_while_it_is_opened_is_one_sentence(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(core: object) -> None:
+        raise error
+
+    monkeypatch.setattr(process, "sweep", fail)
+    for changes in ("_raise_file_limit", "_give_memory_back"):
+        monkeypatch.setattr(process, changes, lambda: None)  # they would change this process
+    with pytest.raises(process.CannotServe, match=r"^The data folder cannot be used: The disk is full$"):
+        process.serve(Settings(data=tmp_path / "data", port=0), lambda url, settings: None)
 
 
 @pytest.mark.slow
