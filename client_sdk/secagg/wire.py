@@ -1,155 +1,23 @@
-"""The canonical encoding of numbers, strings and bytes in a message, and its decoding.
-
-Numbers are big-endian of fixed width; strings and byte strings of variable length are prefixed with their length. A
-message begins with its kind, one byte. A writer gives back, byte for byte, what a reader accepts: the parsers built on
-it refuse every other form. Errors: BadMessage.
-"""
+"""The canonical encoding (``client_sdk.protocol.wire``) of the messages of secure rounds. Errors: BadMessage."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import struct
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Any, NoReturn
+from collections.abc import Sequence
 
+from client_sdk.protocol.wire import CanonicalReader, CanonicalWriter
 from client_sdk.secagg.errors import BadMessage
 
-TEXT_LIMIT = 255
-BLOB_LIMIT = 1 << 16
 
-_DIGEST_BYTES = 32
+class WireWriter(CanonicalWriter):
+    """Writes a message of secure rounds. BadMessage."""
 
-
-class WireWriter:
-    """Writes fields in sequence. BadMessage for a value that does not fit, so that nothing unreadable is signed."""
-
-    def __init__(self, kind: int) -> None:
-        self._out = [bytes([kind])]
-
-    def number(self, value: int, width: int) -> WireWriter:
-        """``width`` bytes, big-endian."""
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << (8 * width):
-            raise BadMessage(f"{value!r} is no number of {width} bytes")
-        self._out.append(value.to_bytes(width, "big"))
-        return self
-
-    def float(self, value: float) -> WireWriter:
-        """A finite number as IEEE 754 binary64; minus zero is refused, since zero has one form."""
-        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
-            raise BadMessage(f"{value!r} is no number that a message can hold")
-        self._out.append(struct.pack(">d", value))
-        return self
-
-    def fixed(self, value: bytes, length: int) -> WireWriter:
-        """Bytes of a length that is fixed by the format."""
-        if len(value) != length:
-            raise BadMessage(f"a field of {length} bytes was given {len(value)}")
-        self._out.append(value)
-        return self
-
-    def blob(self, value: bytes) -> WireWriter:
-        """Up to 65536 bytes, after their length (4 bytes)."""
-        if len(value) > BLOB_LIMIT:
-            raise BadMessage(f"a field holds at most {BLOB_LIMIT} bytes, not {len(value)}")
-        self._out += len(value).to_bytes(4, "big"), value
-        return self
-
-    def text(self, value: str) -> WireWriter:
-        """1 to 255 printable ASCII characters, after their number (1 byte)."""
-        self._out.append(_text(value))
-        return self
-
-    def done(self) -> bytes:
-        """The message."""
-        return b"".join(self._out)
-
-    def checked(self) -> bytes:
-        """The message followed by its SHA-256, which ``WireReader.checked`` verifies: for files."""
-        whole = hashlib.sha256()
-        for part in self._out:
-            whole.update(part)
-        self._out.append(whole.digest())
-        return self.done()
+    error = BadMessage
 
 
-@lru_cache(maxsize=1 << 12)
-def _text(value: str) -> bytes:
-    """A name's bytes. Cached, since a cohort's names occur in many messages."""
-    if not (1 <= len(value) <= TEXT_LIMIT and value.isascii() and value.isprintable()):
-        raise BadMessage("a name is 1 to 255 printable ASCII characters")
-    return bytes([len(value)]) + value.encode("ascii")
+class WireReader(CanonicalReader):
+    """Reads a message of secure rounds. BadMessage."""
 
-
-class WireReader:
-    """Reads the fields of a message in sequence. ``what`` names the message in errors."""
-
-    def __init__(self, data: bytes | memoryview, kind: int, what: str) -> None:
-        self._data = memoryview(data)
-        self._at = 0
-        self.what = what
-        if self.number(1) != kind:
-            raise BadMessage(f"this is no {what}")
-
-    @classmethod
-    def checked(cls, data: bytes, kind: int, what: str) -> WireReader:
-        """A reader of the bytes of ``WireWriter.checked``. BadMessage where any bit has changed."""
-        body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-        if hashlib.sha256(body).digest() != digest:
-            raise BadMessage(f"{what}: it is damaged, its bytes are not those that were written")
-        return cls(body, kind, what)
-
-    def number(self, width: int) -> int:
-        return int.from_bytes(self._take(width), "big")
-
-    def float(self) -> float:
-        value: float = struct.unpack(">d", self._take(8))[0]
-        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
-            raise BadMessage(f"{self.what}: a number is not finite, or is minus zero")
-        return value
-
-    def fixed(self, length: int) -> bytes:
-        return bytes(self._take(length))
-
-    def blob(self) -> bytes:
-        length = self.number(4)
-        if length > BLOB_LIMIT:
-            raise BadMessage(f"{self.what}: a field claims {length} bytes; at most {BLOB_LIMIT} are taken")
-        return self.fixed(length)
-
-    def text(self) -> str:
-        raw = self.fixed(self.number(1))
-        if not raw or not all(32 <= byte < 127 for byte in raw):
-            raise BadMessage(f"{self.what}: a name is not 1 to 255 printable ASCII characters")
-        return raw.decode("ascii")
-
-    def rows(self, layout: str, count: int) -> Iterator[tuple[Any, ...]]:
-        """``count`` entries of one fixed ``struct`` layout (big-endian, as ``>I33s``), each a tuple."""
-        return struct.iter_unpack(layout, self._take(count * struct.calcsize(layout)))
-
-    def count(self, width: int, item_bytes: int, least: int = 0) -> int:
-        """The number of items that follow, each of at least ``item_bytes``: checked against the remaining bytes before
-        any item is built."""
-        count = self.number(width)
-        if count < least or count * item_bytes > len(self._data) - self._at:
-            raise BadMessage(f"{self.what}: it cannot hold {count} entries")
-        return count
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise BadMessage with this message's name."""
-        raise BadMessage(f"{self.what}: {reason}")
-
-    def end(self) -> None:
-        """Raise BadMessage where bytes remain."""
-        if self._at != len(self._data):
-            raise BadMessage(f"{self.what}: {len(self._data) - self._at} bytes too many")
-
-    def _take(self, length: int) -> memoryview:
-        if self._at + length > len(self._data):
-            raise BadMessage(f"{self.what}: it ends too early")
-        self._at += length
-        return self._data[self._at - length : self._at]
+    error = BadMessage
 
 
 def require_ascending(places: Sequence[int], what: str, below: int | None = None) -> None:
