@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.header import SEED_BYTES, AttemptHeader
 from client_sdk.secagg.roster import Vouching
+from client_sdk.secagg.vouching import vouched_by
 from coordinator.engine.state import RunState
 
 NOTHING_DRAWN = bytes(SEED_BYTES)
@@ -25,6 +28,18 @@ class Authority:
     """Counter of its revocation list."""
     revocations_digest: bytes
     """SHA-256 of the list."""
+
+    @classmethod
+    def of(
+        cls, trusted: TrustedAuthority, revocations: RevocationList, at: float, *, until: float | None = None
+    ) -> Authority:
+        """The authority of this key with this list at ``at`` (Unix seconds); see ``vouched_by``. Refusal where the list
+        is out of date: secure rounds wait for the next one."""
+        return cls(
+            vouched=vouched_by(trusted, revocations, at, until=until),
+            revocations=revocations.counter,
+            revocations_digest=revocations.digest,
+        )
 
 
 def announce(state: RunState, *, dimension: int, authority: Authority, at: float) -> AttemptHeader:

@@ -8,28 +8,34 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from client_sdk.identity import DeviceKey, verify
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.identity_keys import key_id
+from client_sdk.credentials.revocations import RevocationList, sign_revocations
+from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.stream import CipherName
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
+from client_sdk.secagg.vouching import vouched_by
 
+FOREVER = 4_000_000_000
 STRICT = GraphRule(profile="strict")
 
 
@@ -68,27 +74,46 @@ def header(**changes: Any) -> AttemptHeader:
         "rule": STRICT,
         "minimum_cohort": 3,
         "revocations": 2,
-        "revocations_digest": digest("revocations"),
+        "revocations_digest": Authority().revocations.digest,
         "expires_at": 1_800_000_000,
     }
     return AttemptHeader(**{**fields, **changes})
 
 
+AUTHORITY_KEY = DeviceKey.create(entropy("authority"))
+
+
 class Authority:
-    """A test's authority: a certificate is the identity's key and the authority's signature over (device, key)."""
+    """An authority that certifies every device and that a test tells whom to revoke. Its list has number 2."""
 
     def __init__(self) -> None:
-        self.key = DeviceKey.create(entropy("authority"))
+        self.trusted = TrustedAuthority(bytes.fromhex(AUTHORITY_KEY.public_hex))
         self.revoked: set[str] = set()
+        self._keys: dict[str, set[bytes]] = {}
+        """Device -> ids of its certified keys."""
 
     def certify(self, device: str, identity: DeviceKey) -> bytes:
-        return bytes.fromhex(identity.public_hex) + self.key.sign(device.encode() + bytes.fromhex(identity.public_hex))
+        public = bytes.fromhex(identity.public_hex)
+        self._keys.setdefault(device, set()).add(key_id(public))
+        made = certify(AUTHORITY_KEY, id=device, holder="device", public_key=public, not_before=0, not_after=FOREVER)
+        return made.encoded
+
+    @property
+    def revocations(self) -> RevocationList:
+        return _revocations(frozenset(key for device in self.revoked for key in self._keys.get(device, ())))
 
     def vouch(self, device: str, certificate: bytes) -> str:
-        public, signature = certificate[:32], certificate[32:]
-        if device in self.revoked or not verify(self.key.public_hex, device.encode() + public, signature):
-            raise BadMessage(f"the authority does not vouch for device {device}")
-        return public.hex()
+        return _vouching(self.trusted, self.revocations)(device, certificate)
+
+
+@cache
+def _revocations(revoked: frozenset[bytes]) -> RevocationList:
+    return sign_revocations(AUTHORITY_KEY, counter=2, issued=0, next_update=FOREVER, revoked=revoked)
+
+
+@cache
+def _vouching(authority: TrustedAuthority, revocations: RevocationList) -> Vouching:
+    return vouched_by(authority, revocations, at=0)
 
 
 @dataclass

@@ -23,7 +23,6 @@ from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
-from tests.client_sdk.secagg import attempt
 from tests.client_sdk.secagg.attempt import STRICT, changed, digest
 from tests.client_sdk.secagg.cheats import Cheat
 from tests.client_sdk.secagg.fleet import Member, expected
@@ -54,7 +53,6 @@ def costly_steps_done_once() -> Iterator[None]:
     verified = lru_cache(maxsize=50_000)(identity.verify)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statement, "verify", verified)
-        patch.setattr(attempt, "verify", verified)
         patch.setattr(AgreementKey, "agree", remembered)
         patch.setattr(device, "join", joined)
         for message in (AttemptHeader, Roster):

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_sdk.credentials.certificate import certify
 from client_sdk.device.policy import refusal
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
@@ -29,7 +30,7 @@ from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import Stage, signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from tests.client_sdk.secagg import plans
-from tests.client_sdk.secagg.attempt import changed, digest, entropy
+from tests.client_sdk.secagg.attempt import FOREVER, changed, digest, entropy
 from tests.client_sdk.secagg.cheats import Cheat, revealing
 from tests.client_sdk.secagg.fleet import LEARNER, POLICY, expected
 from tests.client_sdk.secagg.oracle import View, view
@@ -225,7 +226,14 @@ def forged(cheat: Cheat, name: str, signer: DeviceKey | None = None, **advertise
     """An entry that the coordinator makes up, under a certificate that it writes itself."""
     key = signer if signer is not None else DeviceKey.create(entropy(name))
     made = replace(AttemptSecrets.draw(entropy((name, "keys"))).advertisement(name), **advertised)
-    certificate = bytes.fromhex(key.public_hex) + DeviceKey.create(entropy("not the authority")).sign(b"anything")
+    certificate = certify(
+        DeviceKey.create(entropy("not the authority")),
+        id=name,
+        holder="device",
+        public_key=bytes.fromhex(key.public_hex),
+        not_before=0,
+        not_after=FOREVER,
+    ).encoded
     return RosterEntry(made, sign_advertisement(made, cheat.head.digest, key), certificate)
 
 

@@ -19,7 +19,6 @@ from coordinator.engine import events as ev
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, message_bytes, sum_bytes, sum_of
 from coordinator.secure.requests import OVER, ArrivedMessage, SecureRequests
-from tests.client_sdk.secagg.attempt import digest
 from tests.coordinator.secure.world import STAGES, World
 
 
@@ -41,7 +40,7 @@ def test_the_header_says_what_the_plan_says() -> None:
     assert (header.dimension, header.codec, header.codec_version) == (5, "float32", 1)
     assert (header.q, header.max_norm, header.max_abs, header.weight_cap) == (12, 4.0, 1.0, 900)
     assert (header.cipher, header.rule.profile, header.minimum_cohort) == ("chacha20", "strict", 3)
-    assert (header.revocations, header.revocations_digest) == (2, digest("revocations"))
+    assert (header.revocations, header.revocations_digest) == (2, world.authority.revocations.digest)
     assert header.expires_at == 1000 + 3601
 
 

@@ -309,7 +309,7 @@ class World:
         self.requests = self.secure.requests
 
     def _authority(self) -> Authority:
-        return Authority(vouched=self.authority.vouch, revocations=2, revocations_digest=digest("revocations"))
+        return Authority.of(self.authority.trusted, self.authority.revocations, at=0)
 
     def crash_at(self, points: int | Iterable[int] | None) -> None:
         """Counted from now."""
