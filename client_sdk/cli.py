@@ -21,6 +21,7 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
+from client_sdk.commands.trust import with_ca
 from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of, start
@@ -64,6 +65,10 @@ class Rooms(TyperGroup):
         return names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = self._found(ctx, cmd_name)
+        return with_ca(found) if found is not None else None
+
+    def _found(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own

@@ -114,7 +114,7 @@ class Joining:
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""
         from client_sdk.data import Shard, load_data
-        from client_sdk.http.transport import check_url
+        from client_sdk.http.urls import check_url
         from client_sdk.learners import catalogue_for
         from client_sdk.protocol.names import LEARNER_PATTERN
 

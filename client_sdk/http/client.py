@@ -32,7 +32,8 @@ from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
 from client_sdk.http.exchange import Exchange
-from client_sdk.http.transport import Interrupted, check_url, open_http, until
+from client_sdk.http.transport import Interrupted, open_http, until
+from client_sdk.http.urls import check_url
 from client_sdk.identity import Entropy, Signer
 from client_sdk.learners import Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy

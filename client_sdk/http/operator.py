@@ -18,7 +18,8 @@ import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.transport import check_url, open_http
+from client_sdk.http.transport import open_http
+from client_sdk.http.urls import check_url
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,

@@ -7,11 +7,13 @@ process may share one ``open_http``.
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -19,6 +21,9 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore2
 import httpx2
 
+from client_sdk.http.urls import check_url, is_loopback
+
+CA_VARIABLE = "QUORATE_CA"
 SLICE_S = 0.5
 """Longest time that a read waits before it checks whether to stop."""
 
@@ -39,32 +44,47 @@ def until(stopped: Callable[[], bool]) -> Iterator[None]:
         _stopped.reset(token)
 
 
-def open_http(coordinator: str, *, tls: ssl.SSLContext | None = None) -> httpx2.Client:
+def open_http(
+    coordinator: str, *, ca: Path | str | None = None, tls: ssl.SSLContext | None = None
+) -> httpx2.Client:
     """An HTTP client for one coordinator's URL, without a limit on connections, its waits interruptible (``until``).
 
-    ``tls``: trusted authorities, where they are not the usual ones. The environment's proxy for that URL is used
-    (``HTTPS_PROXY``, ``NO_PROXY``). ValueError where the URL is not http or https.
+    ``ca``: a PEM file with the one authority that is trusted, where the coordinator's certificate is from a private
+    authority; None: the file that the environment variable QUORATE_CA names, or else the usual authorities. ``tls``: a
+    context that decides all of this instead. The environment's proxy for that URL is used (``HTTPS_PROXY``,
+    ``NO_PROXY``). Redirects are not followed, and answers are not decompressed. ValueError where the URL is not http or
+    https, is plain http beyond this machine, or the file has no certificate.
     """
     url = check_url(coordinator)
     return httpx2.Client(
         base_url=url,
-        transport=_Transport(_proxy_of(url), tls),
+        transport=_Transport(_proxy_of(url), tls if tls is not None else trust(ca)),
         timeout=httpx2.Timeout(connect=5.0, read=30.0, write=30.0, pool=30.0),
+        headers={"Accept-Encoding": "identity"},
         follow_redirects=False,
     )
 
 
-def check_url(coordinator: str) -> str:
-    """The URL without a slash at its end. ValueError, in a sentence, where it is none."""
-    parts = urlsplit(coordinator)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{coordinator!r} is not a coordinator's URL; it looks like http://127.0.0.1:8080")
-    return coordinator.rstrip("/")
+def trust(ca: Path | str | None = None) -> ssl.SSLContext | None:
+    """A context that trusts the authorities in this PEM file only, or in the one that QUORATE_CA names; None where
+    neither is given. ValueError, in a sentence, where the file cannot be read or has no certificate."""
+    file = ca if ca is not None else os.environ.get(CA_VARIABLE)
+    if not file:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cafile=file)
+    except ssl.SSLError:
+        raise ValueError(f"{file} has no certificate in PEM form: --ca and {CA_VARIABLE} name one of an authority") from None
+    except OSError as error:
+        raise ValueError(f"The file of the authority's certificate, {file}, cannot be read: {error.strerror}") from None
+    return context
 
 
 def _proxy_of(url: str) -> str | None:
     parts = urlsplit(url)
-    if parts.hostname in ("localhost", "127.0.0.1", "::1") or proxy_bypass(parts.netloc):
+    if is_loopback(parts.hostname or "") or proxy_bypass(parts.netloc):
         return None
     return getproxies().get(parts.scheme)
 
@@ -104,6 +124,9 @@ class _Transport(httpx2.BaseTransport):
                     extensions=request.extensions,
                 )
             )
+        if any(name.lower() == b"content-encoding" and value.lower() != b"identity" for name, value in answer.headers):
+            answer.close()
+            raise httpx2.DecodingError("the answer is compressed, and nothing is decompressed here")
         return httpx2.Response(
             status_code=answer.status,
             headers=answer.headers,

@@ -24,11 +24,13 @@
     |   |-- withdrawn               409  drop    this device has withdrawn from the round
     |   |-- length-required         411  drop
     |   |-- too-large               413  drop
+    |   |-- compressed              415  drop    a body with a Content-Encoding: nothing is decompressed
     |   |-- invalid-request         422  drop
     |   |-- invalid-plan            422  drop    only operators send plans
     |   |-- invalid-update          422  drop    names, shapes, dtypes, NaN, infinity, range
     |   |-- digest-mismatch         422  retry   the bytes changed on the way
     |   |-- protocol-version        426  stop    one of the two must be upgraded
+    |   |-- too-many-requests       429  retry   honours Retry-After: this address, device or key sent too many
     |   |-- headers-too-large       431  drop    request line and headers; the connection closes
     |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
     |   |-- busy                    503  retry   honours Retry-After
@@ -81,11 +83,13 @@ PROBLEMS: dict[str, ProblemKind] = {
     "withdrawn": ProblemKind(409, "This device has withdrawn from the round", "drop"),
     "length-required": ProblemKind(411, "Content-Length is missing", "drop"),
     "too-large": ProblemKind(413, "The body is longer than allowed", "drop"),
+    "compressed": ProblemKind(415, "Compressed bodies are not read", "drop"),
     "invalid-request": ProblemKind(422, "The request is not valid", "drop"),
     "invalid-plan": ProblemKind(422, "The plan is not valid", "drop"),
     "invalid-update": ProblemKind(422, "The update does not fit the run's model", "drop"),
     "digest-mismatch": ProblemKind(422, "The bytes do not have the announced digest", "retry"),
     "protocol-version": ProblemKind(426, "This protocol version is not spoken here", "stop"),
+    "too-many-requests": ProblemKind(429, "Too many requests", "retry"),
     "headers-too-large": ProblemKind(431, "The request's headers are longer than allowed", "drop"),
     "internal": ProblemKind(500, "The coordinator failed", "retry"),
     "busy": ProblemKind(503, "The coordinator is busy", "retry"),
@@ -189,12 +193,24 @@ def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = 
             type="about:blank",
             title=f"HTTP status {status}",
             status=min(max(status, 400), 599),
-            detail=(found.detail if found else "") or text or f"The server answered with HTTP status {status}.",
+            detail=(found.detail if found else "") or _redirect(status, headers) or text or _bare(status),
             retryable=advice == "retry",
         )
     if found.retry_after_s is None:
         found = found.model_copy(update={"retry_after_s": _seconds(headers.get("retry-after"))})
     return found
+
+
+def _bare(status: int) -> str:
+    return f"The server answered with HTTP status {status}."
+
+
+def _redirect(status: int, headers: Mapping[str, str]) -> str:
+    """No redirect is followed: credentials go to no other place than the one that was named."""
+    place = headers.get("location", "")
+    if not 300 <= status < 400 or not place:
+        return ""
+    return f"The server redirects to {place[:200]!r}, which is not followed: name the coordinator's own URL."
 
 
 def _advice_of_status(status: int, retryable: bool) -> Advice:

@@ -91,7 +91,7 @@ def join(
     round. With --nnodes it leads a group of machines that share the folder.
     """
     from client_sdk.commands.long_running import log_plainly, stopped_by_signals
-    from client_sdk.http.transport import check_url
+    from client_sdk.http.urls import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_output import AgentOutput
     from coordinator.datacenter.follower_pool import FollowerPool

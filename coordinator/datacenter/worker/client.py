@@ -29,7 +29,8 @@ from client_sdk.device.actions import Answered, Failed, Fetch, RequestRefused, S
 from client_sdk.device.requests import Pacing
 from client_sdk.http.client import Happening
 from client_sdk.http.exchange import Exchange
-from client_sdk.http.transport import Interrupted, check_url, open_http, until
+from client_sdk.http.transport import Interrupted, open_http, until
+from client_sdk.http.urls import check_url
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem

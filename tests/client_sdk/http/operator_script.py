@@ -14,7 +14,7 @@ from client_sdk.protocol.operators import MetricReport
 from client_sdk.protocol.problems import problem
 from client_sdk.tensors import to_bytes
 
-URL = "http://coordinator.test"
+URL = "https://coordinator.test"
 BODY = to_bytes({"w": np.arange(3, dtype=np.float32)})
 DIGEST = hashlib.sha256(BODY).hexdigest()
 
