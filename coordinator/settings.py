@@ -6,22 +6,24 @@ defaults below. What belongs to one run is in its plan.
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from coordinator.datafolder import BLOBS_FOLDER, database_url
+from coordinator.network_settings import MIB, NetworkSettings
 
 KIB = 1024
-MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
-class Settings(BaseSettings):
-    """Settings of one coordinator process: frozen, validated, each with a working default. ValidationError."""
+class Settings(NetworkSettings):
+    """Settings of one coordinator process: frozen, validated, each with a working default. ValidationError.
+
+    Where it listens, and the limits by address and caller: ``network_settings``.
+    """
 
     model_config = SettingsConfigDict(env_prefix="QUORATE_", frozen=True, extra="forbid", populate_by_name=True)
 
@@ -31,10 +33,6 @@ class Settings(BaseSettings):
     """Folder of the database, the blobs and the enrolment token. Made if it is missing, readable by its owner only."""
     database: str | None = None
     """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
-    host: str = "127.0.0.1"
-    """Address to listen on: loopback only, since operators have no credentials yet."""
-    port: int = Field(default=8470, ge=0, le=65_535)
-    """TCP port. 0: the system chooses a free one, which ``quorate serve`` prints."""
     enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
     """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
 
@@ -64,6 +62,12 @@ class Settings(BaseSettings):
     """Longest JSON body. Plans and check-ins of real devices stay below 64 KiB."""
     uploads: int = Field(default=64, ge=1, le=4096)
     """Bodies received at the same time. The others wait in their sockets, by TCP flow control, without memory here."""
+    uploads_per_caller: int = Field(default=4, ge=1, le=4096)
+    """Bodies that one device, worker or key may be sending at the same time. Our clients send one, and after a lost
+    connection a second one."""
+    upload_disk_bytes: int = Field(default=256 * GIB, ge=MIB, le=2**50)
+    """Disk for bodies that are being received, of all callers; a single body is always received. The default is that of
+    64 of the longest updates twice: give less where the disk has less."""
     upload_memory_bytes: int = Field(default=MIB, ge=64 * KIB, le=GIB)
     """Memory for received bytes that are not written yet, shared by all uploads: each collects its part (64 to 256 KiB)
     before a thread hashes and writes it."""
@@ -85,16 +89,6 @@ class Settings(BaseSettings):
     """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
     commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""
 
-    @field_validator("host")
-    @classmethod
-    def _loopback(cls, value: str) -> str:
-        if not is_loopback(value):
-            raise ValueError(
-                f"{value} is not a loopback address: operators have no credentials yet, so the coordinator listens on "
-                "127.0.0.1, ::1 or localhost only; reach it from elsewhere through an SSH tunnel"
-            )
-        return value
-
     @model_validator(mode="after")
     def _window(self) -> Self:
         if self.pace_max_s < self.pace_min_s:
@@ -110,13 +104,3 @@ class Settings(BaseSettings):
     def blobs_folder(self) -> Path:
         """Folder of the blobs, each named by its digest."""
         return self.data / BLOBS_FOLDER
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an address, without port) is a loopback address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

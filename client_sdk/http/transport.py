@@ -44,9 +44,7 @@ def until(stopped: Callable[[], bool]) -> Iterator[None]:
         _stopped.reset(token)
 
 
-def open_http(
-    coordinator: str, *, ca: Path | str | None = None, tls: ssl.SSLContext | None = None
-) -> httpx2.Client:
+def open_http(coordinator: str, *, ca: Path | str | None = None, tls: ssl.SSLContext | None = None) -> httpx2.Client:
     """An HTTP client for one coordinator's URL, without a limit on connections, its waits interruptible (``until``).
 
     ``ca``: a PEM file with the one authority that is trusted, where the coordinator's certificate is from a private
@@ -76,7 +74,8 @@ def trust(ca: Path | str | None = None) -> ssl.SSLContext | None:
     try:
         context.load_verify_locations(cafile=file)
     except ssl.SSLError:
-        raise ValueError(f"{file} has no certificate in PEM form: --ca and {CA_VARIABLE} name one of an authority") from None
+        wrong = f"{file} has no certificate in PEM form: --ca and {CA_VARIABLE} name one of an authority"
+        raise ValueError(wrong) from None
     except OSError as error:
         raise ValueError(f"The file of the authority's certificate, {file}, cannot be read: {error.strerror}") from None
     return context

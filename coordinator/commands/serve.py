@@ -23,7 +23,20 @@ def serve(
         Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 means any free one. (default 8470)")] = None,
-    host: Annotated[str | None, typer.Option(help="Loopback address to listen on. (default 127.0.0.1)")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; beyond loopback it needs TLS. (default 127.0.0.1)")
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="How peers reach it: https://fl.example.org, with a path or not.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its certificate and the chain (PEM); read again when changed.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")] = None,
+    behind_proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CIDR", help="Network of the proxy that ends TLS, in place of a certificate; repeatable."),
+    ] = None,
     database: Annotated[str | None, typer.Option(help="SQLAlchemy URL. (default: SQLite in the folder)")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready, and the log as JSON.")
@@ -36,7 +49,10 @@ def serve(
     """
     from pydantic import ValidationError
 
-    options: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
+    options: dict[str, Any] = {
+        "data": data, "port": port, "host": host, "public_url": public_url, "tls_cert": tls_cert, "tls_key": tls_key,
+        "behind_proxy": behind_proxy or None, "database": database,
+    }  # fmt: skip
     _configure_log(as_json)
     try:
         from coordinator.service.process import serve as serve_until_stopped
@@ -46,7 +62,7 @@ def serve(
         serve_until_stopped(settings, _ready_json if as_json else _ready)
     except ValidationError as error:
         invalid = "; ".join(
-            f"{'.'.join(str(part) for part in row['loc'])}: {str(row['msg']).removeprefix('Value error, ')}"
+            ": ".join([*filter(None, [".".join(map(str, row["loc"]))]), str(row["msg"]).removeprefix("Value error, ")])
             for row in error.errors(include_url=False)
         )
         fail(f"These settings are not valid: {invalid}.")

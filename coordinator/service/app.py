@@ -27,6 +27,7 @@ from coordinator.service.core import Service
 from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
 from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
+from coordinator.service.hosts import Hosts
 from coordinator.service.openapi import complete
 from coordinator.service.routes import table_routes
 from coordinator.service.stream import stream_routes
@@ -37,6 +38,8 @@ _ABOUT = """\
 A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
 Every error is a problem document (RFC 9457) that states in one sentence what is wrong and how to correct it."""
 
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Routes that a proxy's own health checks read."""
 _TAGS = [
     {"name": "runs", "description": "Requests of operators: create, follow and end training jobs."},
     {"name": "fleet", "description": "The devices, as operators see them."},
@@ -79,8 +82,9 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
         *stream_routes(service),
         *_process_routes(service, _mount_pages(app)),
     ]
-    complete(app, table)
-    app.add_middleware(Edge, meters=service.meters)
+    complete(app, table, settings.public_url)
+    hosts = Hosts(settings.public, PROBES)
+    app.add_middleware(Edge, meters=service.meters, hosts=hosts, admission=service.admission)
 
     async def on_error(request: Request, error: Exception) -> Response:
         found, headers = problem_of(error, path=request.url.path), None
@@ -119,7 +123,7 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
         return docs_script()
 
     async def home() -> Response:
-        return RedirectResponse(home_path)
+        return RedirectResponse(service.settings.prefix + home_path)
 
     def route(path: str, endpoint: Any, summary: str, shown: bool = True) -> APIRoute:
         return APIRoute(
@@ -140,7 +144,8 @@ def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
 def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
     path, resource = request.url.path[:200], _resource(app, request)
     if resource is None:
-        return plain(404, f"There is nothing at {path}; the page /docs lists what there is."), {}
+        docs = request.scope["root_path"] + DOCS_PATH
+        return plain(404, f"There is nothing at {path}; the page {docs} lists what there is."), {}
     methods = {name for route in _routes(app) if route.path == resource for name in route.methods or ()}
     allowed = ", ".join(sorted(methods))
     return plain(405, f"{request.method} is not possible at {path}; possible: {allowed}."), {"Allow": allowed}
@@ -154,7 +159,8 @@ def _belongs_to_another(app: FastAPI, request: Request) -> bool:
 
 def _resource(app: FastAPI, request: Request) -> str | None:
     """The path template to which this path belongs, whatever the method: the one with the fewest parameters."""
-    found = [route.path for route in _routes(app) if route.path_regex.match(request.url.path)]
+    path = request.url.path.removeprefix(request.scope["root_path"])
+    found = [route.path for route in _routes(app) if route.path_regex.match(path)]
     return min(found, key=lambda path: path.count("{"), default=None)
 
 

@@ -15,7 +15,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route
-from coordinator.requests import Permission, identify
+from coordinator.requests import Permission
 from coordinator.service.core import Service
 from coordinator.service.describing import TENSORS
 from coordinator.service.errors import plain, problem_response
@@ -37,7 +37,7 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
 
     def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
         if token is not None:
-            identify(coordinator, Permission.PEER, token)
+            service.identify(Permission.PEER, token)
         path = coordinator.operators.checkpoint_file(digest)
         size = path.stat().st_size
         return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None

@@ -9,14 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, assert_never
 
 from starlette.types import Receive
 
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import Problem, problem
+from coordinator.requests import Caller, Operator, Permission, identify
 from coordinator.runtime.signals import Signals
+from coordinator.service.limits import Admission
+from coordinator.service.limits.admission import spread
 from coordinator.service.observe import Meters
+from coordinator.service.sockets.limits import Limits, most_connections
 from coordinator.settings import Settings
+from coordinator.store.port import DeviceRow, WorkerRow
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -36,6 +41,9 @@ class Service:
         self.settings = settings
         self.signals = signals
         self.meters = Meters(coordinator)
+        self.limits = Limits.of(settings)
+        self.most_connections = most_connections(settings)
+        self.admission = Admission(settings, self.most_connections)
         self.stopping = False
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
         self._queued = 0
@@ -52,7 +60,20 @@ class Service:
     def admit(self) -> None:
         """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
         if self._queued >= OVERLOAD:
-            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=5)
+            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=spread(5))
+
+    def identify(self, permission: Permission, token: str) -> Caller:
+        """Returns the caller of a request, and counts the request. Reads the store: call it in a thread. ProblemError
+        *unauthenticated*, *too-many-requests*."""
+        caller = identify(self.coordinator, permission, token)
+        name = caller_name(caller)
+        if name is not None:
+            self.admission.caller(name)
+        return caller
+
+    def count_refusal(self, found: Problem) -> None:
+        """Counts a problem that was answered below the routes."""
+        self.meters.refused(found)
 
     def stop(self) -> None:
         """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
@@ -62,6 +83,19 @@ class Service:
     def close(self) -> None:
         """Waits until the threads have finished."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def caller_name(caller: Caller) -> str | None:
+    """The name under which a caller is counted: ``device:d-1``; None: it is not counted."""
+    match caller:
+        case DeviceRow():
+            return f"device:{caller.device}"
+        case WorkerRow():
+            return f"worker:{caller.worker}"
+        case Operator() | None:
+            return None
+        case _:
+            assert_never(caller)
 
 
 async def until_gone(receive: Receive) -> None:

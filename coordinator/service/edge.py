@@ -1,16 +1,12 @@
 """The outermost layer of each request: host, origin, protocol version, problems, meters. Raw ASGI, no tasks.
 
-The service listens on loopback, which every web page in a browser can reach: a Host that is not a loopback name means
-that a name was rebound to this machine, and a write from another origin means that a page tries to act as the operator.
-Both are refused, and so is a request of which two readers could see two hosts. Names of hosts have no case, and may end
-with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
+Which names a request may be sent to, and from which pages: ``hosts``. What it costs its address: ``limits``.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from urllib.parse import urlsplit
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -18,14 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL_VERSION
 from client_sdk.protocol.problems import Problem, problem
-from coordinator.service.errors import plain, problem_of, problem_response
+from coordinator.service.errors import problem_of, problem_response
+from coordinator.service.hosts import MALFORMED, Hosts
+from coordinator.service.limits import Admission
+from coordinator.service.limits.admission import COSTLY, LOCAL, Origin
 from coordinator.service.observe import Meters
-from coordinator.settings import is_loopback
 
-MALFORMED = "malformed-request"
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]\s]*)(?::[0-9]{0,5})?")
-"""A Host header: its name, and its port (RFC 9110, section 7.2)."""
 STANDING = [
     (PROTOCOL_HEADER.lower().encode(), str(PROTOCOL_VERSION).encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -37,15 +31,19 @@ STANDING = [
 class Edge:
     """The outermost layer of the service."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+    def __init__(self, app: ASGIApp, meters: Meters, hosts: Hosts, admission: Admission) -> None:
         self.app = app
         self.meters = meters
+        self.hosts = hosts
+        self.admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
+        origin: Origin = scope.get("state", {}).get("origin", LOCAL)
+        scope["root_path"] = self.hosts.prefix
         status = 0
         sent = 0
 
@@ -59,11 +57,12 @@ class Edge:
             await send(message)
 
         try:
-            refused = refusal(scope)
+            refused = self.refusal(scope, origin)
             if refused is not None:
                 await self.refuse(refused, scope, receive, counted)
             else:
-                await self.app(scope, receive, counted)
+                with self.under_way(origin):
+                    await self.app(scope, receive, counted)
         except ClientDisconnect:
             status = status or 499
         except Exception as error:  # noqa: BLE001 - the last place where a bug can become an answer
@@ -71,6 +70,8 @@ class Edge:
             if status == 0:
                 await self.refuse(found, scope, receive, counted)
         finally:
+            if status in COSTLY:
+                self.admission.charge(origin.key)
             route = getattr(scope.get("route"), "path", "none")
             self.meters.answered(route, scope["method"], status, time.perf_counter() - began, sent)
 
@@ -80,25 +81,23 @@ class Edge:
         close = {"Connection": "close"} if found.kind == MALFORMED else None
         await problem_response(found, close)(scope, receive, send)
 
+    def refusal(self, scope: Scope, origin: Origin) -> Problem | None:
+        """Returns why a request is refused before it is routed; None: it is not."""
+        headers = Headers(scope=scope)
+        refused = self.hosts.refusal(scope, headers, origin)
+        if refused is not None:
+            return refused
+        if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            detail = "Nothing is decompressed here: send the body without a Content-Encoding."
+            return problem("compressed", detail).problem
+        version = headers.get(PROTOCOL_HEADER)
+        return None if version is None else version_refusal(version)
 
-def refusal(scope: Scope) -> Problem | None:
-    """Returns why a request is refused before it is routed; None: it is not."""
-    headers = Headers(scope=scope)
-    hosts = headers.getlist("host")
-    if len(hosts) > 1 or (not hosts and scope["http_version"] == "1.1"):
-        return problem(MALFORMED, f"A request has one Host header; this one has {len(hosts) or 'none'}.").problem
-    host = hosts[0].lower() if hosts else ""
-    found = _HOST.fullmatch(host)
-    if found is None:
-        return problem(MALFORMED, f"The Host header {host[:100]!r} is no host, or no host and port.").problem
-    if not is_loopback(found[1].removesuffix(".")):
-        return plain(421, f"This coordinator answers to localhost only, not to {host[:100]!r}.")
-    if scope["method"] not in _READS:
-        origin = headers.get("origin")
-        if (origin is not None and _site(origin) != host) or headers.get("sec-fetch-site") == "cross-site":
-            return plain(403, "Writes from pages of another origin are refused.")
-    version = headers.get(PROTOCOL_HEADER)
-    return None if version is None else version_refusal(version)
+    def under_way(self, origin: Origin) -> AbstractContextManager[object]:
+        """Counts the request of an address that has no connections of its own here."""
+        if origin.way != "forwarded" or not origin.key:
+            return nullcontext()
+        return self.admission.under_way.held(origin.key, 1)
 
 
 def version_refusal(version: str | None) -> Problem | None:
@@ -123,11 +122,3 @@ def version_refusal(version: str | None) -> Problem | None:
     else:
         return None
     return problem("protocol-version", detail).problem
-
-
-def _site(origin: str) -> str | None:
-    """Host and port of an Origin header; None where it has none."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None

@@ -22,7 +22,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from coordinator.requests import Caller, Entry, Held, NotYet, Request, Shape, identify
+from coordinator.requests import Caller, Entry, Held, NotYet, Request, Shape
 from coordinator.service.core import Service, until_gone
 
 
@@ -43,7 +43,7 @@ class Holds:
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
         def begin() -> tuple[Caller, int, Any]:
-            caller = identify(coordinator, entry.permission, token)
+            caller = service.identify(entry.permission, token)
             seen = service.signals.version(shape.key(caller, message))
             return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
 

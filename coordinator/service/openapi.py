@@ -94,13 +94,15 @@ _PROBLEM = {
 }
 
 
-def complete(app: FastAPI, table: Table) -> None:
-    """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for."""
+def complete(app: FastAPI, table: Table, public_url: str | None) -> None:
+    """Makes ``app.openapi()`` return the completed document. It is made once, when it is first asked for. Its server is
+    the public URL; without one, the place where the document came from."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = plain()
+            document["servers"] = [{"url": public_url or "/"}]
             schemas = document["components"]["schemas"]
             models: list[type[BaseModel]] = [problems.Problem, operators.EventView, *_messages(table)]
             for model in models:

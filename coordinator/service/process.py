@@ -20,6 +20,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from client_sdk.http.urls import is_loopback
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked, sync_folder
 from coordinator.runtime.coordinator import Coordinator
@@ -27,6 +28,7 @@ from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
 from coordinator.service.sockets import HttpServer
+from coordinator.service.sockets.tls import Certificate, Unusable
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
@@ -44,6 +46,8 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
 
     Must run in the process's main thread. CannotServe when it could not start.
     """
+    require_operator_keys(settings)
+    certificate = _certificate(settings)
     _raise_file_limit()
     _give_memory_back()
     with _folder(settings.data):
@@ -58,8 +62,9 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
-            url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
-            HttpServer(create_app(coordinator, settings), listener, lambda: on_ready(url, settings)).run()
+            url = settings.public_url or _local_url(settings, listener)
+            app = create_app(coordinator, settings)
+            HttpServer(app, listener, lambda: on_ready(url, settings), certificate).run()
         except MissingExtension as error:
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
@@ -116,8 +121,28 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _in_url(host: str) -> str:
-    return f"[{host.strip('[]')}]" if ":" in host else host
+def _local_url(settings: Settings, listener: socket.socket) -> str:
+    host, port = settings.host.strip("[]"), listener.getsockname()[1]
+    return f"{'https' if settings.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _certificate(settings: Settings) -> Certificate | None:
+    """Returns the certificate with which this process ends TLS; None where it does not."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    try:
+        return Certificate(settings.tls_cert, settings.tls_key)
+    except Unusable as error:
+        raise CannotServe(f"{error} Give others by --tls-cert and --tls-key.") from error
+
+
+def require_operator_keys(settings: Settings) -> None:
+    """CannotServe beyond loopback while operators have no credentials: whoever reached the port would be one."""
+    if not is_loopback(settings.host):
+        raise CannotServe(
+            f"Operators have no credentials yet, so {settings.host} cannot be listened on: listen on 127.0.0.1, behind "
+            "a proxy that authenticates operators."
+        )
 
 
 def _give_memory_back() -> None:

@@ -23,6 +23,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
+from coordinator.service.limits.admission import LOCAL, SMALL, Origin
 from coordinator.service.pace import Pace, content_length
 
 Endpoint = Callable[..., Awaitable[Response]]
@@ -82,19 +83,30 @@ async def read_body(request: Request) -> bytes:
     announced = request.headers.get("content-length")
     if announced is not None and (length := content_length(announced)) is not None and length > limit:
         raise problem("too-large", f"The message is {length} bytes long; at most {limit} are read.")
-    pace = Pace(request.app.state.service.settings)
+    service = request.app.state.service
+    pace = Pace(service.settings)
     parts: list[bytes] = []
     more = True
-    while more:
-        message = await pace.next(request.receive)
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-        if pace.received > limit:
-            raise problem("too-large", f"The message is longer than {limit} bytes.")
-    request.app.state.service.meters.bytes_in.inc(pace.received)
+    with service.admission.messages.held(origin_of(request).key or "unlimited") as memory:
+        while more:
+            message = await pace.next(request.receive)
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part = message.get("body", b"")
+            parts.append(part)
+            more = message.get("more_body", False)
+            if pace.received > limit:
+                raise problem("too-large", f"The message is longer than {limit} bytes.")
+            if pace.received > SMALL and part:
+                memory.add(len(part))
+    service.meters.bytes_in.inc(pace.received)
     return b"".join(parts)
+
+
+def origin_of(request: Request) -> Origin:
+    """Where the request comes from."""
+    found: Origin = request.scope.get("state", {}).get("origin", LOCAL)
+    return found
 
 
 def bearer(request: Request) -> str:

@@ -19,9 +19,9 @@ from starlette.responses import Response
 
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
-from coordinator.requests import Body, Direct, Entry, Held, Permission, Request, Shape, identify
+from coordinator.requests import Body, Direct, Entry, Held, Permission, Request, Shape
 from coordinator.requests.entry import About, Beside
-from coordinator.service.core import Service
+from coordinator.service.core import Service, caller_name
 from coordinator.service.describing import extras
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
@@ -35,7 +35,8 @@ Respond = Callable[[HttpRequest, str, Any, dict[str, Any]], Awaitable[Any]]
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
     """Returns a route for each entry, in order."""
     holds = Holds(service)
-    return [_route(entry, _respond(service, uploads, holds, entry)) for entry in entries]
+    prefix = service.settings.prefix
+    return [_route(entry, _respond(service, uploads, holds, entry), prefix) for entry in entries]
 
 
 # ------------------------------------------------------------ one function for each shape
@@ -45,7 +46,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
     coordinator, shape = service.coordinator, entry.shape
 
     def request(token: str, message: Any, path: dict[str, Any]) -> Request:
-        return Request(entry, identify(coordinator, entry.permission, token), message, path)
+        return Request(entry, service.identify(entry.permission, token), message, path)
 
     async def direct(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
         call = shape.main
@@ -67,7 +68,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         def finish(spool: Spool) -> Any:
             return asked.call(shape.stored, coordinator, spool)
 
-        return await uploads.receive(http, limit, finish)
+        return await uploads.receive(http, limit, finish, caller_name(asked.caller))
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 
@@ -87,8 +88,8 @@ def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) ->
 # ------------------------------------------------------------ routes for FastAPI
 
 
-def _route(entry: Entry[Shape], respond: Respond) -> APIRoute:
-    needs_token, render = entry.permission.needs_token, _renderer(entry)
+def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
+    needs_token, render = entry.permission.needs_token, _renderer(entry, prefix)
     beside = entry.shape.beside if isinstance(entry.shape, Body) else None
     in_body = entry.message if not isinstance(entry.shape, Body) else None
 
@@ -115,7 +116,7 @@ def _route(entry: Entry[Shape], respond: Respond) -> APIRoute:
     return PeerRoute(entry.route, endpoint, **options)
 
 
-def _renderer(entry: Entry[Shape]) -> Callable[[Any], Response]:
+def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
     status, location = 201 if entry.created else 200, entry.location
     if get_origin(entry.answer) is list:
         (model,) = get_args(entry.answer)
@@ -124,7 +125,7 @@ def _renderer(entry: Entry[Shape]) -> Callable[[Any], Response]:
     def render(answer: BaseModel) -> Response:
         response = json_response(answer, status)
         if location is not None:
-            response.headers["Location"] = location.format(**dict(answer))
+            response.headers["Location"] = prefix + location.format(**dict(answer))
         return response
 
     return render

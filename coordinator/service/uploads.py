@@ -18,9 +18,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs.port import BlobError
 from coordinator.service.core import Service
+from coordinator.service.limits import InFlight
+from coordinator.service.limits.admission import spread
+from coordinator.service.limits.in_flight import Held
 from coordinator.service.pace import Pace, content_length
 from coordinator.store.port import StoreError
 
@@ -44,40 +47,56 @@ class Uploads:
         self._slots = asyncio.Semaphore(service.settings.uploads)
         self._validating = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._active = 0
+        self._callers = InFlight(self._too_many, each=service.settings.uploads_per_caller)
+        self._disk = InFlight(self._no_room, total=service.settings.upload_disk_bytes)
 
-    async def receive(self, request: Request, limit: int, finish: Callable[[Spool], T]) -> T:
-        """Spools the request's body, at most ``limit`` bytes, and hands it to ``finish`` in a thread.
+    async def receive(self, request: Request, limit: int, finish: Callable[[Spool], T], caller: str | None = None) -> T:
+        """Spools the request's body, at most ``limit`` bytes, and hands it to ``finish`` in a thread. ``caller``: whose
+        body it is; None: not counted.
 
-        Problems: length-required, too-large, truncated, digest-mismatch (the sender announced a digest), busy,
-        disk-full; and whatever ``finish`` raises. Returns what ``finish`` returns.
+        Problems: length-required, too-large, truncated, digest-mismatch (the sender announced a digest),
+        too-many-requests, busy, disk-full; and whatever ``finish`` raises. Returns what ``finish`` returns.
         """
-        service = self._service
         announced = _length(request, limit)
         expected = _expected(request)
-        async with self._slot():
-            spool = await service.work(service.coordinator.core.blobs.spool, limit)
-            try:
-                received = await self._pour(request, spool, limit)
-                if announced is not None and received != announced:
-                    raise problem("truncated", f"The body ended after {received} of {announced} bytes.")
+        with self._callers.held(caller or "", 1 if caller else 0):
+            async with self._slot():
+                with self._disk.held("", announced or 0) as disk:
+                    return await self._received(request, limit, finish, announced, expected, disk)
 
-                def end() -> T:
-                    if expected is not None and spool.digest != expected:
-                        detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
-                        raise problem("digest-mismatch", detail)
-                    return finish(spool)
+    async def _received(
+        self,
+        request: Request,
+        limit: int,
+        finish: Callable[[Spool], T],
+        announced: int | None,
+        expected: str | None,
+        disk: Held,
+    ) -> T:
+        service = self._service
+        spool = await service.work(service.coordinator.core.blobs.spool, limit)
+        try:
+            received = await self._pour(request, spool, limit, disk if announced is None else None)
+            if announced is not None and received != announced:
+                raise problem("truncated", f"The body ended after {received} of {announced} bytes.")
 
-                if received < _LARGE:
-                    return await service.work(end)
-                async with self._validating:
-                    return await service.work(end)
-            except (BlobError, StoreError) as error:
-                service.coordinator.core.failures.note(error)
-                raise
-            finally:
-                await asyncio.shield(service.work(spool.__exit__, None, None, None))
+            def end() -> T:
+                if expected is not None and spool.digest != expected:
+                    detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
+                    raise problem("digest-mismatch", detail)
+                return finish(spool)
 
-    async def _pour(self, request: Request, spool: Spool, limit: int) -> int:
+            if received < _LARGE:
+                return await service.work(end)
+            async with self._validating:
+                return await service.work(end)
+        except (BlobError, StoreError) as error:
+            service.coordinator.core.failures.note(error)
+            raise
+        finally:
+            await asyncio.shield(service.work(spool.__exit__, None, None, None))
+
+    async def _pour(self, request: Request, spool: Spool, limit: int, disk: Held | None) -> int:
         service = self._service
         parts: list[bytes] = []
         held = 0
@@ -90,6 +109,8 @@ class Uploads:
             if part:
                 parts.append(part)
                 held += len(part)
+                if disk is not None:
+                    disk.add(len(part))
                 if pace.received > limit:
                     raise problem("too-large", f"The body is longer than the {limit} bytes that are accepted here.")
             if held and (not more or held >= self._piece()):
@@ -105,6 +126,15 @@ class Uploads:
             self._service.meters.problems.labels("truncated").inc()
             raise ClientDisconnect
         return message
+
+    @staticmethod
+    def _too_many(of_all: bool) -> ProblemError:
+        detail = "This device is sending too many bodies at the same time; one after the other is enough."
+        return problem("too-many-requests", detail, retry_after_s=spread(5))
+
+    @staticmethod
+    def _no_room(of_all: bool) -> ProblemError:
+        return problem("busy", "The bodies being received take all of the disk for them.", retry_after_s=spread(10))
 
     def _piece(self) -> int:
         share = self._service.settings.upload_memory_bytes // max(self._active, 1)

@@ -1,6 +1,9 @@
 // Draws /openapi.json as a page: routes by tag, fields with their stories, an example, and a form to try what only reads.
 "use strict";
 
+// The path in front of every route: this page is at <prefix>/docs.
+const prefix = location.pathname.replace(/\/docs$/, "");
+
 const make = (tag, options = {}, ...children) => {
   const element = Object.assign(document.createElement(tag), options);
   element.append(...children.filter((child) => child !== null));
@@ -83,7 +86,7 @@ const tryForm = (method, path, parameters) => {
       if (parameter.in === "path") url = url.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
       else if (input.value) query.set(parameter.name, input.value);
     }
-    const response = await fetch(url + (query.size ? `?${query}` : ""));
+    const response = await fetch(prefix + url + (query.size ? `?${query}` : ""));
     const text = await response.text();
     let shown = text;
     try {
@@ -171,7 +174,7 @@ const draw = (api) => {
   openTarget();
 };
 
-fetch("/openapi.json")
+fetch(`${prefix}/openapi.json`)
   .then((response) => response.json())
   .then(draw)
   .catch((error) => {

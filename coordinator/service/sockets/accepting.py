@@ -10,34 +10,46 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 
 import structlog
+
+from coordinator.service.limits import Admission, Visit
 
 _NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _AT_ONCE = 64
 """Connections accepted in one step of the event loop."""
 _PAUSE_S = 0.25
+_SHUT_S = 5.0
+"""Seconds for the end of TLS on a connection that closes."""
 _LOGGED_EVERY_S = 60.0
 
 log = structlog.get_logger("coordinator.service")
 
 
 class Acceptor:
-    """Accepts for one listening socket. ``connect`` makes the protocol of a connection, ``connected`` counts them."""
+    """Accepts for one listening socket. ``connect`` makes the protocol of a connection, ``connected`` counts them.
+    ``tls`` gives the context of a new connection; None: plain HTTP. A handshake has ``handshake_s`` seconds."""
 
     def __init__(
         self,
         listener: socket.socket,
-        connect: Callable[[], asyncio.BaseProtocol],
+        connect: Callable[[Visit], asyncio.BaseProtocol],
         connected: Callable[[], int],
         most: int,
+        admission: Admission,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        handshake_s: float = 20.0,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._listener = listener
         self._connect = connect
         self._connected = connected
         self._most = most
+        self._admission = admission
+        self._tls = tls
+        self._handshake_s = handshake_s
         self._pause_s = pause_s
         self._opening: set[asyncio.Task[object]] = set()
         self._paused: asyncio.TimerHandle | None = None
@@ -62,7 +74,7 @@ class Acceptor:
                 self._pause(f"all {self._most} connections that the limit of file handles allows are open")
                 return
             try:
-                connection, _ = self._listener.accept()
+                connection, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -70,20 +82,32 @@ class Acceptor:
                     raise
                 self._pause(f"{error.strerror} (errno {error.errno})")
                 return
+            visit = self._admission.visit(peer[0])
+            if visit is None:
+                connection.close()
+                continue
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._open(connection))
+            task = self._loop.create_task(self._open(connection, visit))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
     def _open_now(self) -> int:
         return self._connected() + len(self._opening)
 
-    async def _open(self, connection: socket.socket) -> None:
+    async def _open(self, connection: socket.socket, visit: Visit) -> None:
+        """Makes the protocol of a connection, over TLS after the handshake. The protocol ends the visit."""
+        secure = None if self._tls is None else self._tls()
+        times = {} if secure is None else {"ssl_handshake_timeout": self._handshake_s, "ssl_shutdown_timeout": _SHUT_S}
         try:
-            await self._loop.connect_accepted_socket(self._connect, connection)
-        except OSError:  # the peer has gone already
+            await self._loop.connect_accepted_socket(lambda: self._connect(visit), connection, ssl=secure, **times)
+        except OSError:  # the peer has gone already, or speaks no TLS
             connection.close()
+            visit.refused()
+            visit.leave()
+        except BaseException:
+            visit.leave()
+            raise
 
     def _pause(self, reason: str) -> None:
         self._loop.remove_reader(self._listener)

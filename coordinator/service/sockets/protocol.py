@@ -6,6 +6,7 @@
       |                   |                    |
       |                   |                    |-- too much framing, broken framing: malformed-request
       |                   |-- head_bytes, headers: headers-too-large     (the time of a body: service/pace.py)
+      |                   |-- whose request is it, has the address sent too many: too-many-requests
       |                   |-- head_s: request-timeout
       |                   `-- broken, no HTTP/1.x: malformed-request
       `-- keep_alive_s, or head_s on a new connection: closed without an answer
@@ -24,8 +25,9 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.service.errors import problem_response
+from coordinator.service.limits import Admission, Visit
 from coordinator.service.sockets.limits import Limits
 
 _VERSIONS = frozenset({"1.0", "1.1"})
@@ -39,21 +41,15 @@ class _Part(Enum):
     BODY = auto()
 
 
-class _Refused(Exception):
-    """Raised within the parser's callbacks: it stops reading there."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
-        self.problem = problem(kind, detail).problem
-
-
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. ``refused`` is called with each problem that is answered here; ``standing`` are headers of
-    every answer."""
+    """One connection, the ``visit`` of a peer. ``refused`` is called with each problem that is answered here;
+    ``standing`` are headers of every answer. A problem that is raised in the parser's callbacks stops the reading."""
 
     def __init__(
         self,
         limits: Limits,
+        admission: Admission,
+        visit: Visit,
         refused: Callable[[Problem], None],
         standing: list[tuple[bytes, bytes]],
         **options: Any,
@@ -61,6 +57,8 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(**options)
         self.timeout_keep_alive = limits.keep_alive_s
         self._limits = limits
+        self._admission = admission
+        self._visit = visit
         self._count_refusal = refused
         self._standing = standing
         self._part = _Part.IDLE
@@ -85,6 +83,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.resume_writing()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._visit.leave()
         if self._answered is not None and not self._answered.response_complete:
             self._leave(self._answered)
         self.pipeline.clear()
@@ -102,7 +101,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if isinstance(cause, _Refused):
+            if isinstance(cause, ProblemError):
                 self._refuse(cause.problem)
             else:
                 self._refuse(problem("malformed-request", f"This is not HTTP/1.1: {_reason(error)}.").problem)
@@ -135,7 +134,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= self._limits.pipelined:
-            raise _Refused("malformed-request", f"More than {self._limits.pipelined} requests wait on this connection.")
+            raise problem("malformed-request", f"More than {self._limits.pipelined} requests wait on this connection.")
         self._part = _Part.HEAD
         self._head_bytes = 0
         super().on_message_begin()
@@ -159,16 +158,25 @@ class BoundedHttp(HttpToolsProtocol):
             raise self._too_large()
         version = self.parser.get_http_version()
         if version not in _VERSIONS:
-            raise _Refused("malformed-request", f"HTTP/{version} is not spoken here: use HTTP/1.1.")
+            raise problem("malformed-request", f"HTTP/{version} is not spoken here: use HTTP/1.1.")
         if coding is not None and (coding != b"chunked" or version == "1.0"):
-            raise _Refused("malformed-request", "A body comes with a Content-Length, or chunked by HTTP/1.1.")
+            raise problem("malformed-request", "A body comes with a Content-Length, or chunked by HTTP/1.1.")
         if self.parser.should_upgrade() and (coding is not None or length not in (None, b"0")):
-            raise _Refused("malformed-request", "A request with a body cannot ask for another protocol.")
+            raise problem("malformed-request", "A request with a body cannot ask for another protocol.")
+        self._count_request()
         if self._deadline is not None:
             self._expect_within(None)
         self._part = _Part.BODY
         self._framing_bytes = self._content_bytes = 0
         super().on_headers_complete()
+
+    def _count_request(self) -> None:
+        """Finds whose request this is, and counts it before it costs more. The parser's callback may raise."""
+        origin = self._visit.origin(self.headers)
+        self._admission.request(origin.key)
+        if origin.scheme is not None:
+            self.scope["client"], self.scope["scheme"] = (origin.address, 0), origin.scheme
+        self.scope["state"]["origin"] = origin
 
     def on_body(self, body: bytes) -> None:
         self._content_bytes += len(body)
@@ -213,8 +221,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     # ------------------------------------------------------------ refusals
 
-    def _too_large(self) -> _Refused:
-        return _Refused(
+    def _too_large(self) -> ProblemError:
+        return problem(
             "headers-too-large",
             f"The request line and headers may have {self._limits.head_bytes} bytes and {self._limits.headers} fields.",
         )
@@ -223,6 +231,8 @@ class BoundedHttp(HttpToolsProtocol):
         """Reads no further request. The answer is sent when all requests before this one are answered."""
         self._refusal = found
         self._count_refusal(found)
+        if found.status != 429:
+            self._visit.refused()
         self._expect_within(None)
         if self._part is _Part.BODY and self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()  # its body is broken, and the application does not know of it yet
@@ -247,7 +257,8 @@ class BoundedHttp(HttpToolsProtocol):
         head = [*self.server_state.default_headers, *self._standing, *response.raw_headers]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in head)
         self.transport.write(STATUS_LINE[found.status] + lines + b"\r\n" + bytes(response.body))
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS has no half-closed connections: the peer reads `Connection: close`
+            self.transport.write_eof()
         self.flow.resume_reading()
         self._expect_within(self._limits.linger_s)
 

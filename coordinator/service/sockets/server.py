@@ -7,32 +7,61 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
 
-from coordinator.service.core import Service
+from client_sdk.protocol.problems import Problem
 from coordinator.service.edge import STANDING
+from coordinator.service.limits import Admission, Visit
 from coordinator.service.sockets.accepting import Acceptor
-from coordinator.service.sockets.limits import Limits, most_connections
+from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
 from coordinator.service.sockets.reader import SmallReads
+from coordinator.service.sockets.tls import Certificate
 
 _BACKLOG = 4096
 _GRACE_S = 5
 
 
+class Served(Protocol):
+    """What a server needs to know of its application: ``app.state.service``."""
+
+    @property
+    def admission(self) -> Admission: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def most_connections(self) -> int: ...
+
+    def count_refusal(self, found: Problem) -> None:
+        """Called with each problem that is answered below the application."""
+
+    def stop(self) -> None:
+        """Answers all held requests and holds no more."""
+
+
 class HttpServer(uvicorn.Server):
-    """Serves one application on one listening socket.
+    """Serves one application on one listening socket, over TLS where there is a ``certificate``.
 
     The first SIGINT or SIGTERM stops after requests under way, the second at once; held requests are answered before.
     """
 
-    def __init__(self, app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        self._service: Service = app.state.service
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        on_ready: Callable[[], None],
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._service: Served = app.state.service
         self._listener = listener
         self._on_ready = on_ready
-        self._limits = Limits.of(self._service.settings)
+        self._certificate = certificate
+        self._limits = self._service.limits
         self._acceptor: Acceptor | None = None
         super().__init__(
             uvicorn.Config(
@@ -42,6 +71,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,
                 timeout_graceful_shutdown=_GRACE_S,
             )
         )
@@ -49,16 +79,26 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
         if self.started:
-            connections, most = self.server_state.connections, most_connections(self._service.settings)
-            self._acceptor = Acceptor(self._listener, self._connect, lambda: len(connections), most)
+            connections = self.server_state.connections
+            self._acceptor = Acceptor(
+                self._listener,
+                self._connect,
+                lambda: len(connections),
+                self._service.most_connections,
+                self._service.admission,
+                None if self._certificate is None else self._certificate.context,
+                self._limits.head_s,
+            )
             self._acceptor.start(_BACKLOG)
             self._on_ready()
 
-    def _connect(self) -> SmallReads:
+    def _connect(self, visit: Visit) -> SmallReads:
         return SmallReads(
             BoundedHttp(
                 self._limits,
-                self._service.meters.refused,
+                self._service.admission,
+                visit,
+                self._service.count_refusal,
                 STANDING,
                 config=self.config,
                 server_state=self.server_state,

@@ -1,4 +1,4 @@
-"""Where credentials go: to https, to this machine, to the authority's server; never to plain http, nor on a redirect."""
+"""Where credentials go: to https and to this machine; never to plain http, nor on a redirect."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_no_client_talks_plain_http_beyond_this_machine(url: str, tmp_path: Path
         lambda: Client(url, FileStorage(tmp_path), trainer, http=httpx2.Client()),
     )
     for make in makers:
-        with pytest.raises(ValueError, match="as plain text.*use its https URL, or an SSH tunnel"):
+        with pytest.raises(ValueError, match=r"as plain text.*use its https URL, or an SSH tunnel"):
             make()
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
 def test_redirects_are_not_followed_and_named() -> None:
     with answering(200, {}) as (elsewhere, asked):
         with answering(307, {"Location": f"{elsewhere}/v1/runs"}) as (url, _):
-            with OperatorClient(url) as operator, pytest.raises(ProblemError, match="redirects to .*is not followed"):
+            with OperatorClient(url) as operator, pytest.raises(ProblemError, match=r"redirects to .*is not followed"):
                 operator.runs()
     assert asked == []
 

@@ -230,7 +230,7 @@ def test_a_body_that_stops_is_refused_as_truncated(scripted: Scripted) -> None:
 
 def test_more_senders_than_slots_all_get_their_turn(scripted: Scripted) -> None:
     bodies = [bytes([n]) * (200_000 + n) for n in range(12)]
-    with serving(scripted, uploads=2) as http:
+    with serving(scripted, uploads=2, uploads_per_caller=12) as http:
         answers: dict[int, httpx2.Response] = {}
 
         def put(n: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from coordinator.service.errors import problem_of
+from coordinator.service.limits import Admission
 from coordinator.service.sockets.accepting import Acceptor
 from coordinator.service.sockets.limits import most_connections
 from coordinator.settings import Settings
@@ -90,7 +91,7 @@ def test_an_accept_that_fails_for_want_of_handles_is_tried_again(capsys: pytest.
         listener = Scarce(socket.AF_INET, socket.SOCK_STREAM)
         listener.bind(("127.0.0.1", 0))
         listener.setblocking(False)
-        acceptor = Acceptor(listener, Greet, lambda: 0, most=10, pause_s=0.001)
+        acceptor = Acceptor(listener, lambda _: Greet(), lambda: 0, 10, Admission(Settings(), 10), pause_s=0.001)
         acceptor.start(8)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         greeting = await asyncio.wait_for(reader.read(), 10)

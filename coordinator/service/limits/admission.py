@@ -1,0 +1,182 @@
+"""Who may connect and send: the limits by address and by caller of one process.
+
+An address is known before anything else of a request, so its limit comes first and costs least. Behind a proxy the
+address is the one that the proxy names. A refusal says after how many seconds to come back, drawn from an interval, so
+that those who were refused together do not return together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import Literal
+
+from client_sdk.http.urls import is_loopback
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.network_settings import NetworkSettings
+from coordinator.service.limits.addresses import IpAddress, counted_as, parse_address, within
+from coordinator.service.limits.buckets import TokenBuckets
+from coordinator.service.limits.forwarded import Headers, NotForwarded, forwarded
+from coordinator.service.limits.in_flight import InFlight
+
+COSTLY = frozenset({400, 401, 403, 408, 413, 415, 421, 422, 426, 431})
+"""Statuses of requests that no client of ours sends for long: they count as ``COST`` requests."""
+COST = 10
+SMALL = 16 * 1024
+"""Bytes of a JSON body that are not counted: every message of a device is smaller, and connections bound their sum."""
+
+
+_chance = SystemRandom().random
+
+
+def spread(seconds: float, chance: Callable[[], float] = _chance) -> float:
+    """Seconds after which to come back: drawn from one to two times ``seconds``, and at least one second."""
+    return max(seconds, 1.0) * (1.0 + chance())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one request comes from."""
+
+    address: str
+    """The client's address, as text."""
+    key: str
+    """The name under which it is counted; empty: it is not counted."""
+    scheme: Literal["http", "https"] | None = None
+    """What the proxy says; None: the connection's own."""
+    way: Literal["direct", "forwarded", "unnamed"] = "direct"
+    """*direct*: on a connection of its own. *forwarded*: a proxy names the client. *unnamed*: from a proxy's address,
+    without its headers: a health check of the proxy, or a proxy that is not set up."""
+
+    @property
+    def local(self) -> bool:
+        """Whether a program on this machine sent it."""
+        return self.way == "direct" and is_loopback(self.address)
+
+
+LOCAL = Origin("127.0.0.1", "")
+
+
+class Visit:
+    """One connection. ``leave`` when it ends."""
+
+    def __init__(self, admission: Admission, address: IpAddress, key: str, proxy: bool) -> None:
+        self._admission = admission
+        self._own = Origin(str(address), key, way="unnamed" if proxy else "direct")
+        self.proxy = proxy
+        """Whether the peer is a trusted proxy."""
+        self._open = True
+
+    def origin(self, headers: Headers) -> Origin:
+        """Whose request this is. ProblemError *malformed-request* where a proxy's headers cannot be read."""
+        return self._admission.forwarded_origin(headers, self._own) if self.proxy else self._own
+
+    def refused(self) -> None:
+        """Counts a refusal that was no answer to a request: a broken handshake, half a head."""
+        self._admission.charge(self._own.key)
+
+    def leave(self) -> None:
+        if self._open:
+            self._open = False
+            self._admission.left(self._own.key)
+
+
+class Admission:
+    """The limits by address and by caller. ``most_connections``: of all together. ``clock`` gives seconds."""
+
+    def __init__(
+        self,
+        settings: NetworkSettings,
+        most_connections: int,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = _chance,
+    ) -> None:
+        self._proxies = settings.behind_proxy
+        self._tls = settings.tls
+        self._unlimited = settings.unlimited
+        self._chance = chance
+        self._addresses = TokenBuckets(settings.requests_per_address, settings.burst_per_address, clock)
+        self._callers = TokenBuckets(settings.requests_per_caller, settings.burst_per_caller, clock)
+        each = max(1, min(settings.connections_per_address, most_connections // 8))
+        self._connections = InFlight(self._too_many_open, each=each)
+        self.under_way = InFlight(self._too_many_open, each=each)
+        """Requests that a proxy passed on, by address: their connections are the proxy's."""
+        memory = settings.message_memory_bytes
+        self.messages = InFlight(self._no_memory, each=memory // 16, total=memory)
+        """Bytes of JSON bodies beyond SMALL, by address."""
+
+    # ------------------------------------------------------------ connections
+
+    def visit(self, peer: str) -> Visit | None:
+        """A new connection of this address; None where it must be closed: the address has too many, or goes on after
+        many refusals, or would send plain text over a network."""
+        address = parse_address(peer)
+        proxy = within(address, self._proxies)
+        if self._proxies and not proxy and not self._tls and not address.is_loopback:
+            return None
+        key = "" if proxy or within(address, self._unlimited) else counted_as(address)
+        if key:
+            if self._addresses.spent(key):
+                return None
+            try:
+                self._connections.reserve(key, 1)
+            except ProblemError:
+                return None
+        return Visit(self, address, key, proxy)
+
+    def left(self, key: str) -> None:
+        if key:
+            self._connections.release(key, 1)
+
+    # ------------------------------------------------------------ requests
+
+    def forwarded_origin(self, headers: Headers, own: Origin) -> Origin:
+        """The origin that a proxy names, or the proxy itself where it names none."""
+        try:
+            found = forwarded(headers, self._proxies)
+        except NotForwarded as error:
+            raise problem("malformed-request", str(error)) from None
+        if found is None:
+            return own
+        key = "" if within(found.address, self._unlimited) else counted_as(found.address)
+        return Origin(str(found.address), key, found.scheme, "forwarded")
+
+    def request(self, key: str) -> None:
+        """Counts a request of an address. ProblemError *too-many-requests*."""
+        wait_s = self._addresses.take(key) if key else 0.0
+        if wait_s:
+            raise self._too_many("This address", wait_s)
+
+    def charge(self, key: str) -> None:
+        """Counts a refused request as COST requests together with itself."""
+        if key:
+            self._addresses.take(key, COST - 1)
+
+    def caller(self, name: str) -> None:
+        """Counts a request of a caller whose credentials are good. ProblemError *too-many-requests*."""
+        wait_s = self._callers.take(name)
+        if wait_s:
+            raise self._too_many(f"The {name.partition(':')[0]}", wait_s)
+
+    # ------------------------------------------------------------ refusals
+
+    def _too_many(self, who: str, wait_s: float) -> ProblemError:
+        return problem(
+            "too-many-requests", f"{who} sends too many requests.", retry_after_s=spread(wait_s, self._chance)
+        )
+
+    def _too_many_open(self, of_all: bool) -> ProblemError:
+        return problem(
+            "too-many-requests",
+            "This address has too many requests under way at the same time.",
+            retry_after_s=spread(5, self._chance),
+        )
+
+    def _no_memory(self, of_all: bool) -> ProblemError:
+        retry_after_s = spread(5, self._chance)
+        if of_all:
+            return problem("busy", "Too many long messages are being received.", retry_after_s=retry_after_s)
+        detail = "This address is sending too many long messages at the same time."
+        return problem("too-many-requests", detail, retry_after_s=retry_after_s)
