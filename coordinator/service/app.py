@@ -74,6 +74,7 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        root_path_in_servers=False,
     )
     app.state.service = service
     app.router.routes += [

@@ -47,12 +47,12 @@ class Hosts:
             return problem(MALFORMED, f"The Host header {host[:100]!r} is no host, or no host and port.").problem
         if origin.way == "unnamed":
             return self._refusal_of_a_probe(scope)
-        local = origin.local and is_loopback(found[1].removesuffix("."))
-        if not local and host not in self._hosts:
+        public = host in self._hosts
+        if not public and not (origin.local and is_loopback(found[1].removesuffix("."))):
             return plain(421, f"This coordinator answers to {self._public or 'localhost'} only, not to {host[:100]!r}.")
         if origin.way == "forwarded" and self._public is not None and scope["scheme"] != self._public.scheme:
             return plain(403, f"Requests come by {self._public.scheme}, and the proxy took this one otherwise.")
-        if scope["method"] not in _READS and self._foreign(headers, host if local else None):
+        if scope["method"] not in _READS and self._foreign(headers, None if public else host):
             return plain(403, "Writes from pages of another origin are refused.")
         if not (scope["path"] + "/").startswith(self.prefix + "/"):
             detail = f"All paths begin with {self.prefix}: a proxy passes them on unchanged."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -34,7 +35,10 @@ class Server:
     http: httpx2.Client
 
     @classmethod
-    def start(cls, folder: Path, *options: str, port: int = 0, handles: int | None = None) -> Server:
+    def start(
+        cls, folder: Path, *options: str, port: int = 0, handles: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> Server:
+        """``tls``: what the tests' own client trusts; the server's certificate is among the options."""
         process = launch(folder, *options, port=port, handles=handles)
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], READY_S)
@@ -43,7 +47,7 @@ class Server:
             process.kill()
             raise AssertionError(f"the server did not start: {process.communicate()[1]}")
         found = json.loads(line)
-        http = httpx2.Client(base_url=found["url"], timeout=30)
+        http = httpx2.Client(base_url=found["url"], timeout=30, verify=tls or True)
         return cls(process, found["url"], found["enrolment_token"], folder, http)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
