@@ -94,8 +94,11 @@ def _configure_log(as_json: bool) -> None:
     variables, which may be tokens or a run's selection seed."""
     import structlog
 
+    from coordinator.service import log_context
+
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        log_context.merge,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, assert_never
 
 from starlette.types import Receive
@@ -16,6 +17,7 @@ from starlette.types import Receive
 from client_sdk.protocol.problems import Problem, problem
 from coordinator.requests import Caller, Operator, Permission, identify
 from coordinator.runtime.signals import Signals
+from coordinator.service import log_context
 from coordinator.service.limits import Admission
 from coordinator.service.limits.admission import spread
 from coordinator.service.observe import Meters
@@ -53,7 +55,8 @@ class Service:
         self._queued += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: task(*args, **kwargs))
+            context = copy_context()
+            return await loop.run_in_executor(self._threads, lambda: context.run(task, *args, **kwargs))
         finally:
             self._queued -= 1
 
@@ -68,6 +71,8 @@ class Service:
         caller = identify(self.coordinator, permission, token)
         name = caller_name(caller)
         if name is not None:
+            kind, _, own = name.partition(":")
+            log_context.known(**{kind: own})
             self.admission.caller(name)
         return caller
 

@@ -21,6 +21,7 @@ from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.requests import Body, Direct, Entry, Held, Permission, Request, Shape
 from coordinator.requests.entry import About, Beside
+from coordinator.service import log_context
 from coordinator.service.core import Service, caller_name
 from coordinator.service.describing import extras
 from coordinator.service.errors import sentence
@@ -95,6 +96,7 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
 
     async def endpoint(request: HttpRequest, **values: Any) -> Response:
         message = values.pop("body", None) if beside is None else _beside(request, beside, entry.message)
+        log_context.known(**{name: values[name] for name in log_context.NAMES if name in values})
         token = bearer(request) if needs_token else ""
         return render(await respond(request, token, message, values))
 

@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.operators import EventView
 from client_sdk.protocol.problems import problem
+from coordinator.service import log_context
 from coordinator.service.core import Service
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def stream_routes(service: Service) -> list[APIRoute]:
     ) -> Response:
         """Events of a run as a stream, from the first, or after the last one that the client has; ends when the run has
         ended."""
+        log_context.known(run=run)
         if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
             raise problem("invalid-request", f"Last-Event-ID must be a whole number, not {last_event_id[:40]!r}.")
         start = after or 0

@@ -33,11 +33,11 @@ class RawAnswer:
 
 
 class RawConnection:
-    """One connection to the server of a URL."""
+    """One connection to the server of a URL, from an address of this machine."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, source: str = "127.0.0.1") -> None:
         self.address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
-        self.socket = socket.create_connection(self.address, PATIENCE_S)
+        self.socket = socket.create_connection(self.address, PATIENCE_S, source_address=(source, 0))
         self._unread = b""
 
     def __enter__(self) -> RawConnection:
@@ -95,9 +95,9 @@ class RawConnection:
         self._unread += part
 
 
-def ask(url: str, data: bytes) -> RawAnswer:
+def ask(url: str, data: bytes, source: str = "127.0.0.1") -> RawAnswer:
     """The first response to these bytes, on a connection of their own."""
-    with RawConnection(url) as connection:
+    with RawConnection(url, source) as connection:
         connection.send(data)
         return connection.read()
 

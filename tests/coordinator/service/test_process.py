@@ -145,7 +145,7 @@ def test_one_folder_has_one_server_and_one_port_has_one_too(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_the_error_for_a_folder_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
-    assert "loopback" in refused(tmp_path / "data", "--host", "0.0.0.0")
+    assert "is beyond this machine" in refused(tmp_path / "data", "--host", "0.0.0.0")
     (tmp_path / "file").write_text("not a folder")
     assert "--data" in refused(tmp_path / "file")
     assert "atabase" in refused(tmp_path / "data", "--database", "sqlite:////nowhere/at/all.sqlite3")

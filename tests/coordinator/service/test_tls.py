@@ -163,6 +163,7 @@ def test_a_refusal_below_the_routes_is_a_problem_over_tls_too(secure: Server, pa
             assert received.startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.slow
 def test_a_new_certificate_is_served_without_a_dropped_connection(tmp_path: Path) -> None:
     authority = trustme.CA()
     pair = issue(tmp_path / "pair", authority)
@@ -248,6 +249,7 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path, spoil: objec
         Certificate(pair.cert, pair.key)
 
 
+@pytest.mark.slow
 def test_the_server_does_not_start_with_a_bad_pair_or_without_tls(tmp_path: Path) -> None:
     pair = issue(tmp_path)
     pair.key.write_text("no key")
