@@ -83,15 +83,18 @@ class Answer:
 
 
 class Connection:
-    """One persistent connection; one request at a time."""
+    """One persistent connection from an address of this machine; one request at a time."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
         self._port = port
+        self._source = source
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def request(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> Answer:
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
+            self._streams = await asyncio.open_connection(
+                "127.0.0.1", self._port, limit=1 << 20, local_addr=(self._source, 0)
+            )
         reader, writer = self._streams
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Length: {len(body)}\r\n"
         head += f"{PROTOCOL_HEADER}: {PROTOCOL_VERSION}\r\n"
@@ -122,14 +125,14 @@ class Peer:
         return (await self.connection.request(method, path, body, self.token)).ok()
 
 
-async def enrol(server: ServerProcess, count: int) -> list[Peer]:
-    """Enrols ``count`` new devices."""
+async def enrol(server: ServerProcess, count: int, network: str = "") -> list[Peer]:
+    """Enrols ``count`` new devices; with a ``network`` such as ``127.1.0.``, each from an address of its own."""
     peers = []
-    for _ in range(count):
+    for number in range(1, count + 1):
         key = DeviceKey.create()
         proof = key.sign(enrolment_bytes(key.public_hex, server.token)).hex()
         message = EnrolRequest(public_key=key.public_hex, enrolment_token=server.token, proof=proof, examples=100)
-        connection = Connection(server.port)
+        connection = Connection(server.port, f"{network}{number}" if network else "127.0.0.1")
         answer = (await connection.request("POST", Route.ENROL, message.model_dump_json().encode())).ok()
         peers.append(Peer(connection, answer.json()["token"]))
     return peers

@@ -50,10 +50,15 @@ class NetworkSettings(BaseSettings):
     # ------------------------------------------------------------ limits by address and by caller
 
     requests_per_address: float = Field(default=100.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Requests a second that one address may send for long. A refused request counts ten times. IPv6 addresses count by
-    their /64. A thousand devices behind one address send some 40 a second."""
+    """Requests a second that one address may send for long. IPv6 addresses count by their /64. A thousand devices
+    behind one address send some 40 a second."""
     burst_per_address: int = Field(default=1000, ge=1, le=10**7)
     """Requests that one address may send at once after a pause."""
+    refusals_per_address: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Requests a second that may be refused to one address for long, for their credentials or their form. Beyond that
+    it gets no new connection."""
+    refusal_burst_per_address: int = Field(default=50, ge=1, le=10**6)
+    """Such refusals at once after a pause: devices that enrol again after a coordinator has lost their tokens."""
     connections_per_address: int = Field(default=512, ge=1, le=65_536)
     """Connections that one address may have open, and at most an eighth of all; behind a proxy: requests under way."""
     requests_per_caller: float = Field(default=20.0, gt=0, le=1e6, allow_inf_nan=False)

@@ -54,6 +54,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *STANDING]
+                if status in COSTLY and self.admission.charge(origin.key):
+                    message["headers"].append((b"connection", b"close"))
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -72,8 +74,6 @@ class Edge:
             if status == 0:
                 await self.refuse(found, scope, receive, counted)
         finally:
-            if status in COSTLY:
-                self.admission.charge(origin.key)
             route = getattr(scope.get("route"), "path", "none")
             self.meters.answered(route, scope["method"], status, time.perf_counter() - began, sent)
 

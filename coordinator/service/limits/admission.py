@@ -21,9 +21,8 @@ from coordinator.service.limits.buckets import TokenBuckets
 from coordinator.service.limits.forwarded import Headers, NotForwarded, forwarded
 from coordinator.service.limits.in_flight import InFlight
 
-COSTLY = frozenset({400, 401, 403, 408, 413, 415, 421, 422, 426, 431})
-"""Statuses of requests that no client of ours sends for long: they count as ``COST`` requests."""
-COST = 10
+COSTLY = frozenset({400, 401, 403, 408, 413, 415, 421, 431})
+"""Statuses of refusals for credentials or form: no client of ours gets many of them."""
 SMALL = 16 * 1024
 """Bytes of a JSON body that are not counted: every message of a device is smaller, and connections bound their sum."""
 
@@ -98,6 +97,7 @@ class Admission:
         self._unlimited = settings.unlimited
         self._chance = chance
         self._addresses = TokenBuckets(settings.requests_per_address, settings.burst_per_address, clock)
+        self._refusals = TokenBuckets(settings.refusals_per_address, settings.refusal_burst_per_address, clock)
         self._callers = TokenBuckets(settings.requests_per_caller, settings.burst_per_caller, clock)
         each = max(1, min(settings.connections_per_address, most_connections // 8))
         self._connections = InFlight(self._too_many_open, each=each)
@@ -110,15 +110,15 @@ class Admission:
     # ------------------------------------------------------------ connections
 
     def visit(self, peer: str) -> Visit | None:
-        """A new connection of this address; None where it must be closed: the address has too many, or goes on after
-        many refusals, or would send plain text over a network."""
+        """A new connection of this address; None where it must be closed: the address has too many, goes on after many
+        refusals, or would send plain text over a network. Connections that it has already go on."""
         address = parse_address(peer)
         proxy = within(address, self._proxies)
         if self._proxies and not proxy and not self._tls and not address.is_loopback:
             return None
         key = "" if proxy or within(address, self._unlimited) else counted_as(address)
         if key:
-            if self._addresses.spent(key):
+            if self._refusals.empty(key) or self._addresses.spent(key):
                 return None
             try:
                 self._connections.reserve(key, 1)
@@ -143,16 +143,20 @@ class Admission:
         key = "" if within(found.address, self._unlimited) else counted_as(found.address)
         return Origin(str(found.address), key, found.scheme, "forwarded")
 
-    def request(self, key: str) -> None:
+    def request(self, origin: Origin) -> None:
         """Counts a request of an address. ProblemError *too-many-requests*."""
-        wait_s = self._addresses.take(key) if key else 0.0
+        if not origin.key:
+            return
+        if origin.way == "forwarded" and self._refusals.empty(origin.key):
+            raise self._too_many("This address", 5)
+        wait_s = self._addresses.take(origin.key)
         if wait_s:
             raise self._too_many("This address", wait_s)
 
-    def charge(self, key: str) -> None:
-        """Counts a refused request as COST requests together with itself."""
-        if key:
-            self._addresses.take(key, COST - 1)
+    def charge(self, key: str) -> bool:
+        """Counts a refusal for credentials or form. Returns whether the address has had too many: the connection is
+        then closed, and there is no new one."""
+        return bool(key) and self._refusals.take(key) > 0
 
     def caller(self, name: str) -> None:
         """Counts a request of a caller whose credentials are good. ProblemError *too-many-requests*."""

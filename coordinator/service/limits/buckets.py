@@ -33,6 +33,11 @@ class TokenBuckets:
             left = self._take(key, tokens)
         return 0.0 if left >= 0 else -left / self._rate
 
+    def empty(self, key: str) -> bool:
+        """Whether the next token would be refused."""
+        with self._lock:
+            return self._level(key) < 1
+
     def spent(self, key: str) -> bool:
         """Whether the key has gone on in spite of as many refusals as a burst has requests."""
         with self._lock:

@@ -173,7 +173,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _count_request(self) -> None:
         """Finds whose request this is, and counts it before it costs more. The parser's callback may raise."""
         origin = self._visit.origin(self.headers)
-        self._admission.request(origin.key)
+        self._admission.request(origin)
         if origin.scheme is not None:
             self.scope["client"], self.scope["scheme"] = (origin.address, 0), origin.scheme
         self.scope["state"]["origin"] = origin

@@ -8,11 +8,14 @@ import pytest
 
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import COST, Admission, spread
+from coordinator.service.limits.admission import Admission, Origin, spread
 from coordinator.service.limits.buckets import TokenBuckets
 from coordinator.service.limits.in_flight import InFlight
 
 FORWARDED = [(b"x-forwarded-for", b"192.0.2.1"), (b"x-forwarded-proto", b"https")]
+
+
+A, B, SITE = Origin("a", "a"), Origin("b", "b"), Origin("192.0.2.1", "192.0.2.1", "https", "forwarded")
 
 
 class Clock:
@@ -37,47 +40,52 @@ def test_a_burst_then_a_rate_and_another_address_is_another_matter() -> None:
     clock = Clock()
     limits = admission(clock)
     for _ in range(20):
-        limits.request("a")
-    error = refused(limits.request, "a")
+        limits.request(A)
+    error = refused(limits.request, A)
     assert (error.kind, error.status) == ("too-many-requests", 429)
-    limits.request("b")
+    limits.request(B)
     clock.now = 0.1  # the refused one took a token too
-    refused(limits.request, "a")
+    refused(limits.request, A)
     clock.now = 0.45
-    limits.request("a")
-    limits.request("a")
-    refused(limits.request, "a")
+    limits.request(A)
+    limits.request(A)
+    refused(limits.request, A)
 
 
 def test_retry_after_is_when_there_is_a_token_drawn_from_an_interval() -> None:
     clock = Clock()
     limits = admission(clock, requests_per_address=0.1)
     for _ in range(20):
-        limits.request("a")
-    assert refused(limits.request, "a").problem.retry_after_s == pytest.approx(10 * 1.5)
-    assert refused(limits.request, "a").problem.retry_after_s == pytest.approx(20 * 1.5)
+        limits.request(A)
+    assert refused(limits.request, A).problem.retry_after_s == pytest.approx(10 * 1.5)
+    assert refused(limits.request, A).problem.retry_after_s == pytest.approx(20 * 1.5)
     drawn = {spread(4) for _ in range(50)}
     assert len(drawn) > 40
     assert all(4 <= seconds < 8 for seconds in drawn)
     assert spread(0.001, lambda: 0.0) == 1.0
 
 
-def test_a_refused_request_counts_ten_times() -> None:
-    limits = admission(Clock())
-    for _ in range(2):
-        limits.request("a")
-        limits.charge("a")
-    refused(limits.request, "a")
-    assert COST == 10
+def test_an_address_with_many_bad_requests_gets_no_new_connection_for_some_time() -> None:
+    clock = Clock()
+    limits = admission(clock, refusals_per_address=0.5, refusal_burst_per_address=3)
+    assert [limits.charge("192.0.2.1") for _ in range(5)] == [False, False, False, True, True]
+    assert limits.visit("192.0.2.1") is None
+    assert limits.visit("192.0.2.2") is not None
+    error = refused(limits.request, SITE)
+    assert error.problem.retry_after_s == pytest.approx(5 * 1.5)
+    limits.request(Origin("192.0.2.1", "192.0.2.1"))  # connections that it has go on
+    clock.now = 6.1
+    assert limits.visit("192.0.2.1") is not None
+    limits.request(SITE)
 
 
 def test_who_goes_on_after_refusals_is_not_connected_until_some_time_has_passed() -> None:
     clock = Clock()
     limits = admission(clock)
     for _ in range(20):
-        limits.request("192.0.2.1")
+        limits.request(SITE)
     for _ in range(20):
-        refused(limits.request, "192.0.2.1")
+        refused(limits.request, SITE)
     assert limits.visit("192.0.2.1") is None
     assert limits.visit("192.0.2.2") is not None
     clock.now = 1.0
@@ -159,8 +167,8 @@ def test_a_proxys_own_connections_are_not_counted_and_its_clients_requests_are()
     visits = [limits.visit("10.0.0.7") for _ in range(2000)]
     assert None not in visits
     for _ in range(20):
-        limits.request("192.0.2.1")
-    refused(limits.request, "192.0.2.1")
+        limits.request(SITE)
+    refused(limits.request, SITE)
 
 
 # ------------------------------------------------------------ memory

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import COST, SMALL
+from coordinator.service.limits.admission import SMALL
 from coordinator.service.limits.buckets import MOST_KEYS
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
@@ -20,6 +20,8 @@ KIB = 1024
 FEW = {
     "REQUESTS_PER_ADDRESS": "0.05",
     "BURST_PER_ADDRESS": "12",
+    "REFUSALS_PER_ADDRESS": "0.05",
+    "REFUSAL_BURST_PER_ADDRESS": "3",
     "CONNECTIONS_PER_ADDRESS": "3",
     "REQUESTS_PER_CALLER": "0.05",
     "BURST_PER_CALLER": "8",
@@ -52,7 +54,8 @@ def test_the_limits_are_those_that_security_states() -> None:
     chosen = NetworkSettings()
     assert (chosen.requests_per_address, chosen.burst_per_address, chosen.connections_per_address) == (100, 1000, 512)
     assert (chosen.requests_per_caller, chosen.burst_per_caller) == (20, 400)
-    assert (chosen.message_memory_bytes, SMALL, COST, MOST_KEYS) == (256 * KIB * KIB, 16 * KIB, 10, 65_536)
+    assert (chosen.message_memory_bytes, SMALL, MOST_KEYS) == (256 * KIB * KIB, 16 * KIB, 65_536)
+    assert (chosen.refusals_per_address, chosen.refusal_burst_per_address) == (1, 50)
     assert (Settings().uploads, Settings().uploads_per_caller, Settings().upload_disk_bytes) == (64, 4, 256 * KIB**3)
     assert [str(network) for network in chosen.unlimited] == ["127.0.0.1/32", "::1/128"]
 
@@ -81,11 +84,18 @@ def test_who_goes_on_is_closed_without_an_answer(strict: Server) -> None:
     assert answered == 24
 
 
-def test_a_bad_credential_counts_ten_times(strict: Server) -> None:
+def test_many_bad_credentials_end_the_connection_and_there_is_no_new_one(strict: Server) -> None:
     source = "127.0.0.5"
     bad = ("Quorate-Protocol: 1", "Authorization: Bearer nobody", "Content-Length: 2")
-    statuses = [ask(strict.url, head(Route.CHECK_IN, *bad, method="POST") + b"{}", source).status for _ in range(3)]
-    assert statuses == [401, 401, 429]
+    with RawConnection(strict.url, source) as before, RawConnection(strict.url, source) as connection:
+        for number in range(4):
+            connection.send(head(Route.CHECK_IN, *bad, method="POST") + b"{}")
+            answer = connection.read()
+            assert (answer.status, answer.headers.get("connection")) == (401, "close" if number == 3 else None)
+        assert connection.closed()
+        assert RawConnection(strict.url, source).closed()
+        before.send(head())
+        assert before.read().status == 200
 
 
 def test_connections_of_an_address_are_bounded(strict: Server) -> None:
@@ -172,5 +182,7 @@ def test_nothing_is_decompressed(server: Server) -> None:
     answer = server.http.post(Route.CHECK_IN, content=bomb, headers={**device.headers, "Content-Encoding": "gzip"})
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/compressed")
     message = b'{"examples": 1, "learners": {}, "hold_s": 0}'
-    plain = server.http.post(Route.CHECK_IN, content=message, headers={**device.headers, "Content-Encoding": "identity"})
+    plain = server.http.post(
+        Route.CHECK_IN, content=message, headers={**device.headers, "Content-Encoding": "identity"}
+    )
     assert plain.status_code == 200, plain.text
