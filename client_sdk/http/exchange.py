@@ -118,7 +118,7 @@ class Exchange:
                 headers={**headers(action.token), **extra},
                 timeout=httpx2.Timeout(connect=5.0, read=hold_s + ANSWER_S, write=30.0, pool=30.0),
             )
-            with closing(self._http.send(request, stream=True)) as response:
+            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
                 body = read_limited(response)
         at = self._now()
         if not response.is_success:
@@ -156,6 +156,7 @@ class Exchange:
             "GET",
             Route.CHECKPOINT.format(digest=action.checkpoint.digest),
             headers={**headers(action.token), **extra, "Accept-Encoding": "identity"},
+            follow_redirects=False,
         ) as response:
             if not response.is_success:
                 if response.status_code == 416:

@@ -167,6 +167,7 @@ class OperatorClient:
         """
         last_event_at = time.monotonic()
         while True:
+            wait_s = 1.0
             try:
                 for event in self._stream(run, after):
                     last_event_at = time.monotonic()
@@ -181,12 +182,15 @@ class OperatorClient:
             except ProblemError as error:
                 if error.problem.advice != "retry" or time.monotonic() - last_event_at > patience_s:
                     raise
-            time.sleep(1.0)
+                wait_s = max(wait_s, min(error.problem.retry_after_s or 0.0, patience_s))
+            time.sleep(wait_s)
 
     def _stream(self, run: str, after: int) -> Iterator[EventView]:
         sent = {**headers(), "Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx2.Timeout(connect=5.0, read=60.0, write=30.0, pool=30.0)
-        with self._http.stream("GET", Route.EVENTS.format(run=run), headers=sent, timeout=timeout) as response:
+        with self._http.stream(
+            "GET", Route.EVENTS.format(run=run), headers=sent, timeout=timeout, follow_redirects=False
+        ) as response:
             if not response.is_success:
                 raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))
             if response.status_code == 204:
@@ -244,7 +248,7 @@ class OperatorClient:
             request = self._http.build_request(
                 method, url, content=content, params=params, headers={**headers(), **(extra or {})}
             )
-            with closing(self._http.send(request, stream=True)) as response:
+            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
                 body = read_limited(response, ANSWER_LIMIT)
         except httpx2.HTTPError as error:
             raise self._silent(error) from error
@@ -257,7 +261,10 @@ class OperatorClient:
         size = 0
         try:
             with self._http.stream(
-                "GET", Route.CHECKPOINT.format(digest=digest), headers={**headers(), "Accept-Encoding": "identity"}
+                "GET",
+                Route.CHECKPOINT.format(digest=digest),
+                headers={**headers(), "Accept-Encoding": "identity"},
+                follow_redirects=False,
             ) as response:
                 if not response.is_success:
                     raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))

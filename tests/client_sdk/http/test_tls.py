@@ -151,6 +151,9 @@ def test_redirects_are_not_followed_and_named() -> None:
         with answering(307, {"Location": f"{elsewhere}/v1/runs"}) as (url, _):
             with OperatorClient(url) as operator, pytest.raises(ProblemError, match=r"redirects to .*is not followed"):
                 operator.runs()
+            followed = httpx2.Client(base_url=url, follow_redirects=True)  # an application's own client
+            with OperatorClient(url, http=followed) as operator, pytest.raises(ProblemError, match=r"is not followed"):
+                operator.runs()
     assert asked == []
 
 

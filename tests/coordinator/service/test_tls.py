@@ -150,6 +150,19 @@ def test_plain_http_and_noise_get_no_answer_and_no_line_in_the_log(secure: Serve
     assert not secure.log.line("", timeout=0.0)
 
 
+@pytest.mark.slow
+def test_a_handshake_has_as_much_time_as_a_head(tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_HEAD_S", "0.4")
+    server = Server.start(tmp_path / "data", *pair.options, tls=pair.tls)
+    try:
+        for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            with RawConnection(server.url) as connection:
+                connection.send(sent)
+                assert connection.closed()
+    finally:
+        server.stop()
+
+
 def test_a_refusal_below_the_routes_is_a_problem_over_tls_too(secure: Server, pair: Pair) -> None:
     host, port = "localhost", httpx2.URL(secure.url).port
     with socket.create_connection((host, port or 443), 10) as plain:
