@@ -18,7 +18,7 @@ from coordinator.service import log_context
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.hosts import MALFORMED, Hosts
 from coordinator.service.limits import Admission
-from coordinator.service.limits.admission import COSTLY, LOCAL, Origin
+from coordinator.service.limits.admission import COSTLY, LOCAL, Sender
 from coordinator.service.observe import Meters
 
 STANDING = [
@@ -44,7 +44,7 @@ class Edge:
             return
         began = time.perf_counter()
         log_context.begin()
-        origin: Origin = scope.get("state", {}).get("origin", LOCAL)
+        sender: Sender = scope.get("state", {}).get("sender", LOCAL)
         scope["root_path"] = self.hosts.prefix
         status = 0
         sent = 0
@@ -54,18 +54,18 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *STANDING]
-                if status in COSTLY and self.admission.charge(origin.key):
+                if status in COSTLY and self.admission.charge(sender.key):
                     message["headers"].append((b"connection", b"close"))
             else:
                 sent += len(message.get("body", b""))
             await send(message)
 
         try:
-            refused = self.refusal(scope, origin)
+            refused = self.refusal(scope, sender)
             if refused is not None:
                 await self.refuse(refused, scope, receive, counted)
             else:
-                with self.under_way(origin):
+                with self.under_way(sender):
                     await self.app(scope, receive, counted)
         except ClientDisconnect:
             status = status or 499
@@ -83,10 +83,10 @@ class Edge:
         close = {"Connection": "close"} if found.kind == MALFORMED else None
         await problem_response(found, close)(scope, receive, send)
 
-    def refusal(self, scope: Scope, origin: Origin) -> Problem | None:
+    def refusal(self, scope: Scope, sender: Sender) -> Problem | None:
         """Returns why a request is refused before it is routed; None: it is not."""
         headers = Headers(scope=scope)
-        refused = self.hosts.refusal(scope, headers, origin)
+        refused = self.hosts.refusal(scope, headers, sender)
         if refused is not None:
             return refused
         if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
@@ -95,11 +95,11 @@ class Edge:
         version = headers.get(PROTOCOL_HEADER)
         return None if version is None else version_refusal(version)
 
-    def under_way(self, origin: Origin) -> AbstractContextManager[object]:
+    def under_way(self, sender: Sender) -> AbstractContextManager[object]:
         """Counts the request of an address that has no connections of its own here."""
-        if origin.way != "forwarded" or not origin.key:
+        if sender.way != "forwarded" or not sender.key:
             return nullcontext()
-        return self.admission.under_way.held(origin.key, 1)
+        return self.admission.under_way.held(sender.key, 1)
 
 
 def version_refusal(version: str | None) -> Problem | None:

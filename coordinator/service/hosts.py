@@ -18,7 +18,7 @@ from client_sdk.http.urls import is_loopback
 from client_sdk.protocol.problems import Problem, problem
 from coordinator.public_url import PublicUrl
 from coordinator.service.errors import plain
-from coordinator.service.limits.admission import Origin
+from coordinator.service.limits.admission import Sender
 
 MALFORMED = "malformed-request"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -36,7 +36,7 @@ class Hosts:
         self._origins = frozenset() if public is None else public.origins
         self._probes = frozenset(self.prefix + probe for probe in probes)
 
-    def refusal(self, scope: Scope, headers: Headers, origin: Origin) -> Problem | None:
+    def refusal(self, scope: Scope, headers: Headers, sender: Sender) -> Problem | None:
         """Returns why a request is refused by where it was sent to, or from; None: it is not."""
         hosts = headers.getlist("host")
         if len(hosts) > 1 or (not hosts and scope["http_version"] == "1.1"):
@@ -45,12 +45,12 @@ class Hosts:
         found = _HOST.fullmatch(host)
         if found is None:
             return problem(MALFORMED, f"The Host header {host[:100]!r} is no host, or no host and port.").problem
-        if origin.way == "unnamed":
+        if sender.way == "unnamed":
             return self._refusal_of_a_probe(scope)
         public = host in self._hosts
-        if not public and not (origin.local and is_loopback(found[1].removesuffix("."))):
+        if not public and not (sender.local and is_loopback(found[1].removesuffix("."))):
             return plain(421, f"This coordinator answers to {self._public or 'localhost'} only, not to {host[:100]!r}.")
-        if origin.way == "forwarded" and self._public is not None and scope["scheme"] != self._public.scheme:
+        if sender.way == "forwarded" and self._public is not None and scope["scheme"] != self._public.scheme:
             return plain(403, f"Requests come by {self._public.scheme}, and the proxy took this one otherwise.")
         if scope["method"] not in _READS and self._foreign(headers, None if public else host):
             return plain(403, "Writes from pages of another origin are refused.")

@@ -23,7 +23,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
-from coordinator.service.limits.admission import LOCAL, SMALL, Origin
+from coordinator.service.limits.admission import LOCAL, SMALL, Sender
 from coordinator.service.pace import Pace, content_length
 
 Endpoint = Callable[..., Awaitable[Response]]
@@ -87,7 +87,7 @@ async def read_body(request: Request) -> bytes:
     pace = Pace(service.settings)
     parts: list[bytes] = []
     more = True
-    with service.admission.messages.held(origin_of(request).key or "unlimited") as memory:
+    with service.admission.messages.held(sender_of(request).key or "unlimited") as memory:
         while more:
             message = await pace.next(request.receive)
             if message["type"] == "http.disconnect":
@@ -103,9 +103,9 @@ async def read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def origin_of(request: Request) -> Origin:
+def sender_of(request: Request) -> Sender:
     """Where the request comes from."""
-    found: Origin = request.scope.get("state", {}).get("origin", LOCAL)
+    found: Sender = request.scope.get("state", {}).get("sender", LOCAL)
     return found
 
 

@@ -23,7 +23,7 @@ from coordinator.blobs.port import BlobError
 from coordinator.service.core import Service
 from coordinator.service.limits import InFlight
 from coordinator.service.limits.admission import spread
-from coordinator.service.limits.in_flight import Held
+from coordinator.service.limits.in_flight import Holding
 from coordinator.service.pace import Pace, content_length
 from coordinator.store.port import StoreError
 
@@ -71,7 +71,7 @@ class Uploads:
         finish: Callable[[Spool], T],
         announced: int | None,
         expected: str | None,
-        disk: Held,
+        disk: Holding,
     ) -> T:
         service = self._service
         spool = await service.work(service.coordinator.core.blobs.spool, limit)
@@ -96,7 +96,7 @@ class Uploads:
         finally:
             await asyncio.shield(service.work(spool.__exit__, None, None, None))
 
-    async def _pour(self, request: Request, spool: Spool, limit: int, disk: Held | None) -> int:
+    async def _pour(self, request: Request, spool: Spool, limit: int, disk: Holding | None) -> int:
         service = self._service
         parts: list[bytes] = []
         held = 0

@@ -36,7 +36,7 @@ def spread(seconds: float, chance: Callable[[], float] = _chance) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Sender:
     """Where one request comes from."""
 
     address: str
@@ -55,7 +55,7 @@ class Origin:
         return self.way == "direct" and is_loopback(self.address)
 
 
-LOCAL = Origin("127.0.0.1", "")
+LOCAL = Sender("127.0.0.1", "")
 
 
 class Visit:
@@ -63,14 +63,14 @@ class Visit:
 
     def __init__(self, admission: Admission, address: IpAddress, key: str, proxy: bool) -> None:
         self._admission = admission
-        self._own = Origin(str(address), key, way="unnamed" if proxy else "direct")
+        self._own = Sender(str(address), key, way="unnamed" if proxy else "direct")
         self.proxy = proxy
         """Whether the peer is a trusted proxy."""
         self._open = True
 
-    def origin(self, headers: Headers) -> Origin:
+    def sender(self, headers: Headers) -> Sender:
         """Whose request this is. ProblemError *malformed-request* where a proxy's headers cannot be read."""
-        return self._admission.forwarded_origin(headers, self._own) if self.proxy else self._own
+        return self._admission.forwarded_sender(headers, self._own) if self.proxy else self._own
 
     def refused(self) -> None:
         """Counts a refusal that was no answer to a request: a broken handshake, half a head."""
@@ -132,8 +132,8 @@ class Admission:
 
     # ------------------------------------------------------------ requests
 
-    def forwarded_origin(self, headers: Headers, own: Origin) -> Origin:
-        """The origin that a proxy names, or the proxy itself where it names none."""
+    def forwarded_sender(self, headers: Headers, own: Sender) -> Sender:
+        """The sender that a proxy names, or the proxy itself where it names none."""
         try:
             found = forwarded(headers, self._proxies)
         except NotForwarded as error:
@@ -141,15 +141,15 @@ class Admission:
         if found is None:
             return own
         key = "" if within(found.address, self._unlimited) else counted_as(found.address)
-        return Origin(str(found.address), key, found.scheme, "forwarded")
+        return Sender(str(found.address), key, found.scheme, "forwarded")
 
-    def request(self, origin: Origin) -> None:
+    def request(self, sender: Sender) -> None:
         """Counts a request of an address. ProblemError *too-many-requests*."""
-        if not origin.key:
+        if not sender.key:
             return
-        if origin.way == "forwarded" and self._refusals.empty(origin.key):
+        if sender.way == "forwarded" and self._refusals.empty(sender.key):
             raise self._too_many("This address", 5)
-        wait_s = self._addresses.take(origin.key)
+        wait_s = self._addresses.take(sender.key)
         if wait_s:
             raise self._too_many("This address", wait_s)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from client_sdk.protocol.problems import ProblemError
 
 
-class Held:
+class Holding:
     """What one request holds."""
 
     def __init__(self, flight: InFlight, key: str) -> None:
@@ -59,9 +59,9 @@ class InFlight:
             self._held.pop(key, None)
 
     @contextmanager
-    def held(self, key: str, amount: int = 0) -> Iterator[Held]:
+    def held(self, key: str, amount: int = 0) -> Iterator[Holding]:
         """Holds the amount, and what is added, until the block ends."""
-        held = Held(self, key)
+        held = Holding(self, key)
         try:
             if amount:
                 held.add(amount)

@@ -172,11 +172,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _count_request(self) -> None:
         """Finds whose request this is, and counts it before it costs more. The parser's callback may raise."""
-        origin = self._visit.origin(self.headers)
-        self._admission.request(origin)
-        if origin.scheme is not None:
-            self.scope["client"], self.scope["scheme"] = (origin.address, 0), origin.scheme
-        self.scope["state"]["origin"] = origin
+        sender = self._visit.sender(self.headers)
+        self._admission.request(sender)
+        if sender.scheme is not None:
+            self.scope["client"], self.scope["scheme"] = (sender.address, 0), sender.scheme
+        self.scope["state"]["sender"] = sender
 
     def on_body(self, body: bytes) -> None:
         self._content_bytes += len(body)

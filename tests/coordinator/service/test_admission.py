@@ -8,14 +8,14 @@ import pytest
 
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import Admission, Origin, spread
+from coordinator.service.limits.admission import Admission, Sender, spread
 from coordinator.service.limits.buckets import TokenBuckets
 from coordinator.service.limits.in_flight import InFlight
 
 FORWARDED = [(b"x-forwarded-for", b"192.0.2.1"), (b"x-forwarded-proto", b"https")]
 
 
-A, B, SITE = Origin("a", "a"), Origin("b", "b"), Origin("192.0.2.1", "192.0.2.1", "https", "forwarded")
+A, B, SITE = Sender("a", "a"), Sender("b", "b"), Sender("192.0.2.1", "192.0.2.1", "https", "forwarded")
 
 
 class Clock:
@@ -73,7 +73,7 @@ def test_an_address_with_many_bad_requests_gets_no_new_connection_for_some_time(
     assert limits.visit("192.0.2.2") is not None
     error = refused(limits.request, SITE)
     assert error.problem.retry_after_s == pytest.approx(5 * 1.5)
-    limits.request(Origin("192.0.2.1", "192.0.2.1"))  # connections that it has go on
+    limits.request(Sender("192.0.2.1", "192.0.2.1"))  # connections that it has go on
     clock.now = 6.1
     assert limits.visit("192.0.2.1") is not None
     limits.request(SITE)
@@ -127,11 +127,11 @@ def test_this_machines_own_address_is_not_counted_and_the_rest_of_127_is() -> No
     for address, counted in (("127.0.0.1", False), ("::1", False), ("127.0.0.2", True)):
         visit = limits.visit(address)
         assert visit is not None
-        assert bool(visit.origin([]).key) is counted
+        assert bool(visit.sender([]).key) is counted
     everybody = admission(Clock(), unlimited="")
     visit = everybody.visit("127.0.0.1")
     assert visit is not None
-    assert visit.origin([]).key == "127.0.0.1"
+    assert visit.sender([]).key == "127.0.0.1"
 
 
 # ------------------------------------------------------------ proxies
@@ -145,11 +145,11 @@ def test_headers_count_from_a_proxy_only() -> None:
     proxy, local = behind(Clock()).visit("10.0.0.7"), behind(Clock()).visit("127.0.0.1")
     assert proxy is not None
     assert local is not None
-    found = proxy.origin(FORWARDED)
+    found = proxy.sender(FORWARDED)
     assert (found.address, found.key, found.scheme, found.way) == ("192.0.2.1", "192.0.2.1", "https", "forwarded")
-    assert proxy.origin([]).way == "unnamed"
-    assert (local.origin(FORWARDED).address, local.origin(FORWARDED).way) == ("127.0.0.1", "direct")
-    error = refused(proxy.origin, FORWARDED[:1])
+    assert proxy.sender([]).way == "unnamed"
+    assert (local.sender(FORWARDED).address, local.sender(FORWARDED).way) == ("127.0.0.1", "direct")
+    error = refused(proxy.sender, FORWARDED[:1])
     assert error.kind == "malformed-request"
 
 
