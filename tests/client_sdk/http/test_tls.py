@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,12 +16,16 @@ import pytest
 import trustme
 
 from client_sdk.cli import main
-from client_sdk.device.storage import FileStorage
+from client_sdk.device.actions import Fetch, RequestRefused, Send
+from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http.client import Client
+from client_sdk.http.exchange import Exchange
 from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http, trust
 from client_sdk.http.urls import check_url
 from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.protocol.devices import CheckpointRef, Outcome
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError
 
 
@@ -151,9 +156,23 @@ def test_redirects_are_not_followed_and_named() -> None:
         with answering(307, {"Location": f"{elsewhere}/v1/runs"}) as (url, _):
             with OperatorClient(url) as operator, pytest.raises(ProblemError, match=r"redirects to .*is not followed"):
                 operator.runs()
-            followed = httpx2.Client(base_url=url, follow_redirects=True)  # an application's own client
-            with OperatorClient(url, http=followed) as operator, pytest.raises(ProblemError, match=r"is not followed"):
-                operator.runs()
+    assert asked == []
+
+
+def test_an_applications_own_http_client_follows_no_redirect_for_us() -> None:
+    with answering(200, {}) as (elsewhere, asked):
+        with answering(307, {"Location": f"{elsewhere}/v1/runs"}) as (url, _):
+            with httpx2.Client(base_url=url, follow_redirects=True) as following:
+                with OperatorClient(url, http=following) as operator, pytest.raises(ProblemError, match="not followed"):
+                    operator.runs()
+                exchange = Exchange(following, url, MemoryStorage(), time.monotonic)
+                outcome = Send(method="GET", route=Route.OUTCOME, answers=(Outcome,), path={"run": "r", "round": 1})
+                sent = exchange.send(outcome)
+                checkpoint = CheckpointRef(version=0, digest="0" * 64, bytes=1)
+                fetched = exchange.fetch(Fetch(checkpoint=checkpoint, token="secret"))
+    assert isinstance(sent, RequestRefused)
+    assert isinstance(fetched, RequestRefused)
+    assert "not followed" in str(sent.problem)
     assert asked == []
 
 
