@@ -74,10 +74,13 @@ class Attackers:
                 opened.append(writer)
                 whole = self._head("POST", Route.CHECK_IN, 1000) + b"{"
                 writer.write(whole if number % 2 else whole[:40])
-            for _ in range(4):
-                await asyncio.sleep(1)
-                for writer in opened:
-                    writer.write(b"x")
+            for drop in range(40):
+                await asyncio.sleep(0.1)
+                if not self.on.is_set():
+                    return
+                if drop % 10 == 9:
+                    for writer in opened:
+                        writer.write(b"x")
         finally:
             for writer in opened:
                 writer.close()

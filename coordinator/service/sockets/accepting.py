@@ -18,8 +18,10 @@ import structlog
 from coordinator.service.limits import Admission, Visit
 
 _NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_AT_ONCE = 64
-"""Connections accepted in one step of the event loop."""
+_AT_ONCE = 4
+"""Connections accepted in one step of the event loop: more would delay the requests of those that are connected."""
+_BREATH_S = 0.004
+"""After a full step, seconds without accepting: 1,000 connections a second at most, a third of a core."""
 _PAUSE_S = 0.25
 _SHUT_S = 5.0
 """Seconds for the end of TLS on a connection that closes."""
@@ -91,6 +93,7 @@ class Acceptor:
             task = self._loop.create_task(self._open(connection, visit))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+        self._rest(_BREATH_S)
 
     def _open_now(self) -> int:
         return self._connected() + len(self._opening)
@@ -109,9 +112,12 @@ class Acceptor:
             visit.leave()
             raise
 
-    def _pause(self, reason: str) -> None:
+    def _rest(self, seconds: float) -> None:
         self._loop.remove_reader(self._listener)
-        self._paused = self._loop.call_later(self._pause_s, self._resume)
+        self._paused = self._loop.call_later(seconds, self._resume)
+
+    def _pause(self, reason: str) -> None:
+        self._rest(self._pause_s)
         if self._loop.time() - self._logged >= _LOGGED_EVERY_S:
             self._logged = self._loop.time()
             log.warning(
