@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal as signal  # the part of ``signal`` that is in Python itself: ``signal`` imports enum and collections
 import os
-import signal
 import sys
 
 from quorate import TYPE_CHECKING, check_client_sdk

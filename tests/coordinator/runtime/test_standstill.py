@@ -44,6 +44,35 @@ def test_devices_that_withdraw_say_why(world: World) -> None:
     assert stalled(world) == "", "a commit ends it"
 
 
+def test_what_devices_said_stays_while_they_rest(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create()
+    world.check_in()
+    withdraw(world)
+    world.pass_time(10)
+    world.pass_time(10)
+    line = stalled(world)
+    assert line == (
+        "3 rounds in a row were abandoned, the last one because 0 eligible devices waited; a round needs at least 2; "
+        "in round 1, 3 devices withdrew: " + NAN.removesuffix(".")
+    )
+    assert world.play_round(4)
+    assert stalled(world) == "", "a commit ends it"
+
+
+def test_a_run_that_was_paused_says_what_devices_said_before(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(finish={"rounds": 5, "abandoned": 3})
+    world.check_in()
+    withdraw(world)
+    world.pass_time(10)
+    world.pass_time(10)
+    view = world.coordinator.operators.run("marks")
+    assert (view.status, view.round) == ("paused", 3)
+    assert "because 0 eligible devices waited" in view.reason
+    assert stalled(world) == "in round 1, 3 devices withdrew: " + NAN.removesuffix(".")
+
+
 def test_the_reasons_are_shown_while_the_round_is_open(world: World) -> None:
     world.check_in()
     first, second, *_ = world.cohort()
