@@ -128,10 +128,16 @@ def speak_as(name: str) -> None:
     _style.speaker = name
 
 
+def spoken_by() -> dict[str, str]:
+    """The field of a line of JSON that names the device; nothing where none speaks."""
+    return {"device": _style.speaker} if _style.speaker else {}
+
+
 def print_error(sentence: str) -> None:
-    """Print an error on standard error: ``Error: ...``, or ``{"kind": "error", "text": ...}`` with ``--json``."""
+    """Print an error on standard error: ``Error: ...``, or ``{"kind": "error", "text": ...}`` with ``--json``; of a
+    device with its name."""
     if _style.errors_in_json:
-        _write(sys.stderr, _json({"kind": "error", "text": sentence}))
+        _write(sys.stderr, _json({**spoken_by(), "kind": "error", "text": sentence}))
     else:
         _write(sys.stderr, f"Error: {_spoken(sentence)}")
 

@@ -143,3 +143,19 @@ def test_device_commands_import_no_other_room() -> None:
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("statu",), "No such command 'statu'. Did you mean 'status'? See 'quorate --help'."),
+        (("plan", "chek"), "No such command 'chek'. Did you mean 'check', 'schema'? See 'quorate plan --help'."),
+        (("device", "--dat", "x"), "No such option '--dat'. Did you mean '--data'? See 'quorate device --help'."),
+        (("xyzzy",), "No such command 'xyzzy'. See 'quorate --help'."),
+    ],
+)
+def test_a_mistyped_command_or_option_names_the_near_ones_once(
+    words: tuple[str, ...], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quorate(*words) == 2
+    assert capsys.readouterr().err == f"Error: {near}\n"
