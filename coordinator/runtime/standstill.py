@@ -17,8 +17,8 @@ _PATIENCE_S = 5.0
 _LONGEST = 1500
 """Characters of the line."""
 _LOOKED_AT = 20
-"""How many abandoned rounds are looked at for one that devices left: they rest afterwards, and the rounds meanwhile have
-no devices and no reasons of their own."""
+"""How many abandoned rounds are looked at for one that devices left: they rest afterwards, and the rounds meanwhile
+have no devices and no reasons of their own."""
 
 
 class Standstill:

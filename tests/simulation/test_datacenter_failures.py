@@ -48,7 +48,9 @@ def test_a_loss_that_is_not_finite_abandons_the_round_and_the_run_stalls(finish:
 
 
 def test_a_learner_that_raises_ends_the_simulation_with_its_history() -> None:
-    with pytest.raises(SimulationError, match="^the datacenter could not train round 3: .*ZeroDivisionError") as failed:
+    with pytest.raises(
+        SimulationError, match=r"^the datacenter could not train round 3: .*ZeroDivisionError"
+    ) as failed:
         played(with_loss(broken))
     assert failed.value.history is not None
     assert [found.kind for found in failed.value.history.rounds[:3]] == ["federated", "federated", "datacenter"]
