@@ -51,7 +51,9 @@ class Standstill:
         known to be in its way."""
         if state.round is None:
             return ""
-        failed = self._core.failures.recent()
+        last = self._core.store.round(state.run, state.round_number - 1)
+        stored = last.closed_at if last is not None and last.status == "committed" else None
+        failed = self._core.failures.recent(since=stored)
         parts = [self._too_few(state), f"this coordinator could not store data: {failed}" if failed else ""]
         return printable("; ".join(part for part in parts if part), _LONGEST)
 

@@ -128,16 +128,39 @@ class FullDisk(MemoryBlobs):
         return super().put(data)
 
 
-def test_a_full_disk_is_named_until_it_is_over() -> None:
+def test_a_full_disk_is_named_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     blobs = FullDisk()
     world = World(8, blobs=blobs)
     world.create()
     blobs.full = True
-    with pytest.raises(DiskFull):
-        world.check_in()
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            world.check_in()
+    (logged,) = [one.getMessage() for one in caplog.records if one.name == "quorate.storage"]
+    assert logged.endswith("goes on trying: Could not write a blob: the disk is full."), "once, not for each request"
     line = "this coordinator could not store data: Could not write a blob: the disk is full."
     assert stalled(world) == line
     assert world.coordinator.operators.rounds("marks")[0].reason == line
     assert world.coordinator.healthy()
     world.clock.at += 61
     assert stalled(world) == ""
+
+
+def test_a_failure_before_the_last_commit_stands_in_no_runs_way() -> None:
+    """It was shown for a minute, while fifty rounds were committed."""
+    blobs = FullDisk()
+    world = World(8, blobs=blobs)
+    world.create()
+    blobs.full = True
+    with pytest.raises(DiskFull):
+        world.check_in()
+    assert "the disk is full" in stalled(world)
+    blobs.full = False
+    world.clock.at += 20
+    assert world.play_round(1)
+    assert stalled(world) == ""
+    blobs.full = True
+    world.clock.at += 1
+    with pytest.raises(DiskFull):
+        world.check_in()
+    assert "the disk is full" in stalled(world)
