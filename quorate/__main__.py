@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import _signal as signal  # the part of ``signal`` that is in Python itself: ``signal`` imports enum and collections
 import os
 import sys
 
 from quorate import TYPE_CHECKING, check_client_sdk
 
 if TYPE_CHECKING:
+    import signal
     from types import FrameType
+else:
+    import _signal as signal  # the part of it that is in Python itself: ``signal`` imports enum and collections
 
 
 def main() -> None:
