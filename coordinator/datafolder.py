@@ -49,8 +49,9 @@ class FolderError(Exception):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError."""
+def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None]:
+    """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError.
+    ``by``: what locks it, for the error."""
     try:
         make_folder(folder)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,7 +65,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
             raise FolderError(
-                f"Another coordinator or simulation (process {owner or 'unknown'}) uses the folder {folder}; "
+                f"Another {by} (process {owner or 'unknown'}) uses the folder {folder}; "
                 "stop it, or give another folder."
             ) from None
         os.ftruncate(lock, 0)

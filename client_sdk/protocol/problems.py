@@ -8,7 +8,10 @@
     |   |-- malformed-request       400  drop    not HTTP/1.1, or ambiguous; the connection closes
     |   |-- truncated               400  retry   sends the same bytes again
     |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
+    |   |-- wrong-clock             401  retry   signs afresh, by the time in the answer's Date header
+    |   |-- replayed-request        401  retry   signs afresh: this signed request was received before
     |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
+    |   |-- revoked-key             403  stop    needs a person: the authority has revoked the key, or its holder left
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
     |   |-- unknown-worker          404  drop
@@ -65,7 +68,10 @@ PROBLEMS: dict[str, ProblemKind] = {
     "malformed-request": ProblemKind(400, "The request is not well-formed HTTP", "drop"),
     "truncated": ProblemKind(400, "The body ended before its declared length", "retry"),
     "unauthenticated": ProblemKind(401, "The token is missing or not valid", "enrol"),
+    "wrong-clock": ProblemKind(401, "The request is not around the time here", "retry"),
+    "replayed-request": ProblemKind(401, "The request was received before", "retry"),
     "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
+    "revoked-key": ProblemKind(403, "The authority has revoked this key", "stop"),
     "not-selected": ProblemKind(403, "This device was not selected for the round", "drop"),
     "unknown-device": ProblemKind(404, "No such device", "enrol"),
     "unknown-worker": ProblemKind(404, "No such worker", "drop"),

@@ -37,7 +37,7 @@ def serve(
     from pydantic import ValidationError
 
     options: dict[str, Any] = {"data": data, "port": port, "host": host, "database": database}
-    _configure_log(as_json)
+    configure_log(as_json)
     try:
         from coordinator.service.process import serve as serve_until_stopped
         from coordinator.settings import Settings
@@ -73,7 +73,7 @@ def _ready_json(url: str, settings: Settings) -> None:
     print(json.dumps(ready), flush=True)
 
 
-def _configure_log(as_json: bool) -> None:
+def configure_log(as_json: bool) -> None:
     """Sends the log to stderr: warnings and bugs, one line each, as text or as JSON. Tracebacks show no values of
     variables, which may be tokens or a run's selection seed."""
     import structlog

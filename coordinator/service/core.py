@@ -1,67 +1,34 @@
-"""What the routes share: the coordinator, the settings, the meters, and the threads for blocking calls.
+"""What the routes of a coordinator share: the coordinator itself, its signals, and what any service has.
 
-The event loop only moves bytes and waits. Code that reads the database, touches a file, hashes or validates runs in a
-thread by ``Service.work``; held check-ins and event streams use none.
+Held check-ins and event streams need no thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive
 
-from client_sdk.protocol.problems import problem
 from coordinator.runtime.signals import Signals
 from coordinator.service.observe import Meters
+from coordinator.service.serving import Serving
 from coordinator.settings import Settings
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-OVERLOAD = 4096
-"""Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
-
-
-class Service:
+class Service(Serving):
     """One process's HTTP side of a coordinator. Lives as ``app.state.service``."""
 
     def __init__(self, coordinator: Coordinator, settings: Settings, signals: Signals) -> None:
+        super().__init__(settings, Meters(coordinator))
         self.coordinator = coordinator
-        self.settings = settings
         self.signals = signals
-        self.meters = Meters(coordinator)
-        self.stopping = False
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
-        self._queued = 0
-
-    async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``task`` in a thread and returns its result or raises its error."""
-        self._queued += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: task(*args, **kwargs))
-        finally:
-            self._queued -= 1
-
-    def admit(self) -> None:
-        """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
-        if self._queued >= OVERLOAD:
-            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=5)
 
     def stop(self) -> None:
-        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
-        self.stopping = True
+        super().stop()
         self.signals.wake_all()
-
-    def close(self) -> None:
-        """Waits until the threads have finished."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 async def until_gone(receive: Receive) -> None:

@@ -29,7 +29,8 @@ _OUTCOMES = ("reported", "withdrawn", "late", "dropped", "refused")
 class Meters:
     """All meters of one service."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator | None) -> None:
+        """``coordinator``: whose rounds are counted; None where the service has none."""
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "quorate_requests", "Requests answered", ["route", "method", "status"], registry=self.registry
@@ -48,7 +49,8 @@ class Meters:
         self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
         self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
         self.open_streams = 0
-        self.registry.register(_Rounds(coordinator))
+        if coordinator is not None:
+            self.registry.register(_Rounds(coordinator))
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float, bytes_out: int) -> None:

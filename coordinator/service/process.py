@@ -44,11 +44,11 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
 
     Must run in the process's main thread. CannotServe when it could not start.
     """
-    _raise_file_limit()
+    raise_file_limit()
     _give_memory_back()
     with _folder(settings.data):
         settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
-        listener = _bind(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
         try:
             store = open_store(settings.database_url)
         except (StoreError, OSError) as error:
@@ -58,7 +58,7 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
-            url = f"http://{_in_url(settings.host)}:{listener.getsockname()[1]}"
+            url = f"http://{in_url(settings.host)}:{listener.getsockname()[1]}"
             HttpServer(create_app(coordinator, settings), listener, lambda: on_ready(url, settings)).run()
         except MissingExtension as error:
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
@@ -99,7 +99,8 @@ def _token(folder: Path) -> str:
     return token
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on this address, not listening yet. CannotServe."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -116,7 +117,8 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _in_url(host: str) -> str:
+def in_url(host: str) -> str:
+    """The host as a URL has it."""
     return f"[{host.strip('[]')}]" if ":" in host else host
 
 
@@ -130,7 +132,7 @@ def _give_memory_back() -> None:
         mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Each held check-in is an open file; the usual soft limit of 1024 would refuse devices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20

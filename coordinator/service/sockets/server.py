@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from coordinator.service.core import Service
 from coordinator.service.edge import STANDING
+from coordinator.service.serving import Serving
 from coordinator.service.sockets.accepting import Acceptor
 from coordinator.service.sockets.limits import Limits, most_connections
 from coordinator.service.sockets.protocol import BoundedHttp
@@ -29,7 +29,7 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        self._service: Service = app.state.service
+        self._service: Serving = app.state.service
         self._listener = listener
         self._on_ready = on_ready
         self._limits = Limits.of(self._service.settings)

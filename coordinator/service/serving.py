@@ -1,0 +1,55 @@
+"""What any service of ours has, a coordinator's or an authority's: settings, meters, and threads for blocking calls.
+
+The event loop only moves bytes and waits. Code that reads the database, touches a file, hashes or validates runs in a
+thread by ``Serving.work``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from client_sdk.protocol.problems import problem
+from coordinator.service.observe import Meters
+from coordinator.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OVERLOAD = 4096
+"""Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
+
+
+class Serving:
+    """One process's HTTP side. Lives as ``app.state.service``."""
+
+    def __init__(self, settings: Settings, meters: Meters) -> None:
+        self.settings = settings
+        self.meters = meters
+        self.stopping = False
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
+        self._queued = 0
+
+    async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``task`` in a thread and returns its result or raises its error."""
+        self._queued += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, lambda: task(*args, **kwargs))
+        finally:
+            self._queued -= 1
+
+    def admit(self) -> None:
+        """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
+        if self._queued >= OVERLOAD:
+            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=5)
+
+    def stop(self) -> None:
+        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Waits until the threads have finished."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
