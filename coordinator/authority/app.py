@@ -55,7 +55,7 @@ def create_authority_app(answers: AuthorityAnswers, settings: Settings, clock: C
     async def on_error(request: Request, error: Exception) -> Response:
         found = problem_of(error, path=request.url.path)
         service.meters.refused(found)
-        return problem_response(found)
+        return problem_response(found, error.headers if isinstance(error, HTTPException) else None)
 
     for kind in (ProblemError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, on_error)

@@ -38,14 +38,14 @@ def test_rotation_keeps_the_id_and_revokes_the_old_key() -> None:
     world = AuthorityWorld()
     phone, new = enrolled(world), key_of("new")
     device, old = phone.id, phone.key_id
-    before = world.list().counter
+    before = world.served().counter
     asked = phone.rotation(new)
     answer = world.answers.rotate(asked)
     again = Holder(world, "again", new)
     found = again._keep(answer)
     assert (found.id, found.public_key) == (device, public(new))
-    assert old in world.list().revoked
-    assert world.list().counter > before
+    assert old in world.served().revoked
+    assert world.served().counter > before
     refused("revoked-key", "revoked", phone.renew)
     again.renew()
 
@@ -54,9 +54,9 @@ def test_a_rotation_whose_answer_was_lost_is_repeated_by_the_old_key() -> None:
     world = AuthorityWorld()
     phone, new = enrolled(world), key_of("new")
     first = world.answers.rotate(phone.rotation(new))
-    counter = world.list().counter
+    counter = world.served().counter
     assert world.answers.rotate(phone.rotation(new)) == first
-    assert world.list().counter == counter
+    assert world.served().counter == counter
     refused("revoked-key", "revoked", world.answers.rotate, phone.rotation(key_of("third")))
     world.revoke(phone.id)
     refused("revoked-key", "revoked", world.answers.rotate, phone.rotation(new))
@@ -92,7 +92,7 @@ def test_who_leaves_is_forgotten_but_for_the_key_ids_on_the_list_and_that_the_id
     world.answers.rotate(phone.rotation(key_of("new")))
     old, phone.key = phone.key_id, key_of("new")
     phone.leave()
-    assert set(world.list().revoked) == {old, phone.key_id}
+    assert set(world.served().revoked) == {old, phone.key_id}
     refused("revoked-key", "revoked", phone.leave)
     refused("revoked-key", "revoked", phone.renew)
     with world.answers.ledger.reading() as rows:
@@ -104,7 +104,7 @@ def test_who_leaves_is_forgotten_but_for_the_key_ids_on_the_list_and_that_the_id
             assert key is not None
             assert (key.id, key.public_key, key.certificate, key.replaced_by) == (None, None, None, None)
     world.at += 90 * DAY_S
-    assert world.list().revoked == ()
+    assert world.served().revoked == ()
     with world.answers.ledger.reading() as rows:
         assert rows.key(phone.key_id) is None
         assert rows.holder(phone.id) is not None
@@ -122,7 +122,7 @@ def test_a_key_that_left_or_was_revoked_does_not_come_back_while_it_is_on_the_li
         refused("revoked-key", "revoked", phone.enrol, token)
         first = phone.id
         world.at += 91 * DAY_S
-        world.list()
+        world.served()
         assert phone.enrol(world.token()).id != first
 
 
@@ -130,7 +130,7 @@ def test_an_operator_revokes_by_id() -> None:
     world = AuthorityWorld()
     phone, other = enrolled(world), enrolled(world, "other")
     found = world.revoke(phone.id)
-    assert found == world.list()
+    assert found == world.served()
     with pytest.raises(RevokedKey):
         found.require_good(public(phone.key))
     found.require_good(public(other.key))
@@ -146,27 +146,27 @@ def test_a_revoked_key_is_on_the_list_until_its_last_certificate_has_expired() -
     phone.renew()
     world.revoke(phone.id)
     world.at = NOW + 90 * DAY_S
-    assert world.list().revoked == (phone.key_id,)
+    assert world.served().revoked == (phone.key_id,)
     world.at = NOW + 140 * DAY_S - 1
-    assert world.list().revoked == (phone.key_id,)
+    assert world.served().revoked == (phone.key_id,)
     world.at += 12 * HOUR_S
-    assert world.list().revoked == ()
+    assert world.served().revoked == ()
 
 
 def test_the_list_is_signed_anew_in_good_time_and_not_more_often() -> None:
     world = AuthorityWorld()
-    first = world.list()
+    first = world.served()
     world.at += 12 * HOUR_S - 1
-    assert world.list() == first
+    assert world.served() == first
     world.at += 1
-    second = world.list()
+    second = world.served()
     assert second.next_update == world.at + 24 * HOUR_S
     assert following(first, second.encoded, world.issuer.trusted) == second
 
 
 def test_no_counter_goes_back_where_the_clock_does() -> None:
     world = AuthorityWorld()
-    lists = [world.list()]
+    lists = [world.served()]
     for step in (-DAY_S, 5, -3 * DAY_S, 0, 10 * DAY_S):
         phone = enrolled(world, f"phone {step}")
         lists.append(world.revoke(phone.id))
@@ -182,14 +182,14 @@ def test_an_authority_restored_from_a_backup_signs_no_number_again() -> None:
         world.at += 1
         world.revoke(enrolled(world, name).id)
     restored.at = world.at + 10
-    assert restored.list().counter > world.list().counter
+    assert restored.served().counter > world.served().counter
 
 
 def test_rows_are_as_they_were_where_an_answer_is_refused() -> None:
     world = AuthorityWorld()
     phone = enrolled(world)
-    audit, counter = world.audit(), world.list().counter
+    audit, counter = world.audit(), world.served().counter
     for ask in (lambda: phone.enrol(unknown_token(world)), lambda: world.revoke("d0")):
         with pytest.raises(ProblemError):
             ask()
-    assert (world.audit(), world.list().counter) == (audit, counter)
+    assert (world.audit(), world.served().counter) == (audit, counter)

@@ -67,7 +67,7 @@ class AuthorityWorld:
         with self.answers.ledger.writing() as rows:
             return revoke(rows, self.issuer, id, who="operator uid 7", at=self.at)
 
-    def list(self) -> RevocationList:
+    def served(self) -> RevocationList:
         """The list that is served, checked as a device checks it."""
         found = RevocationList.parse(self.answers.revocations(self.at))
         found.require_signed(self.issuer.trusted)
