@@ -73,8 +73,7 @@ def opened(folder: Path) -> Iterator[tuple[Issuer, Ledger]]:
                 f"The authority in {folder} has lost its ledger, {LEDGER_FILE}: restore it from a backup. Without "
                 "it the authority would forget whom it has revoked."
             )
-        with _private_files():
-            ledger = SqliteLedger(folder / LEDGER_FILE)
+        ledger = SqliteLedger(folder / LEDGER_FILE)
     except FileNotFoundError as error:
         raise AuthorityFolderError(
             f"There is no authority in {folder}; make one: quorate authority init --data {folder} --url URL."

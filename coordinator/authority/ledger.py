@@ -111,9 +111,9 @@ class LedgerRows(Protocol):
     def revoked_keys(self) -> list[bytes]:
         """Ids of all keys that are revoked."""
 
-    def forget(self, at: int) -> bool:
-        """Deletes revoked keys whose certificates have expired at ``at``, and tokens a day after they have; whether a
-        revoked key was deleted."""
+    def forget(self, *, keys_before: int, tokens_before: int) -> None:
+        """Deletes revoked keys whose certificates had expired at ``keys_before``, and tokens that had at
+        ``tokens_before``."""
 
     def last_list(self) -> bytes | None:
         """The newest revocation list."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList
 from client_sdk.protocol.problems import problem
 from coordinator.authority.issuer import Issuer
 from coordinator.authority.ledger import AuditEntry, HolderRow, KeyRow, Ledger, LedgerRows
+from coordinator.authority.policy import DAY_S
 
 
 def served_list(ledger: Ledger, issuer: Issuer, at: float) -> RevocationList:
@@ -24,11 +25,13 @@ def served_list(ledger: Ledger, issuer: Issuer, at: float) -> RevocationList:
 
 
 def current_list(rows: LedgerRows, issuer: Issuer, at: float, *, changed: bool = False) -> RevocationList:
-    """The last list, or a new one where keys were revoked or forgotten, or half of the last one's time is over."""
+    """The last list, or a new one where keys were revoked or half of the last one's time is over.
+
+    A revoked key is forgotten once its certificates have expired by the clock of everybody who takes the new list."""
     last = _last(rows)
-    forgotten = rows.forget(int(at))
-    if last is not None and not (changed or forgotten or _is_due(last, issuer, at)):
+    if last is not None and not (changed or _is_due(last, issuer, at)):
         return last
+    rows.forget(keys_before=int(at) - CLOCKS_APART_S, tokens_before=int(at) - DAY_S)
     following = issuer.revocations(last, rows.revoked_keys(), at)
     rows.put_list(following.encoded)
     return following

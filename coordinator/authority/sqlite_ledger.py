@@ -17,7 +17,6 @@ from client_sdk.protocol.problems import problem
 from coordinator.authority.ledger import AuditEntry, HolderRow, KeyRow, TokenRow
 
 FORMAT = 1
-_FORGET_TOKENS_S = 86_400
 _BUSY_S = 5.0
 
 _TABLES = """
@@ -155,9 +154,9 @@ class SqliteRows:
     def revoked_keys(self) -> list[bytes]:
         return [key for (key,) in self._run("SELECT key_id FROM keys WHERE revoked_at IS NOT NULL")]
 
-    def forget(self, at: int) -> bool:
-        self._run("DELETE FROM tokens WHERE expires_at <= ?", (at - _FORGET_TOKENS_S,))
-        return self._run("DELETE FROM keys WHERE revoked_at IS NOT NULL AND expires_at <= ?", (at,)).rowcount > 0
+    def forget(self, *, keys_before: int, tokens_before: int) -> None:
+        self._run("DELETE FROM tokens WHERE expires_at <= ?", (tokens_before,))
+        self._run("DELETE FROM keys WHERE revoked_at IS NOT NULL AND expires_at <= ?", (keys_before,))
 
     def last_list(self) -> bytes | None:
         found = self._run("SELECT encoded FROM lists").fetchone()

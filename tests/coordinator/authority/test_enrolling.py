@@ -110,11 +110,20 @@ def test_a_key_keeps_its_id_under_another_token_and_comes_back_after_its_certifi
     first = phone.enrol(token)
     world.at += 91 * DAY_S
     refused("enrolment-refused", "expired", phone.renew)
+    refused("enrolment-refused", "expired, and this token was used", phone.enrol, token)
     second = world.token()
     again = phone.enrol(second)
     assert again.id == first.id
     assert again.not_after == world.at + 90 * DAY_S
     refused("enrolment-refused", "used as often", Holder(world, "other").enrol, second)
+
+
+def test_a_rotation_after_the_certificate_expired_is_refused() -> None:
+    world = AuthorityWorld()
+    phone = Holder(world, "phone")
+    phone.enrol(world.token())
+    world.at += 90 * DAY_S
+    refused("enrolment-refused", "expired", world.answers.rotate, phone.rotation(key_of("new")))
 
 
 def test_a_devices_key_does_not_become_a_workers() -> None:

@@ -20,7 +20,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.app import create_authority_app
 from coordinator.authority.policy import DAY_S, AuthorityPolicy
 from coordinator.settings import Settings
-from tests.coordinator.authority.world import NOW, AuthorityWorld, key_of, public
+from tests.coordinator.authority.world import NOW, AuthorityWorld, Holder, key_of, public
 
 LOCAL = "http://localhost:8471/quorate"
 
@@ -101,14 +101,23 @@ def test_an_authority_with_another_key_is_refused_before_anything_secret_is_sent
 def test_an_impostor_that_shows_the_right_key_is_found_by_what_it_signs() -> None:
     world, impostor = local_world(), local_world("impostor")
 
+    forged = Holder(impostor, "phone")
+    forged.enrol(impostor.token())
+
     def show(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if request.url.path.endswith(AuthorityRoute.AUTHORITY):
             return httpx2.Response(200, content=world.answers.key().model_dump_json())
+        if request.url.path.endswith(AuthorityRoute.RENEWED):
+            assert forged.certificate is not None
+            answer = impostor.issuer.certified(forged.certificate.encoded)
+            return httpx2.Response(200, content=answer.model_dump_json())
         return response
 
     asking = client(world, Proxy(impostor, change=show))
     with pytest.raises(BadCredential):
         asking.revocations()
+    with pytest.raises(BadCredential, match="another authority"):
+        asking.renew(key_of("phone"))
     token = impostor.token()
     with pytest.raises(ProblemError, match="signature of the new key"):
         asking.enrol(EnrolmentToken(LOCAL, world.issuer.trusted.digest, token.secret), key_of("phone"))

@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from client_sdk.credentials.errors import RevokedKey
-from client_sdk.credentials.revocations import following
+from client_sdk.credentials.errors import NotValidNow, RevokedKey
+from client_sdk.credentials.revocations import CLOCKS_APART_S, following
 from client_sdk.protocol.problems import ProblemError
-from coordinator.authority.policy import DAY_S, HOUR_S
+from coordinator.authority.policy import DAY_S, HOUR_S, AuthorityPolicy
+from coordinator.authority.sqlite_ledger import SqliteLedger
 from tests.coordinator.authority.test_enrolling import refused, unknown_token
-from tests.coordinator.authority.world import NOW, AuthorityWorld, Holder, key_of, public
+from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder, key_of, public
 
 
 def enrolled(world: AuthorityWorld, name: str = "phone") -> Holder:
@@ -58,6 +59,8 @@ def test_a_rotation_whose_answer_was_lost_is_repeated_by_the_old_key() -> None:
     assert world.answers.rotate(phone.rotation(new)) == first
     assert world.served().counter == counter
     refused("revoked-key", "revoked", world.answers.rotate, phone.rotation(key_of("third")))
+    other = enrolled(world, "other")
+    refused("revoked-key", "revoked", world.answers.rotate, phone.rotation(other.key))
     world.revoke(phone.id)
     refused("revoked-key", "revoked", world.answers.rotate, phone.rotation(new))
 
@@ -103,7 +106,7 @@ def test_who_leaves_is_forgotten_but_for_the_key_ids_on_the_list_and_that_the_id
             key = rows.key(key_id)
             assert key is not None
             assert (key.id, key.public_key, key.certificate, key.replaced_by) == (None, None, None, None)
-    world.at += 90 * DAY_S
+    world.at += 90 * DAY_S + CLOCKS_APART_S
     assert world.served().revoked == ()
     with world.answers.ledger.reading() as rows:
         assert rows.key(phone.key_id) is None
@@ -153,6 +156,34 @@ def test_a_revoked_key_is_on_the_list_until_its_last_certificate_has_expired() -
     assert world.served().revoked == ()
 
 
+def test_a_key_is_listed_for_its_longest_certificate_also_where_later_ones_are_shorter() -> None:
+    world = AuthorityWorld(certificate_days=90)
+    phone = enrolled(world)
+    world.answers.issuer = replace(world.issuer, policy=AuthorityPolicy(url=URL, certificate_days=1))
+    phone.enrol(world.token())
+    world.revoke(phone.id)
+    world.at += 89 * DAY_S
+    assert world.served().revoked == (phone.key_id,)
+
+
+def test_a_revoked_key_stays_on_lists_that_a_clock_takes_by_which_its_certificate_is_valid() -> None:
+    world = AuthorityWorld(certificate_days=1)
+    phone = enrolled(world)
+    assert phone.certificate is not None
+    world.revoke(phone.id)
+    world.at = phone.certificate.not_after + CLOCKS_APART_S - 1
+    made = world.served()
+    slow = phone.certificate.not_after - 1
+    phone.certificate.require_valid(slow)
+    made.require_current(slow)
+    assert made.revoked == (phone.key_id,)
+    world.at += 1
+    made = world.revoke(enrolled(world, "other").id)
+    with pytest.raises(NotValidNow, match="clock is behind"):
+        made.require_current(slow)
+    assert phone.key_id not in made.revoked
+
+
 def test_the_list_is_signed_anew_in_good_time_and_not_more_often() -> None:
     world = AuthorityWorld()
     first = world.served()
@@ -177,12 +208,15 @@ def test_no_counter_goes_back_where_the_clock_does() -> None:
 
 
 def test_an_authority_restored_from_a_backup_signs_no_number_again() -> None:
-    world, restored = AuthorityWorld(), AuthorityWorld()
+    world, backup = AuthorityWorld(), SqliteLedger(":memory:")
+    held = world.served()
+    world.answers.ledger._connection.backup(backup._connection)  # type: ignore[attr-defined]
     for name in ("a", "b", "c"):
         world.at += 1
-        world.revoke(enrolled(world, name).id)
-    restored.at = world.at + 10
-    assert restored.served().counter > world.served().counter
+        held = following(held, world.revoke(enrolled(world, name).id).encoded, world.issuer.trusted)
+    world.answers.ledger = backup
+    world.at += 10
+    following(held, world.revoke(enrolled(world, "d").id).encoded, world.issuer.trusted)
 
 
 def test_rows_are_as_they_were_where_an_answer_is_refused() -> None:
