@@ -45,6 +45,7 @@ ELSEWHERE = {
     "datacenter join": "runs until it is stopped; tests/coordinator/datacenter/test_agent_join.py starts it",
     "datacenter follow": "runs until it is stopped; tests/coordinator/datacenter/test_multi_machine.py starts it",
     "datacenter train": "in docs/datacenter.md: minutes, or with placeholders",
+    "authority ": "tests/coordinator/authority runs each of them, and serves an authority",
     "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
     "rounds fallback": "of that run",
     "worker add --label cluster": "README's worker add, with a label",
