@@ -17,6 +17,8 @@ from coordinator.authority.issuer import Issuer
 from coordinator.authority.ledger import AuditEntry, AuditEvent, HolderRow, KeyRow, LedgerRows, TokenRow
 from coordinator.authority.revoking import current_list
 
+MOST_ROTATIONS = 16
+"""Most revoked keys of one id at the same time: the list goes to everybody, and one device must not make it long."""
 REVOKED = "The authority has revoked this key: an operator of the authority can say why."
 
 
@@ -79,6 +81,8 @@ def rotate(rows: LedgerRows, issuer: Issuer, key: KeyRow, request: RotationReque
     _require_possession(new, rotation_statement(issuer.trusted.id, holder.id, old, new), request.proof)
     if rows.key(key_id(new)) is not None:
         raise problem("conflict", "This key was certified before; draw a new one.")
+    if rows.revoked_of(holder.id) >= MOST_ROTATIONS:
+        raise problem("conflict", f"{MOST_ROTATIONS} keys of this id are on the revocation list; rotate again later.")
     rows.put_key(replace(key, revoked_at=int(at), replaced_by=key_id(new)))
     certificate = _certify(rows, issuer, holder, new, "rotated", at)
     current_list(rows, issuer, at, changed=True)

@@ -108,6 +108,9 @@ class LedgerRows(Protocol):
     def forget_keys(self, id: str, at: int) -> None:
         """Revokes all keys of this id at ``at``, and takes everything out of their rows but key id and times."""
 
+    def revoked_of(self, id: str) -> int:
+        """How many revoked keys of this id are stored."""
+
     def revoked_keys(self) -> list[bytes]:
         """Ids of all keys that are revoked."""
 

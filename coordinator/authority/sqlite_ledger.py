@@ -151,6 +151,10 @@ class SqliteRows:
             (at, id),
         )
 
+    def revoked_of(self, id: str) -> int:
+        (count,) = self._run("SELECT COUNT(*) FROM keys WHERE id = ? AND revoked_at IS NOT NULL", (id,)).fetchone()
+        return int(count)
+
     def revoked_keys(self) -> list[bytes]:
         return [key for (key,) in self._run("SELECT key_id FROM keys WHERE revoked_at IS NOT NULL")]
 

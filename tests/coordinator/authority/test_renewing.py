@@ -10,6 +10,7 @@ import pytest
 from client_sdk.credentials.errors import NotValidNow, RevokedKey
 from client_sdk.credentials.revocations import CLOCKS_APART_S, following
 from client_sdk.protocol.problems import ProblemError
+from coordinator.authority.issuing import MOST_ROTATIONS
 from coordinator.authority.policy import DAY_S, HOUR_S, AuthorityPolicy
 from coordinator.authority.sqlite_ledger import SqliteLedger
 from tests.coordinator.authority.test_enrolling import refused, unknown_token
@@ -87,6 +88,22 @@ def test_one_id_has_one_valid_key() -> None:
         assert valid is not None
         assert valid.public_key == public(key_of("third"))
         assert len(rows.revoked_keys()) == 2
+
+
+def test_one_holder_cannot_make_the_list_long() -> None:
+    world = AuthorityWorld()
+    phone = enrolled(world)
+    for number in range(MOST_ROTATIONS):
+        new = key_of(f"key {number}")
+        world.answers.rotate(phone.rotation(new))
+        phone.key = new
+    refused("conflict", "16 keys", world.answers.rotate, phone.rotation(key_of("one more")))
+    phone.renew()
+    world.at += 50 * DAY_S
+    phone.renew()
+    world.at += 41 * DAY_S
+    world.served()
+    world.answers.rotate(phone.rotation(key_of("one more")))
 
 
 def test_who_leaves_is_forgotten_but_for_the_key_ids_on_the_list_and_that_the_id_was_given() -> None:
