@@ -5,6 +5,7 @@ The coordinator's driver starts when the server starts, and is closed when it en
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
@@ -59,8 +60,8 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
             yield
         finally:
             service.stop()
-            await service.work(driver.close)
-            service.close()
+            await asyncio.to_thread(driver.close)  # not behind the requests that wait for one of the service's threads
+            await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="Quorate",

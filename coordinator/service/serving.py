@@ -31,15 +31,24 @@ class Serving:
         self.stopping = False
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
         self._queued = 0
+        self._closed = False
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``task`` in a thread and returns its result or raises its error."""
+        """Runs ``task`` in a thread and returns its result or raises its error. CancelledError where the service is
+        closed before a thread is free."""
         self._queued += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: task(*args, **kwargs))
+            return await self._in_thread(lambda: task(*args, **kwargs))
         finally:
             self._queued -= 1
+
+    def _in_thread(self, task: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, task)
+        except RuntimeError:
+            if not self._closed:
+                raise
+            raise asyncio.CancelledError from None
 
     def admit(self) -> None:
         """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
@@ -51,5 +60,7 @@ class Serving:
         self.stopping = True
 
     def close(self) -> None:
-        """Waits until the threads have finished."""
+        """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
+        event loop, which sends the answers of what runs meanwhile."""
+        self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)

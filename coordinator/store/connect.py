@@ -22,12 +22,13 @@ _MORE_CONNECTIONS = 48
 """More connections than threads that serve requests, so that a read does not wait for another one's connection."""
 
 
-def connect(url: str, lock_timeout_s: float) -> Engine:
-    """An engine for this URL. StoreError, in one sentence, when the URL or the file behind it can't be used."""
+def connect(url: str, lock_timeout_s: float, *, any_text: bool = False) -> Engine:
+    """An engine for this URL. StoreError, in one sentence, when the URL or the file behind it can't be used.
+    ``any_text``: see ``SqlStore``."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed, lock_timeout_s)
+            return _sqlite(parsed, lock_timeout_s, any_text)
         return create_engine(
             parsed, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True, hide_parameters=True
         )
@@ -42,7 +43,7 @@ def in_memory(engine: Engine) -> bool:
     return isinstance(engine.pool, StaticPool)
 
 
-def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
+def _sqlite(url: URL, lock_timeout_s: float, any_text: bool) -> Engine:
     arguments = {"check_same_thread": False, "timeout": lock_timeout_s, "isolation_level": None}
     if url.database in (None, "", ":memory:"):
         engine = create_engine(url, poolclass=StaticPool, connect_args=arguments, hide_parameters=True)
@@ -61,8 +62,14 @@ def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
     def prepare(connection: object, _record: object) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
+        if any_text:
+            connection.text_factory = _any_text  # type: ignore[attr-defined]
 
     return engine
+
+
+def _any_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
 
 
 def _make_file(path: Path) -> None:
