@@ -134,7 +134,7 @@ def _open(url: str) -> SqlStore:
     from coordinator.store.migrate import newest, revision
     from coordinator.store.sql import SqlStore
 
-    store = SqlStore(url, any_text=True)
+    store = SqlStore(url)
     found = revision(store.engine)
     if found != newest():
         store.close()

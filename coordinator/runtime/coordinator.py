@@ -111,7 +111,7 @@ class Coordinator:
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
-        found: dict[str, object] = {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks())}
+        found: dict[str, object] = {"runs": len(self.core.store.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
         return {**found, "waiting": waiting, **({"troubles": troubles} if troubles else {})}
 

@@ -51,7 +51,14 @@ class OperatorRequests:
         return self.run(row.run)
 
     def runs(self) -> list[RunView]:
-        return [self.run(row.run) for row in self._core.store.runs()]
+        """The views of all runs, oldest first; without those whose own rows cannot be read, which is noted."""
+        found = []
+        for run in self._core.store.run_ids():
+            try:
+                found.append(self.run(run))
+            except ValueError as error:
+                self._core.troubles.note(run, error)
+        return found
 
     def run(self, run: str) -> RunView:
         """The run's view; of a run whose log cannot be read, what its rows say, and why."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import cast
 
 from coordinator.store.port import Json, StoreError
 
@@ -24,11 +23,14 @@ def to_text(body: Json) -> str:
 
 
 def from_text(text: str) -> Json:
-    """The body that ``to_text`` wrote. ValueError where the text is no JSON, or nested too deeply to be read."""
+    """The body that ``to_text`` wrote. ValueError where the text is no JSON object, or nested too deeply to be read."""
     try:
-        return cast("Json", json.loads(text))
+        body = json.loads(text)
     except RecursionError:
         raise ValueError("the body is nested too deeply") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"the body is no object, but a {type(body).__name__}")
+    return body
 
 
 def beginning_of(body: Json) -> str:

@@ -22,13 +22,12 @@ _MORE_CONNECTIONS = 48
 """More connections than threads that serve requests, so that a read does not wait for another one's connection."""
 
 
-def connect(url: str, lock_timeout_s: float, *, any_text: bool = False) -> Engine:
-    """An engine for this URL. StoreError, in one sentence, when the URL or the file behind it can't be used.
-    ``any_text``: see ``SqlStore``."""
+def connect(url: str, lock_timeout_s: float) -> Engine:
+    """An engine for this URL. StoreError, in one sentence, when the URL or the file behind it can't be used."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed, lock_timeout_s, any_text)
+            return _sqlite(parsed, lock_timeout_s)
         return create_engine(
             parsed, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True, hide_parameters=True
         )
@@ -43,7 +42,7 @@ def in_memory(engine: Engine) -> bool:
     return isinstance(engine.pool, StaticPool)
 
 
-def _sqlite(url: URL, lock_timeout_s: float, any_text: bool) -> Engine:
+def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
     arguments = {"check_same_thread": False, "timeout": lock_timeout_s, "isolation_level": None}
     if url.database in (None, "", ":memory:"):
         engine = create_engine(url, poolclass=StaticPool, connect_args=arguments, hide_parameters=True)
@@ -62,13 +61,13 @@ def _sqlite(url: URL, lock_timeout_s: float, any_text: bool) -> Engine:
     def prepare(connection: object, _record: object) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
-        if any_text:
-            connection.text_factory = _any_text  # type: ignore[attr-defined]
+        connection.text_factory = _any_text  # type: ignore[attr-defined]
 
     return engine
 
 
 def _any_text(stored: bytes) -> str:
+    """Also of a text that is no UTF-8, which somebody else has stored: SQLite would fail for all rows of the query."""
     return stored.decode("utf-8", "surrogateescape")
 
 

@@ -43,6 +43,9 @@ class MemoryReads:
             records = self._t.runs.rows(ALL)
         return sorted((record.whole() for record in records.values()), key=lambda row: (row.created_at, row.run))
 
+    def run_ids(self) -> list[str]:
+        return [row.run for row in self.runs()]
+
     def head(self, run: str) -> int:
         with self._guard:
             record = self._t.runs.get(ALL, run)

@@ -88,6 +88,10 @@ class Reader(Protocol):
         """All runs, oldest first."""
         ...
 
+    def run_ids(self) -> list[str]:
+        """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
+        ...
+
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
         ...

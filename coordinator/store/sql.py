@@ -242,12 +242,10 @@ class SqlStore(SqlReads):
 
     ``lock_timeout_s``: how long a transaction waits for the lock of another thread, process or replica. On SQLite in
     memory all threads share one connection, so reads wait for an open transaction.
-
-    ``any_text``: texts in a SQLite file that are no UTF-8, which somebody else has stored, are read all the same.
     """
 
-    def __init__(self, url: str, *, lock_timeout_s: float = 30.0, any_text: bool = False) -> None:
-        self.engine = connect(url, lock_timeout_s, any_text=any_text)
+    def __init__(self, url: str, *, lock_timeout_s: float = 30.0) -> None:
+        self.engine = connect(url, lock_timeout_s)
         self._lock_timeout_s = lock_timeout_s
         self._sqlite = self.engine.dialect.name == "sqlite"
         self._one_connection = in_memory(self.engine)

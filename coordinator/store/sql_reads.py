@@ -76,6 +76,9 @@ class SqlReads(ABC):
     def runs(self) -> list[RunRow]:
         return [_run(row) for row in self._read(sql.RUNS)]
 
+    def run_ids(self) -> list[str]:
+        return [str(row[0]) for row in self._read(sql.RUN_IDS)]
+
     def head(self, run: str) -> int:
         return next((int(row[0]) for row in self._read(sql.HEAD, run=run)), 0)
 

@@ -71,6 +71,7 @@ _free = [
 
 RUN = _select(runs, port.RunRow).where(*_is(runs, "run"))
 RUNS = _select(runs, port.RunRow).order_by(runs.c.created_at, runs.c.run)
+RUN_IDS = select(runs.c.run).order_by(runs.c.created_at, runs.c.run)
 HEAD = select(runs.c.seq).where(*_is(runs, "run"))
 FENCE = select(runs.c.fence).where(*_is(runs, "run")).with_for_update()
 LOCK_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update()

@@ -141,14 +141,14 @@ class World:
     def settle(self) -> None:
         """Lets the coordinator do everything it can do at this moment, until nothing changes any more."""
         for _ in range(100):
-            before = [(row.run, row.seq) for row in self.store.runs()]
+            before = [(run, self.store.head(run)) for run in self.store.run_ids()]
             self.coordinator.tick()
             task = self.coordinator.take_task()
             while task is not None:
                 if not isinstance(task[1], SECURE):
                     self.coordinator.perform(task)
                 task = self.coordinator.take_task()
-            if before == [(row.run, row.seq) for row in self.store.runs()]:
+            if before == [(run, self.store.head(run)) for run in self.store.run_ids()]:
                 return
         raise AssertionError("the coordinator does not come to rest")
 

@@ -61,7 +61,9 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
             for name, at in (("b", 3.0), ("c", 1.0), ("a", 2.0), ("aa", 3.0)):
                 tx.insert_run(rows.run(name, created_at=at))
             assert [row.run for row in tx.runs()] == ["c", "a", "aa", "b"]
+            assert tx.run_ids() == ["c", "a", "aa", "b"]
         assert [row.run for row in store.runs()] == ["c", "a", "aa", "b"]
+        assert store.run_ids() == ["c", "a", "aa", "b"]
 
     def test_a_run_id_is_taken_once(self, store: Store) -> None:
         with store.transaction() as tx:
