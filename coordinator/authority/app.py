@@ -6,6 +6,7 @@ keys: operators do that on the authority's machine.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -38,7 +39,7 @@ def create_authority_app(answers: AuthorityAnswers, settings: Settings, clock: C
             yield
         finally:
             service.stop()
-            service.close()
+            await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="Quorate authority",
