@@ -158,7 +158,7 @@ class OperatorRequests:
     def checkpoint_file(self, digest: str) -> Path:
         """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here."""
         if digest not in self._known:
-            if not self._core.store.has_checkpoint(digest):
+            if not self._core.store.runs_with_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._known.add(digest)
         return self._core.blobs.path(digest)
