@@ -35,6 +35,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "rounds": "List the rounds of a run.",
         "checkpoint": "List and download checkpoints.",
         "devices": "List enrolled devices.",
+        "keys": "Create, list and revoke API keys of operators.",
+        "audit": "Print what operators asked for.",
         "worker": "Register, list and revoke a datacenter's workers.",
     },
     "datacenter": {

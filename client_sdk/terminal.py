@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import typer
@@ -31,6 +32,15 @@ Url = Annotated[
     str,
     typer.Option("--coordinator", "--url", envvar="QUORATE_URL", metavar="URL", help="The coordinator's address."),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="QUORATE_KEY_FILE",
+        metavar="FILE",
+        help="A file with your API key (default: QUORATE_API_KEY, or the key of your coordinator on this machine).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line, instead of text.")]
 
 _MODULE_EXTRAS = {
@@ -38,6 +48,7 @@ _MODULE_EXTRAS = {
     "alembic": "coordinator",
     "fastapi": "coordinator",
     "httptools": "coordinator",
+    "jwt": "coordinator",
     "prometheus_client": "coordinator",
     "psycopg": "coordinator",
     "pydantic_settings": "coordinator",

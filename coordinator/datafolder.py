@@ -5,6 +5,7 @@
     quorate.sqlite3     the database
     blobs/              checkpoints, updates and lists of waiting devices, each under its digest
     enrolment-token     the token with which devices enrol (made by ``quorate serve``)
+    owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner
     serve.lock          locked by the process that writes; contains its process id
 """
 

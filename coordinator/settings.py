@@ -13,6 +13,8 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from coordinator.access.issuer_url import require_https
+from coordinator.access.roles import Grant
 from coordinator.datafolder import BLOBS_FOLDER, database_url
 
 KIB = 1024
@@ -37,6 +39,19 @@ class Settings(BaseSettings):
     """TCP port. 0: the system chooses a free one, which ``quorate serve`` prints."""
     enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
     """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
+
+    # ------------------------------------------------------------ operators
+
+    oidc_issuer: str | None = None
+    """The OpenID Connect issuer whose tokens operators may send beside API keys, as its claim ``iss`` names it:
+    ``https://login.example/realms/ml``. None: API keys only."""
+    oidc_audience: str | None = Field(default=None, min_length=1)
+    """The audience (``aud``) that tokens must have. Needed with an issuer."""
+    oidc_claim: str = Field(default="groups", min_length=1)
+    """The claim that gives roles: a list of texts, or texts with spaces between. A dot goes into an object."""
+    oidc_grants: dict[str, str] = {"viewer": "viewer", "operator": "operator", "owner": "owner"}
+    """What each value of the claim gives, a role or a role and a scope, as JSON:
+    ``QUORATE_OIDC_GRANTS='{"ml-admins": "owner", "team-a": "operator a-*"}'``. Other values give nothing."""
 
     # ------------------------------------------------------------ devices
 
@@ -94,6 +109,24 @@ class Settings(BaseSettings):
                 "127.0.0.1, ::1 or localhost only; reach it from elsewhere through an SSH tunnel"
             )
         return value
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _https(cls, value: str | None) -> str | None:
+        return None if value is None else require_https(value)
+
+    @field_validator("oidc_grants")
+    @classmethod
+    def _grants(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            Grant.parse(text)
+        return value
+
+    @model_validator(mode="after")
+    def _audience(self) -> Self:
+        if self.oidc_issuer is not None and self.oidc_audience is None:
+            raise ValueError("oidc_issuer needs oidc_audience: a token for another service must not be one for this")
+        return self
 
     @model_validator(mode="after")
     def _window(self) -> Self:

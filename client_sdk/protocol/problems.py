@@ -12,9 +12,11 @@
     |   |-- replayed-request        401  retry   signs afresh: this signed request was received before
     |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
     |   |-- revoked-key             403  stop    needs a person: the authority has revoked the key, or its holder left
+    |   |-- not-permitted           403  drop    an operator's role or scope does not reach so far
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
     |   |-- unknown-worker          404  drop
+    |   |-- unknown-key             404  drop    only owners name API keys
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
@@ -35,6 +37,7 @@
     |   |-- headers-too-large       431  drop    request line and headers; the connection closes
     |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
     |   |-- busy                    503  retry   honours Retry-After
+    |   |-- issuer-unreachable      503  retry   an operator's token cannot be checked now; honours Retry-After
     |   `-- disk-full               507  retry   honours Retry-After
     `-- anything else                   a bug: never shown to a peer, answered as ``internal``
 
@@ -72,9 +75,11 @@ PROBLEMS: dict[str, ProblemKind] = {
     "replayed-request": ProblemKind(401, "The request was received before", "retry"),
     "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
     "revoked-key": ProblemKind(403, "The authority has revoked this key", "stop"),
+    "not-permitted": ProblemKind(403, "Your role or scope does not permit this", "drop"),
     "not-selected": ProblemKind(403, "This device was not selected for the round", "drop"),
     "unknown-device": ProblemKind(404, "No such device", "enrol"),
     "unknown-worker": ProblemKind(404, "No such worker", "drop"),
+    "unknown-key": ProblemKind(404, "No such API key", "drop"),
     "unknown-run": ProblemKind(404, "No such run", "drop"),
     "unknown-round": ProblemKind(404, "No such round", "drop"),
     "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
@@ -95,6 +100,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "headers-too-large": ProblemKind(431, "The request's headers are longer than allowed", "drop"),
     "internal": ProblemKind(500, "The coordinator failed", "retry"),
     "busy": ProblemKind(503, "The coordinator is busy", "retry"),
+    "issuer-unreachable": ProblemKind(503, "The issuer of tokens cannot be reached", "retry"),
     "disk-full": ProblemKind(507, "The coordinator's disk is full", "retry"),
 }
 

@@ -52,10 +52,11 @@ def serve(
         fail(f"These settings are not valid: {invalid}.")
 
 
-def _ready(url: str, settings: Settings) -> None:
+def _ready(url: str, key_file: Path, settings: Settings) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}", soft_wrap=True)
     console.print(f"  The API's page:   {url}/docs", soft_wrap=True)
+    console.print(f"  Owner's API key:  in the file {key_file}; commands of this user find it there", soft_wrap=True)
     console.print(f"  Enrolment token:  {settings.enrolment_token}", soft_wrap=True)
     console.print(
         f"  A device joins:   quorate device --enrolment-token {settings.enrolment_token} --data DATA", soft_wrap=True
@@ -63,11 +64,12 @@ def _ready(url: str, settings: Settings) -> None:
     console.print("Ctrl-C stops it; no data is lost.")
 
 
-def _ready_json(url: str, settings: Settings) -> None:
+def _ready_json(url: str, key_file: Path, settings: Settings) -> None:
     ready = {
         "url": url,
         "docs": f"{url}/docs",
         "enrolment_token": settings.enrolment_token,
+        "key_file": str(key_file.resolve()),
         "data": str(settings.data.resolve()),
     }
     print(json.dumps(ready), flush=True)

@@ -1,4 +1,4 @@
-"""One server process: its folder, its lock on it, its enrolment token, its socket, and how it stops.
+"""One server process: its folder, its lock on it, its enrolment token, its owner's key, its socket, and how it stops.
 
 ::
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import os
 import resource
 import secrets
 import socket
@@ -21,11 +20,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coordinator.blobs import BlobError, FileBlobs
-from coordinator.datafolder import FolderError, locked, sync_folder
+from coordinator.datafolder import FolderError, locked
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
+from coordinator.service.owner_key import noted, owner_key, write_secret
 from coordinator.service.sockets import HttpServer
 from coordinator.settings import Settings
 from coordinator.store import open_store
@@ -39,8 +39,9 @@ class CannotServe(Exception):
     """The server did not start; the message is one sentence with the fix."""
 
 
-def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None:
-    """Serves until SIGINT or SIGTERM. ``on_ready(url, settings)`` is called when requests are answered.
+def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -> None:
+    """Serves until SIGINT or SIGTERM. ``on_ready(url, key_file, settings)`` is called when requests are answered;
+    the file has an owner's key.
 
     Must run in the process's main thread. CannotServe when it could not start.
     """
@@ -59,7 +60,10 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             coordinator.core.require_extensions()
             sweep(coordinator.core)
             url = f"http://{in_url(settings.host)}:{listener.getsockname()[1]}"
-            HttpServer(create_app(coordinator, settings), listener, lambda: on_ready(url, settings)).run()
+            key_file = owner_key(settings.data, coordinator.access)
+            app = create_app(coordinator, settings)
+            with noted(url, key_file):
+                HttpServer(app, listener, lambda: on_ready(url, key_file, settings)).run()
         except MissingExtension as error:
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
@@ -88,14 +92,7 @@ def _token(folder: Path) -> str:
         if token:
             return token
     token = secrets.token_hex(32)
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(folder)
+    write_secret(path, token)
     return token
 
 

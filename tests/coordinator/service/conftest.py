@@ -25,7 +25,7 @@ READY_S = 30.0
 
 @dataclass
 class Server:
-    """A running ``quorate serve``."""
+    """A running ``quorate serve``. ``http`` sends the owner's key, unless a request has credentials of its own."""
 
     process: subprocess.Popen[str]
     url: str
@@ -43,7 +43,8 @@ class Server:
             process.kill()
             raise AssertionError(f"the server did not start: {process.communicate()[1]}")
         found = json.loads(line)
-        http = httpx2.Client(base_url=found["url"], timeout=30)
+        key = {"Authorization": f"Bearer {Path(found['key_file']).read_text().strip()}"}
+        http = httpx2.Client(base_url=found["url"], timeout=30, headers=key)
         return cls(process, found["url"], found["enrolment_token"], folder, http)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
