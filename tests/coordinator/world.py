@@ -85,12 +85,14 @@ class World:
         self.coordinator = self.boot()
         self.size = devices
         self.rows: list[DeviceRow] = []
+        self.tokens: list[str] = []
         for number in range(devices):
             key = DeviceKey(hashlib.sha256(f"device {number}".encode()).digest())
             proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
             enrolled = self.coordinator.devices.enrol(
                 EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
             )
+            self.tokens.append(enrolled.token)
             self.rows.append(self.coordinator.devices.authenticate(enrolled.token))
 
     def boot(self) -> Coordinator:
