@@ -13,7 +13,7 @@ from typing import Any
 import jwt
 
 from client_sdk.protocol.problems import problem
-from coordinator.access.issuer_keys import IssuerKeys, Unreachable
+from coordinator.access.issuer_keys import IssuerKeys, IssuerUnreachable
 from coordinator.access.roles import Grant, Operator
 
 LEEWAY_S = 30.0
@@ -58,7 +58,7 @@ class Issuer:
                 leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except Unreachable as error:
+        except IssuerUnreachable as error:
             detail = f"the issuer {settings.url} cannot be asked for its keys: {error}"
             raise problem("issuer-unreachable", detail, retry_after_s=error.retry_after_s) from None
         except (jwt.PyJWTError, ValueError, TypeError) as error:

@@ -34,7 +34,7 @@ _PUBLIC = ("kty", "kid", "use", "alg", "n", "e", "crv", "x", "y")
 Fetch = Callable[[str], bytes]
 
 
-class Unreachable(Exception):
+class IssuerUnreachable(Exception):
     """The issuer's keys cannot be read now."""
 
     def __init__(self, why: str, retry_after_s: float) -> None:
@@ -57,7 +57,7 @@ class IssuerKeys:
 
     def find(self, kid: object, algorithm: str) -> jwt.PyJWK:
         """The key that a token names, for the algorithm that it names. ``jwt.InvalidTokenError`` where the issuer has
-        none, or does not sign so; Unreachable."""
+        none, or does not sign so; IssuerUnreachable."""
         key = self._known(kid) if self._fresh() else None
         if key is None and not (self._fresh() and self._age() < COOLDOWN_S):
             self._read()
@@ -82,9 +82,9 @@ class IssuerKeys:
 
     def _read(self) -> None:
         if self._failed is not None and self._now() - self._failed[0] < COOLDOWN_S:
-            raise Unreachable(self._failed[1], COOLDOWN_S)
+            raise IssuerUnreachable(self._failed[1], COOLDOWN_S)
         if not self._asking.acquire(blocking=False):
-            raise Unreachable("another request is asking", 1.0)
+            raise IssuerUnreachable("another request is asking", 1.0)
         try:
             about = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
             if about.get("issuer") != self._issuer:
@@ -97,7 +97,7 @@ class IssuerKeys:
             self._read_at, self._failed = self._now(), None
         except (httpx2.HTTPError, OSError, ValueError, TypeError) as error:
             self._failed = (self._now(), str(error) or type(error).__name__)
-            raise Unreachable(self._failed[1], COOLDOWN_S) from None
+            raise IssuerUnreachable(self._failed[1], COOLDOWN_S) from None
         finally:
             self._asking.release()
 

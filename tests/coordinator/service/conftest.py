@@ -32,6 +32,13 @@ class Server:
     token: str
     folder: Path
     http: httpx2.Client
+    key: str
+    """The owner's API key."""
+
+    @property
+    def key_line(self) -> str:
+        """The header of a raw request with the owner's key."""
+        return f"Authorization: Bearer {self.key}"
 
     @classmethod
     def start(cls, folder: Path, *options: str, port: int = 0, handles: int | None = None) -> Server:
@@ -43,9 +50,9 @@ class Server:
             process.kill()
             raise AssertionError(f"the server did not start: {process.communicate()[1]}")
         found = json.loads(line)
-        key = {"Authorization": f"Bearer {Path(found['key_file']).read_text().strip()}"}
-        http = httpx2.Client(base_url=found["url"], timeout=30, headers=key)
-        return cls(process, found["url"], found["enrolment_token"], folder, http)
+        key = Path(found["key_file"]).read_text().strip()
+        http = httpx2.Client(base_url=found["url"], timeout=30, headers={"Authorization": f"Bearer {key}"})
+        return cls(process, found["url"], found["enrolment_token"], folder, http, key)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
         """A device that has the learner of the run of this name, and no other."""
