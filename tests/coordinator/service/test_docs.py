@@ -62,3 +62,25 @@ def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
     for text in (page.text, script.text):
         assert not re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text)
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_every_operation_says_which_credentials_it_needs(document: dict) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == dict.fromkeys(
+        ("device", "worker", "operator"), "bearer"
+    )
+    free = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            named = {name for one in operation.get("security", []) for name in one}
+            assert named <= set(schemes)
+            assert (operation.get("x-role") in ("viewer", "operator", "owner")) == ("operator" in named), path
+            if not named:
+                free.add(f"{method} {path}")
+    assert free == {"post /v1/devices", "get /healthz", "get /readyz"}
+
+
+def test_the_page_sends_a_key_and_stores_none(server: Server) -> None:
+    script = server.http.get("/docs.js").text
+    assert "Authorization: `Bearer ${key}`" in script
+    assert not re.search(r"localStorage|sessionStorage|cookie", script)
