@@ -302,10 +302,9 @@ def test_an_owner_gives_a_key_that_reads_one_run_and_takes_it_back(server: Serve
     assert quorate.text("keys", "revoke", key) == f"{key} is revoked.\n"
     assert "was revoked" in quorate.run("status", "lent", *lent).stderr
     done = [line for line in quorate.text("audit").splitlines() if f"key={key}" in line]
-    assert [action in line for action, line in zip(("key.create done", "key.revoke"), done, strict=True)] == [
-        True,
-        True,
-    ]
+    assert len(done) == 2
+    assert "key.create done" in done[0]
+    assert "key.revoke" in done[1]
     again = quorate.run("keys", "create", "--role", "viewer", "-o", "wall.key")
     assert "wall.key exists" in again.stderr
     shown = json.loads(quorate.text("keys", "create", "--role", "owner", "--days", "1", "--json"))

@@ -49,6 +49,9 @@ ELSEWHERE = {
     "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
     "rounds fallback": "of that run",
     "worker add --label cluster": "README's worker add, with a label",
+    "keys": "in docs/operators.md; tests/coordinator/test_cli.py runs them",
+    "status --key-file": "tests/coordinator/test_cli.py runs it",
+    "audit": "tests/coordinator/test_cli.py runs it",
     "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
 }
 """How a command begins -> why it is not run by itself."""
@@ -112,10 +115,11 @@ def scenario(page: str) -> list[tuple[str, ...]]:
 def served(folder: Path) -> Iterator[dict[str, str]]:
     """``quorate serve`` in this folder; the environment for the other commands. On another port than the page's, for
     several tests run at once."""
+    environment = {**ENVIRONMENT, "XDG_STATE_HOME": str(folder / "state")}
     with subprocess.Popen(
         [BIN / "quorate", "serve"],
         cwd=folder,
-        env={**ENVIRONMENT, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
+        env={**environment, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -126,7 +130,7 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
             token = re.search(r"Enrolment token:\s*(\w+)", printed)
             assert url is not None
             assert token is not None
-            yield {**ENVIRONMENT, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
+            yield {**environment, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)

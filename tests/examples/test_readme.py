@@ -38,7 +38,7 @@ PLAN = {
 
 
 def test_what_is_picked_from_a_run_is_there() -> None:
-    (picked,) = re.findall(r"v1/runs \| jq '\.\[\] \| \{(.*?)\}'", README)
+    (picked,) = re.findall(r"v1/runs -H @viewer.header \| jq '\.\[\] \| \{(.*?)\}'", README)
     assert set(picked.split(", ")) <= set(RunView.model_fields)
 
 

@@ -108,5 +108,5 @@ def test_a_client_without_a_key_says_how_to_give_one() -> None:
 
     client = OperatorClient(URL, http=httpx2.Client(base_url=URL, transport=httpx2.MockTransport(answer)))
     for ask in (client.runs, lambda: list(client.events("a")), lambda: client.checkpoint("0" * 64)):
-        with pytest.raises(ProblemError, match="no API key for the coordinator at .*: give --key-file FILE, or set "):
+        with pytest.raises(ProblemError, match=r"no API key for the coordinator at .*: give --key-file FILE, or set "):
             ask()
