@@ -207,7 +207,7 @@ def test_settings_say_what_an_issuer_needs(served: LocalIssuer) -> None:
         ({"oidc_grants": {"admins": "owner A B"}}, "is no scope"),
     ):
         with pytest.raises(ValidationError, match=words):
-            Settings(**given)  # type: ignore[arg-type]
+            Settings(**given)
     settings = Settings(oidc_issuer=served.url, oidc_audience=AUDIENCE, oidc_grants={"admins": "owner a-*"})
     world = World(0)
     coordinator = Coordinator(world.store, world.blobs, settings=settings, clock=world.clock)

@@ -15,7 +15,7 @@ from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.operators import EventView
 from client_sdk.protocol.workers import CreateWorker, WorkerPoll
-from coordinator.access import LOCAL_OWNER
+from coordinator.access import LOCAL_OWNER, Grant, Operator
 from coordinator.service import create_app
 from coordinator.service.stream import _events
 from coordinator.settings import Settings
@@ -121,6 +121,16 @@ def test_an_operator_of_one_run_owns_it_alone(served: Served) -> None:
     assert served.world.coordinator.operators.run("blue").status == "running"
 
 
+def test_who_owns_one_run_and_views_all_changes_no_other(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    rita = Operator("oidc:rita", (Grant.parse("owner red"), Grant.parse("viewer *")))
+    monkeypatch.setattr(served.world.coordinator.access, "operator", lambda text: rita)
+    assert [view["run"] for view in served.get(Route.RUNS, "a token")] == ["red", "blue"]
+    assert served.ask("POST", "/v1/runs/red/pause", "a token").status_code == 200
+    refused = served.ask("POST", "/v1/runs/blue/pause", "a token")
+    assert refused.json()["detail"] == "run blue is outside of your scope as operator; you have: owner red, viewer *"
+    assert {row["run"] for row in served.get(Route.AUDIT, "a token")} == {"red"}, "rows of no run are for owners of all"
+
+
 def test_checkpoints_are_those_of_runs_in_scope(served: Served) -> None:
     key = served.key("viewer", "red")
     assert served.ask("GET", served.checkpoint("red"), key).status_code == 200
@@ -184,7 +194,7 @@ def stream(served: Served, key: str, between: Callable[[], None]) -> list[list[E
         while not served.service.signals.waiting:
             await asyncio.sleep(0)
         await asyncio.to_thread(between)
-        while (frame := await asyncio.wait_for(waiting, 15)) is not NEXT:
+        while (frame := await asyncio.wait_for(waiting, 8)) is not NEXT:
             pages.append(events_of(frame))  # type: ignore[arg-type]
             waiting = asyncio.ensure_future(anext(frames, NEXT))
         return pages
@@ -200,12 +210,21 @@ def events_of(frame: bytes) -> list[EventView]:
 def test_a_stream_ends_when_its_key_is_revoked(served: Served) -> None:
     key, owner = served.key("viewer", "red"), served.key("owner", "*")
 
-    def between() -> None:
+    def revoke() -> None:
         path = Route.REVOKE_KEY.format(key=key.split("_")[1])
         served.ask("POST", path, owner).raise_for_status()
+
+    assert len(stream(served, key, revoke)) == 1, "it is woken by that alone"
+
+
+def test_what_happens_after_a_key_was_revoked_by_a_replica_is_not_shown(served: Served) -> None:
+    key = served.key("viewer", "red")
+
+    def between() -> None:
+        served.world.replica().access.keys.revoke(LOCAL_OWNER, key.split("_")[1])
         served.world.coordinator.operators.pause("red")
 
-    assert len(stream(served, key, between)) == 1, "what happened after it is not shown"
+    assert len(stream(served, key, between)) == 1
 
 
 def test_a_stream_ends_when_its_key_has_expired(served: Served) -> None:
@@ -229,7 +248,10 @@ def test_a_stream_waits_no_longer_than_its_key_is_valid(served: Served) -> None:
 
 
 def test_a_stream_of_a_valid_key_goes_on(served: Served) -> None:
-    pages = stream(served, served.key("viewer", "red"), lambda: served.world.coordinator.operators.stop("red") and None)
+    def stop() -> None:
+        served.world.coordinator.operators.stop("red")
+
+    pages = stream(served, served.key("viewer", "red"), stop)
     assert [event.kind for event in pages[-1]] == ["Stopped"]
 
 
