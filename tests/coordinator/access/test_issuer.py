@@ -211,8 +211,8 @@ def test_settings_say_what_an_issuer_needs(served: LocalIssuer) -> None:
     settings = Settings(oidc_issuer=served.url, oidc_audience=AUDIENCE, oidc_grants={"admins": "owner a-*"})
     world = World(0)
     coordinator = Coordinator(world.store, world.blobs, settings=settings, clock=world.clock)
-    operator = coordinator.access.operator(served.token(groups=["admins", "owner"]))
-    assert str(operator) == "owner a-*"
-    coordinator.access.operator(served.token(groups=["admins", "owner"]))
+    token = served.token(groups=["admins", "owner"])
+    assert str(coordinator.access.operator(token)) == "owner a-*"
+    coordinator.access.operator(token)
     (login,) = [row for _, row in world.store.audit_of_all(0, 10)]
     assert (login.by, login.action, login.detail, login.run) == ("oidc:olga", "login", "owner a-*", None)
